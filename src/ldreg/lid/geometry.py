@@ -1,0 +1,101 @@
+"""The Fisher-Rao geometry of local intrinsic dimensionality (paper, Sections 4.1-4.3 and Appendix C).
+
+Every function takes LID values that are regular, that is finite and above zero, in tensors of any shape.
+The statistics leave out degenerate values (0, inf, NaN); `regular` says which those are.
+"""
+
+import torch
+from torch import Tensor
+
+
+def regular(lid: Tensor) -> Tensor:
+    """Where LID is finite and above zero: the points that statistics are taken over.
+
+    >>> regular(torch.tensor([0.0, 2.0, float("inf")]))
+    tensor([False,  True, False])
+    """
+    return torch.isfinite(lid) & (lid > 0)
+
+
+def fisher_rao(a: Tensor | float, b: Tensor | float) -> Tensor:
+    """Asymptotic Fisher-Rao distance |ln(b / a)| between distance distributions of LID a and b (Definition 4).
+
+    Shapes broadcast. It is 0 for equal values, degenerate ones too, and inf between a regular and a degenerate one.
+
+    >>> round(fisher_rao(2.0, 4.0).item(), 4), round(fisher_rao(20.0, 22.0).item(), 4)
+    (0.6931, 0.0953)
+    """
+    a, b = _float(a), _float(b)
+    return torch.where(a == b, torch.zeros_like(a * b), (torch.log(b) - torch.log(a)).abs())
+
+
+def kl_distance(a: Tensor | float, b: Tensor | float) -> Tensor:
+    """Asymptotic KL distance sqrt(b/a - ln(b/a) - 1) from a distribution of LID a to one of LID b (Lemma 2).
+
+    Not symmetric. Shapes broadcast.
+
+    >>> round(kl_distance(1.0, 2.0).item(), 4), round(kl_distance(2.0, 1.0).item(), 4)
+    (0.5539, 0.4395)
+    """
+    a, b = _float(a), _float(b)
+    excess = (b - a) / a
+    # t - ln(1 + t) loses all its digits near t = 0, where its series t²/2 - t³/3 + t⁴/4 takes over.
+    series = excess.square() * (0.5 - excess / 3 + excess.square() / 4)
+    return torch.where(excess.abs() < 1e-3, series, excess - torch.log1p(excess)).clamp_min(0).sqrt()
+
+
+def geometric_mean(lid: Tensor) -> Tensor:
+    """Geometric mean of the regular values: the LID of their Fréchet mean (Theorem 2). NaN where none is regular.
+
+    >>> geometric_mean(torch.tensor([2.0, 8.0, float("inf")]))
+    tensor(4.)
+    """
+    return _log(lid).mean().exp()
+
+
+def arithmetic_mean(lid: Tensor) -> Tensor:
+    """Arithmetic mean of the regular values: the Fréchet mean under the asymptotic KL distance (Theorem 3.2).
+
+    >>> arithmetic_mean(torch.tensor([2.0, 8.0]))
+    tensor(5.)
+    """
+    lid = _float(lid)
+    return lid[regular(lid)].mean()
+
+
+def harmonic_mean(lid: Tensor) -> Tensor:
+    """Harmonic mean of the regular values: the Fréchet mean under the reverse KL distance (Theorem 3.3).
+
+    >>> harmonic_mean(torch.tensor([2.0, 8.0]))
+    tensor(3.2000)
+    """
+    lid = _float(lid)
+    return 1 / (1 / lid[regular(lid)]).mean()
+
+
+def frechet_mean(lid: Tensor) -> Tensor:
+    """LID of the Fréchet mean under the asymptotic Fisher-Rao metric (Definition 5), which is the geometric mean.
+
+    >>> frechet_mean(torch.tensor([2.0, 8.0]))
+    tensor(4.)
+    """
+    return geometric_mean(lid)
+
+
+def frechet_variance(lid: Tensor) -> Tensor:
+    """Mean squared Fisher-Rao distance of the regular values to their Fréchet mean: the variance of ln LID.
+
+    >>> round(frechet_variance(torch.tensor([1.0, 1.0, 4.0, 4.0])).item(), 4)
+    0.4805
+    """
+    return _log(lid).var(correction=0)
+
+
+def _log(lid: Tensor) -> Tensor:
+    lid = _float(lid)
+    return lid[regular(lid)].log()
+
+
+def _float(value: Tensor | float) -> Tensor:
+    value = torch.as_tensor(value)
+    return value if value.is_floating_point() else value.to(torch.get_default_dtype())

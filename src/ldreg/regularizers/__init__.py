@@ -1,0 +1,1 @@
+"""Scalars to add to any loss: each maps representations (N, D) to one value."""
