@@ -1,0 +1,75 @@
+"""Distances between named pairs of rows, from their differences, and the gradient of those distances.
+
+A distance taken from the difference of two rows is right to rounding wherever the rows lie, unlike one taken from
+norms and a product. Both passes gather a few rows at a time, so memory is (chunk, k, D) with the chunk set by a budget.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ldreg.lid.chunks import slices
+
+# Squares of differences outside of this range lose digits to underflow or overflow in float32.
+_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+
+
+def pair_distances(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    """Distances (N, k) of x (N, D) to reference[indices] (N, k, D), right to rounding in `dtype` at any scale."""
+    distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
+    for rows in _row_chunks(indices, x.shape[1], dtype=dtype, chunk_bytes=chunk_bytes):
+        difference = _differences(x[rows], reference, indices[rows], dtype=dtype)
+        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
+        low, high = _SAFE[dtype]
+        if bool(((distances[rows] < low) | ~(distances[rows] < high)).any()):
+            distances[rows] = _scaled_norm(difference)
+    return distances
+
+
+def pair_gradients(
+    grad: Tensor,
+    x: Tensor,
+    reference: Tensor,
+    distances: Tensor,
+    indices: Tensor,
+    *,
+    reference_grad: bool,
+    chunk_bytes: int,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients (N, D) and, on request, (M, D) of a loss whose gradient for `distances` (N, k) is `grad`.
+
+    A distance of zero has no direction; its subgradient is taken as zero, as torch.linalg.vector_norm does.
+    """
+    dtype = distances.dtype
+    grad_x = torch.empty(x.shape, dtype=dtype, device=x.device)
+    grad_reference = torch.zeros(reference.shape, dtype=dtype, device=x.device) if reference_grad else None
+    for rows in _row_chunks(indices, x.shape[1], dtype=dtype, chunk_bytes=chunk_bytes):
+        difference = _differences(x[rows], reference, indices[rows], dtype=dtype)
+        norm = distances[rows]
+        # Unit vectors first: the quotient grad / distance overflows where distances are tiny.
+        difference.div_(torch.where(norm > 0, norm, torch.inf).unsqueeze(2))
+        weight = grad[rows].to(dtype)
+        grad_x[rows] = torch.bmm(weight.unsqueeze(1), difference).squeeze(1).neg_()
+        if grad_reference is not None:
+            difference.mul_(weight.unsqueeze(2))
+            grad_reference.index_add_(0, indices[rows].reshape(-1), difference.flatten(0, 1))
+    return grad_x.to(x.dtype), None if grad_reference is None else grad_reference.to(reference.dtype)
+
+
+def _differences(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """reference[indices] - x, shape (n, k, D)."""
+    gathered = reference.index_select(0, indices.reshape(-1)).to(dtype).unflatten(0, indices.shape)
+    return gathered.sub_(x.to(dtype).unsqueeze(1))
+
+
+def _scaled_norm(difference: Tensor) -> Tensor:
+    """Norms over the last dimension with the largest component scaled to about 1 first."""
+    largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
+    scaled = difference / torch.where(largest > 0, largest, 1)
+    return torch.linalg.vector_norm(scaled, dim=2) * largest.squeeze(2)
+
+
+def _row_chunks(indices: Tensor, dim: int, *, dtype: torch.dtype, chunk_bytes: int) -> Iterator[slice]:
+    n, k = indices.shape
+    return slices(n, max(1, chunk_bytes // (k * dim * dtype.itemsize)))
