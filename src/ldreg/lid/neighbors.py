@@ -166,8 +166,8 @@ def _gradients_op(
 def _(
     grad: Tensor, x: Tensor, reference: Tensor | None, distances: Tensor, indices: Tensor, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    no_rows = not reference_grad or reference is None
-    return torch.empty_like(x), x.new_empty(0) if no_rows else torch.empty_like(reference)
+    separate = reference_grad and reference is not None
+    return torch.empty_like(x), torch.empty_like(reference) if separate else x.new_empty(0)
 
 
 _neighbors_op.register_autograd(_backward, setup_context=_setup_context)

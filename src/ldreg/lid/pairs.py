@@ -59,7 +59,7 @@ def pair_gradients(
 
 def _differences(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype) -> Tensor:
     """reference[indices] - x, shape (n, k, D)."""
-    gathered = reference.index_select(0, indices.reshape(-1)).to(dtype).unflatten(0, indices.shape)
+    gathered: Tensor = reference.index_select(0, indices.reshape(-1)).to(dtype).view(*indices.shape, -1)
     return gathered.sub_(x.to(dtype).unsqueeze(1))
 
 
@@ -67,7 +67,8 @@ def _scaled_norm(difference: Tensor) -> Tensor:
     """Norms over the last dimension with the largest component scaled to about 1 first."""
     largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
     scaled = difference / torch.where(largest > 0, largest, 1)
-    return torch.linalg.vector_norm(scaled, dim=2) * largest.squeeze(2)
+    norm: Tensor = torch.linalg.vector_norm(scaled, dim=2)
+    return norm * largest.squeeze(2)
 
 
 def _row_chunks(indices: Tensor, dim: int, *, dtype: torch.dtype, chunk_bytes: int) -> Iterator[slice]:

@@ -1,0 +1,195 @@
+"""LDReg: raise the local intrinsic dimensionality of representations while they are learned."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
+from ldreg.lid.neighbors import Neighbors, neighbors
+from ldreg.regularizers import distributed
+
+Norm = Literal["l1", "l2"]
+Direction = Literal["maximize", "minimize"]
+
+
+class LDReg(nn.Module):
+    """The value to add to a loss so that the local intrinsic dimensionality of representations (N, D) is raised.
+
+    `norm="l1"` adds -β·mean(ln LID), `"l2"` adds -β·sqrt(mean(ln² LID)), and a `target` adds
+    +β·mean|ln(LID/target)|, the mean Fisher-Rao distance to that dimension, in either norm (paper, Section 5 and
+    Appendix A). `direction="minimize"` turns the sign: Min LID (paper, Appendix G.2).
+
+    Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
+    batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
+    that many past representations of training steps, which are part of the state dict, as further candidates.
+
+    Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
+    ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
+
+    Args:
+        k: number of neighbors.
+        beta: strength.
+        norm: how Fisher-Rao distances are averaged.
+        target: LID to approach; None: as high as possible.
+        direction: "minimize" for Min LID; without a target only.
+        estimator: as in `ldreg.lid`.
+        convention: as in `ldreg.lid`.
+        reference_grad: whether gradients flow through neighbors too; the paper's pseudocode detaches them.
+        gather: whether to work on the batch of all ranks.
+        queue_size: number of past representations to keep as further candidates; 0: none.
+
+    Raises:
+        ValueError: for options out of range, and in `forward` as `ldreg.neighbor_distances` does.
+
+    >>> _ = torch.manual_seed(0)
+    >>> representations = torch.randn(128, 16, requires_grad=True)
+    >>> reg = LDReg(k=32, beta=0.01)
+    >>> value = reg(representations)
+    >>> value.backward()
+    >>> bool(value < 0), representations.grad.shape
+    (True, torch.Size([128, 16]))
+    """
+
+    queue: Tensor
+
+    def __init__(
+        self,
+        k: int = 64,
+        beta: float = 0.01,
+        *,
+        norm: Norm = "l1",
+        target: float | None = None,
+        direction: Direction = "maximize",
+        estimator: Estimator = "mom",
+        convention: Convention = "paper",
+        reference_grad: bool = False,
+        gather: bool = False,
+        queue_size: int = 0,
+    ) -> None:
+        super().__init__()
+        check_options(k, estimator, convention)
+        _check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
+        _check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
+        _check(target is None or 0 < target < float("inf"), "target", "a finite number above 0", target)
+        _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
+        _check(0 <= beta < float("inf"), "beta", "a finite number from 0 on", beta)
+        _check(queue_size >= 0, "queue_size", "a number of rows from 0 on", queue_size)
+        self.k, self.beta, self.norm, self.target, self.direction = k, beta, norm, target, direction
+        self.estimator, self.convention = estimator, convention
+        self.reference_grad, self.gather, self.queue_size = reference_grad, gather, queue_size
+        self.register_buffer("queue", torch.empty(0, 0))
+        self._enqueued = 0
+
+    def forward(
+        self, representations: Tensor, reference: Tensor | None = None, *, self_index: Tensor | None = None
+    ) -> Tensor:
+        """The scalar to add to the loss.
+
+        Args:
+            representations: (N, D), the encoder's output.
+            reference: (M, D) where neighbors are sought instead of in the batch; BYOL's is the online and the
+                momentum representations together: `reg(z, torch.cat([z, momentum]), self_index=torch.arange(len(z)))`.
+            self_index: (N,) the row of the reference that is representation i itself; -1: none is.
+        """
+        found, rows = self._neighbors(representations, reference, self_index)
+        log_lid, regular = self._log_lid(found, rows)
+        if self.queue_size and self.training:
+            self._enqueue(representations)
+        return self._penalty(log_lid, regular)
+
+    def extra_repr(self) -> str:
+        """The options, for print."""
+        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
+
+    def _neighbors(
+        self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
+    ) -> tuple[Neighbors, Tensor]:
+        """Neighbors of each representation, and the rows that they are found among."""
+        several = self.gather and distributed.active()
+        if not several and not self._enqueued:
+            found = neighbors(
+                representations,
+                self.k,
+                reference if reference is None or self.reference_grad else reference.detach(),
+                self_index=self_index,
+                reference_grad=self.reference_grad,
+            )
+            return found, representations if reference is None else reference
+        if reference is None:
+            reference, self_index = representations, torch.arange(len(representations), device=representations.device)
+        rows = reference if self.reference_grad else reference.detach()
+        if several:
+            if self_index is not None:
+                self_index = torch.where(self_index >= 0, self_index + distributed.rank() * len(rows), -1)
+            rows = distributed.gather(rows)
+        if self._enqueued:
+            rows = torch.cat((rows, self._queued().to(rows)))
+        found = neighbors(representations, self.k, rows, self_index=self_index, reference_grad=self.reference_grad)
+        return found, rows
+
+    def _log_lid(self, found: Neighbors, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
+        distances = found.distances
+        with torch.no_grad():
+            values, _ = estimate_from(
+                Neighbors(distances.detach(), found.indices), rows, self.estimator, self.convention
+            )
+            regular = torch.isfinite(values) & (values > 0)
+        # Degenerate rows get distances of a harmless shape, so that no inf or NaN enters the backward pass.
+        shape = torch.linspace(0.5, 1, self.k, dtype=distances.dtype, device=distances.device)
+        safe = torch.where(regular.unsqueeze(1), distances, shape)
+        values, _ = estimate_from(
+            Neighbors(safe, found.indices), rows, self.estimator, self.convention, reference_grad=self.reference_grad
+        )
+        return torch.where(regular, values.log(), 0), regular
+
+    def _penalty(self, log_lid: Tensor, regular: Tensor) -> Tensor:
+        """The mean over the regular points of all ranks, in the chosen norm and sign."""
+        if self.target is not None:
+            log_lid = torch.where(regular, log_lid - torch.tensor(self.target).log().to(log_lid), 0)
+        terms = log_lid.square() if self.norm == "l2" else log_lid if self.target is None else log_lid.abs()
+        value, count = terms.sum(), regular.sum().to(terms.dtype)
+        if self.gather:
+            value, count = distributed.total(torch.stack((value, count)))
+        mean = value / count.clamp_min(1)
+        if self.norm == "l2":
+            # The root has no slope at 0, where every ln LID is 0 and the gradient is 0 as well.
+            mean = torch.where(mean > 0, torch.where(mean > 0, mean, 1).sqrt(), mean)
+        sign = 1 if self.target is not None or self.direction == "minimize" else -1
+        return sign * self.beta * mean
+
+    def _queued(self) -> Tensor:
+        """The past representations held, in no order."""
+        return self.queue[: self._enqueued]
+
+    @torch.no_grad()
+    def _enqueue(self, representations: Tensor) -> None:
+        """Put the batch (of all ranks) into the queue, in the place of what has been there longest."""
+        new = distributed.gather(representations.detach()) if self.gather else representations.detach()
+        new = new[-self.queue_size :]
+        if not self._enqueued:
+            self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
+        place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
+        self.queue[place] = new.to(self.queue)
+        self._enqueued += len(new)
+
+    def get_extra_state(self) -> Tensor:
+        """How many rows were ever put into the queue."""
+        return torch.tensor(self._enqueued)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take up the count that `get_extra_state` gave."""
+        self._enqueued = int(state)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        # The queue takes its width from the first batch, so a fresh module's is still empty.
+        if self.queue_size and f"{prefix}queue" in state_dict:
+            self.queue = torch.empty_like(state_dict[f"{prefix}queue"], device=self.queue.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _check(valid: bool, name: str, expected: str, got: object) -> None:
+    if not valid:
+        raise ValueError(f"{name}: expected {expected}, got {got!r}")
