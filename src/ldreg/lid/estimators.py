@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ldreg.lid.candidates import Progress
-from ldreg.lid.neighbors import Neighbors, as_matrix, neighbors
+from ldreg.lid.neighbors import as_matrix, neighbors
+from ldreg.lid.search import Neighbors
 from ldreg.lid.tight import tle
 
 Estimator = Literal["mom", "mle", "tle"]
@@ -49,9 +50,10 @@ def lid(
     Raises:
         ValueError: as `neighbors`, and for k under 2 or an unknown option.
 
-    >>> line = torch.linspace(0, 1, 1000).unsqueeze(1)
-    >>> round(lid(line, k=20).median().item(), 2), round(lid(line, k=20, convention="pseudocode").median().item(), 2)
-    (1.11, 1.0)
+    >>> plane = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> values = lid(plane, k=64)
+    >>> values.shape, round(values.log().mean().exp().item(), 1)
+    (torch.Size([2000]), 2.0)
     """
     return estimate_lid(x, k, reference, estimator=estimator, convention=convention, self_index=self_index).lid
 

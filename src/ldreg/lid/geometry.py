@@ -26,7 +26,7 @@ def fisher_rao(a: Tensor | float, b: Tensor | float) -> Tensor:
     (0.6931, 0.0953)
     """
     a, b = _float(a), _float(b)
-    return torch.where(a == b, torch.zeros_like(a * b), (torch.log(b) - torch.log(a)).abs())
+    return torch.where(a == b, torch.zeros_like(a * b), torch.log(b / a).abs())
 
 
 def kl_distance(a: Tensor | float, b: Tensor | float) -> Tensor:
@@ -88,7 +88,8 @@ def frechet_variance(lid: Tensor) -> Tensor:
     >>> round(frechet_variance(torch.tensor([1.0, 1.0, 4.0, 4.0])).item(), 4)
     0.4805
     """
-    return _log(lid).var(correction=0)
+    logs = _log(lid)
+    return (logs - logs.mean()).square().mean()
 
 
 def _log(lid: Tensor) -> Tensor:
@@ -97,5 +98,7 @@ def _log(lid: Tensor) -> Tensor:
 
 
 def _float(value: Tensor | float) -> Tensor:
-    value = torch.as_tensor(value)
+    """A floating tensor; plain numbers in float64, so that they lose no digits and take on a tensor's dtype."""
+    if not isinstance(value, Tensor):
+        return torch.as_tensor(value, dtype=torch.float64)
     return value if value.is_floating_point() else value.to(torch.get_default_dtype())

@@ -67,8 +67,8 @@ def _scaled_norm(difference: Tensor) -> Tensor:
     """Norms over the last dimension with the largest component scaled to about 1 first."""
     largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
     scaled = difference / torch.where(largest > 0, largest, 1)
-    norm: Tensor = torch.linalg.vector_norm(scaled, dim=2)
-    return norm * largest.squeeze(2)
+    norms: Tensor = torch.linalg.vector_norm(scaled, dim=2) * largest.squeeze(2)
+    return norms
 
 
 def _row_chunks(indices: Tensor, dim: int, *, dtype: torch.dtype, chunk_bytes: int) -> Iterator[slice]:

@@ -1,12 +1,14 @@
 """LDReg: raise the local intrinsic dimensionality of representations while they are learned."""
 
+import math
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
-from ldreg.lid.neighbors import Neighbors, neighbors
+from ldreg.lid.neighbors import neighbors
+from ldreg.lid.search import Neighbors
 from ldreg.regularizers import distributed
 
 Norm = Literal["l1", "l2"]
@@ -68,6 +70,7 @@ class LDReg(nn.Module):
         queue_size: int = 0,
     ) -> None:
         super().__init__()
+        _check(isinstance(k, int), "k", "an integer", k)
         check_options(k, estimator, convention)
         _check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
         _check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
@@ -125,6 +128,11 @@ class LDReg(nn.Module):
                 self_index = torch.where(self_index >= 0, self_index + distributed.rank() * len(rows), -1)
             rows = distributed.gather(rows)
         if self._enqueued:
+            if rows.shape[1:] != self.queue.shape[1:]:
+                raise ValueError(
+                    f"representations: expected {self.queue.shape[1]} columns as the queue holds, "
+                    f"got shape {tuple(rows.shape)}"
+                )
             rows = torch.cat((rows, self._queued().to(rows)))
         found = neighbors(representations, self.k, rows, self_index=self_index, reference_grad=self.reference_grad)
         return found, rows
@@ -148,7 +156,7 @@ class LDReg(nn.Module):
     def _penalty(self, log_lid: Tensor, regular: Tensor) -> Tensor:
         """The mean over the regular points of all ranks, in the chosen norm and sign."""
         if self.target is not None:
-            log_lid = torch.where(regular, log_lid - torch.tensor(self.target).log().to(log_lid), 0)
+            log_lid = torch.where(regular, log_lid - math.log(self.target), 0)
         terms = log_lid.square() if self.norm == "l2" else log_lid if self.target is None else log_lid.abs()
         value, count = terms.sum(), regular.sum().to(terms.dtype)
         if self.gather:
@@ -169,7 +177,7 @@ class LDReg(nn.Module):
         """Put the batch (of all ranks) into the queue, in the place of what has been there longest."""
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
         new = new[-self.queue_size :]
-        if not self._enqueued:
+        if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
         place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
         self.queue[place] = new.to(self.queue)

@@ -1,0 +1,183 @@
+"""Array files (.npy, .npz, .pt, .safetensors): what they hold, the choice of one array, and the reading of it."""
+
+import io
+import math
+import pickle
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor
+
+from ldreg.loading.files import LEGACY_TORCH, listed, one_line, parsing
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+HEADER_BYTES = 1 << 14  # of a .npz member; NumPy refuses headers above 10000 bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An array in a file, not read yet: its name (None where the file is that one array), shape, and reader."""
+
+    name: str | None
+    shape: Shape
+    read: Callable[[], Array | Tensor]
+
+
+def choose(
+    entries: Sequence[Entry], key: str | None, *, fits: Callable[[Shape], bool], what: str, option: str
+) -> Entry:
+    """The entry called `key`, or without a key the only one of a fitting shape.
+
+    Raises:
+        ValueError: there is no such entry, or several; the message names those there are.
+    """
+    if key is not None and any(entry.name is None for entry in entries):
+        raise ValueError(f"holds a single array without a name, so {option} {key!r} does not apply")
+    if key is not None and key not in [entry.name for entry in entries]:
+        raise ValueError(f"holds no array {key!r}, only {_shapes(entries)}")
+    named = [entry for entry in entries if key is None or entry.name == key]
+    fitting = [entry for entry in named if fits(entry.shape)]
+    if len(fitting) > 1:
+        raise ValueError(f"holds several: {_shapes(fitting)}; choose one with {option} NAME")
+    if not fitting:
+        raise ValueError(f"expected {what}, got {_shapes(named)}")
+    if 0 in fitting[0].shape:
+        raise ValueError(f"expected at least one row and one column, got shape {fitting[0].shape}")
+    return fitting[0]
+
+
+def _shapes(entries: Sequence[Entry]) -> str:
+    shown = [f"{'' if e.name is None else repr(one_line(e.name, 60)) + ' of '}shape {e.shape}" for e in entries]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "") or "no arrays"
+
+
+def npy_entries(path: Path) -> list[Entry]:
+    """The array of a .npy file, to be memory-mapped."""
+    with path.open("rb") as stream:
+        shape, fortran, dtype = _npy_header(stream, path.stat().st_size)
+        offset = stream.tell()
+
+    def read() -> Array:
+        _check_numpy_dtype(dtype)
+        # Copy-on-write: torch wants memory that may be written to, and the file stays as it is.
+        return np.memmap(path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
+
+    return [Entry(None, shape, read)]
+
+
+def npz_entries(path: Path) -> list[Entry]:
+    """The arrays of a .npz archive, of which the chosen one is loaded."""
+    with parsing("a .npz archive"), zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        starts = [_start(archive, info) for info in members]
+    headers = [_npy_header(start, info.file_size) for start, info in zip(starts, members, strict=True)]
+
+    def read(member: str, dtype: np.dtype[Any]) -> Array:
+        _check_numpy_dtype(dtype)
+        with parsing("a .npz archive"), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+    return [
+        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info.filename, dtype))
+        for info, (shape, _, dtype) in zip(members, headers, strict=True)
+    ]
+
+
+def _start(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
+    with archive.open(member) as stream:
+        return io.BytesIO(stream.read(HEADER_BYTES))
+
+
+def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype from a header, checked against the `size` of the whole in bytes."""
+    with parsing("a .npy array"):
+        version = np.lib.format.read_magic(stream)
+        # Version 3 is version 2 with UTF-8 field names, and arrays with fields are refused.
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+            (3, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read_header(stream)
+    expected, found = math.prod(shape) * dtype.itemsize, size - stream.tell()
+    if min(shape, default=0) < 0:
+        raise ValueError(f"header says the impossible shape {shape}")
+    if not dtype.hasobject and expected != found:
+        raise ValueError(f"header says shape {shape} of {dtype}, {expected} bytes, but {found} bytes follow it")
+    return shape, fortran, dtype
+
+
+def _check_numpy_dtype(dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject:
+        raise ValueError("holds Python objects (dtype object), which are never unpickled because that can run code")
+    if dtype.names is not None:
+        raise ValueError(f"has a structured dtype with fields {listed(dtype.names)}, expected a plain one")
+
+
+def safetensors_entries(path: Path) -> list[Entry]:
+    """The tensors of a .safetensors file, to be memory-mapped."""
+    with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
+        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+
+    def read(name: str) -> Tensor:
+        with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
+            tensor: Tensor = tensors.get_tensor(name)
+        return tensor
+
+    return [Entry(name, shape, partial(read, name)) for name, shape in shapes.items()]
+
+
+def torch_entries(path: Path) -> list[Entry]:
+    """The tensor, or the tensors of the flat dict, in a file of `torch.save`, memory-mapped."""
+    try:
+        with parsing("a torch file"):
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_map(path))
+    except ValueError as error:
+        if isinstance(error.__cause__, pickle.UnpicklingError):
+            raise ValueError("holds pickled objects other than tensors, refused because they can run code") from error
+        raise
+    if isinstance(content, Tensor):
+        return [Entry(None, tuple(content.shape), partial(_plain, content))]
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}")
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}")
+    return [Entry(name, tuple(value.shape), partial(_plain, value)) for name, value in tensors.items()]
+
+
+def _can_map(path: Path) -> bool:
+    """Whether torch may memory-map the file: it cannot map legacy ones, and reads compressed ones wrongly."""
+    with path.open("rb") as stream:
+        if stream.read(len(LEGACY_TORCH)) == LEGACY_TORCH:
+            return False
+    with zipfile.ZipFile(path) as archive:
+        return all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise ValueError(f"expected a dense tensor, got one of layout {tensor.layout} and dtype {tensor.dtype}")
+    # An expanded tensor of a few stored bytes can claim any number of rows.
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise ValueError(f"expected every value to be stored, got an expanded view of shape {tuple(tensor.shape)}")
+    return tensor.detach()
+
+
+READERS: dict[str, Callable[[Path], list[Entry]]] = {
+    ".npy": npy_entries,
+    ".npz": npz_entries,
+    ".pt": torch_entries,
+    ".pth": torch_entries,
+    ".safetensors": safetensors_entries,
+}

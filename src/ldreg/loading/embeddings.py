@@ -1,0 +1,88 @@
+"""Embeddings from a file, as a floating tensor (N, D)."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ldreg.loading.arrays import READERS, choose
+from ldreg.loading.files import check_file, named
+from ldreg.loading.tables import csv_embeddings, parquet_embeddings
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+TABLES: dict[str, Callable[[Path, str | None, Sequence[str]], NDArray[Any]]] = {
+    ".csv": csv_embeddings,
+    ".tsv": csv_embeddings,
+    ".parquet": parquet_embeddings,
+}
+
+
+def load_embeddings(path: str | Path, *, key: str | None = None, exclude: Sequence[str] = ()) -> Tensor:
+    """Embeddings (N, D) from a .npy, .npz, .pt, .pth, .safetensors, .csv, .tsv or .parquet file.
+
+    Arrays of .npy, .pt and .safetensors are memory-mapped: rows are read when they are used. float16, bfloat16,
+    float32 and float64 stay as they are, integers become float32, the numbers of a CSV float64. NaN and inf are
+    left to whoever measures, except in a CSV, where a `nan` cell is refused. No code in a file is ever run.
+
+    Args:
+        path: the file; its suffix says the format, and its content must be of that format.
+        key: which array of a .npz, .pt or .safetensors, or which list column of a .parquet. Without it, the only
+            2-d array is taken.
+        exclude: names of columns of a .csv or .parquet that are no dimensions; 1, 2, … in a CSV without header row.
+
+    Raises:
+        OSError: there is no such file, or it is a directory or may not be read.
+        ValueError: anything else wrong with the file, in one line that begins with its name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(Path(folder, "x.npy"), np.eye(3, 2))
+    ...     load_embeddings(Path(folder, "x.npy"))
+    tensor([[1., 0.],
+            [0., 1.],
+            [0., 0.]], dtype=torch.float64)
+    """
+    path = Path(path)
+    if isinstance(exclude, str):
+        raise ValueError(f"exclude must be a sequence of column names, got the string {exclude!r}")
+    with named(path):
+        suffix = check_file(path, [*READERS, *TABLES])
+        if suffix in TABLES:
+            return floating(TABLES[suffix](path, key, exclude))
+        if exclude:
+            raise ValueError(f"--exclude names columns of a table, and a {suffix} file has none")
+        entry = choose(READERS[suffix](path), key, fits=_is_matrix, what="a 2-d array (N, D)", option="--key")
+        return floating(entry.read())
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2
+
+
+def floating(values: NDArray[Any] | Tensor) -> Tensor:
+    """A real array as a floating tensor, sharing its memory where its dtype allows.
+
+    >>> floating(np.array([[1, 2]], dtype=">i2"))
+    tensor([[1., 2.]])
+    """
+    tensor = values if isinstance(values, Tensor) else _from_numpy(values)
+    if tensor.dtype not in (*FLOATS, *SIGNED, *UNSIGNED):
+        raise ValueError(f"expected real numbers, got dtype {tensor.dtype}")
+    return tensor if tensor.dtype in FLOATS else tensor.to(torch.float32)
+
+
+def _from_numpy(values: NDArray[Any]) -> Tensor:
+    dtype = values.dtype
+    if dtype.kind == "V":
+        raise ValueError(f"has raw dtype {dtype}, perhaps bfloat16, which NumPy cannot name; save it as .safetensors")
+    if not (dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize <= 8)):
+        raise ValueError(f"expected real numbers of at most 64 bits, got dtype {dtype}")
+    # torch takes aligned, writable memory in the machine's byte order; this copies only what is otherwise.
+    return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["A", "W"]))

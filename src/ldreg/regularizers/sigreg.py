@@ -1,0 +1,145 @@
+"""SIGReg: push representations towards an isotropic Gaussian, tested along random directions (LeJEPA)."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ldreg.regularizers.inputs import batch, full_precision, weight
+
+
+class SIGReg(nn.Module):
+    """Sketched isotropic Gaussian regularization: maps representations (N, D) to a scalar to add to the loss.
+
+    The value is beta times the mean, over random unit directions, of the Epps-Pulley statistic against N(0, 1) of
+    the representations along that direction: N times the integral over t of
+    |mean exp(i t x) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) (Balestriero & LeCun, "LeJEPA", 2025; Epps & Pulley,
+    Biometrika 1983). The integral is the trapezoid rule over [-bound, bound], folded at 0, where the integrand is
+    even; it tells values along a direction apart up to a period of 2 pi (num_points - 1) / bound, which is 20. For
+    N(0, I) itself the mean of the statistic is sqrt(2 pi) (1 - 1/sqrt(3)) = 1.059, whatever N and D.
+
+    Every call in training mode draws new directions, which depend on `seed`, the count of such calls (part of the
+    state dict) and the type of device alone: all ranks draw the same, and a resumed run goes on as it would have.
+    In evaluation mode the count stands still, and so do the directions.
+
+    It is computed in float32 at least, also under autocast. Value and gradient are finite on constants and
+    duplicates. NaN in gives NaN out, as checking would stall the device.
+
+    Args:
+        beta: Weight of the term; LeJEPA weighs it 0.05 (and its own loss 0.95).
+        num_slices: Number of directions.
+        num_points: Number of points t in [0, bound].
+        bound: Where the integral ends.
+        seed: Chooses the sequence of directions.
+        gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
+            are then those of one process with the whole batch.
+
+    Raises:
+        ValueError: beta is negative or not finite, num_slices under 1, num_points under 2, bound not above 0, seed
+            negative; in the call, representations are not a floating-point (N, D) or have fewer than two rows.
+
+    >>> sigreg = SIGReg(beta=1.0).eval()
+    >>> x = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
+    >>> bool(sigreg(x) < 2), bool(sigreg(2 * x) > 50)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        beta: float = 0.05,
+        *,
+        num_slices: int = 1024,
+        num_points: int = 17,
+        bound: float = 5.0,
+        seed: int = 0,
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (("num_slices", num_slices, 1), ("num_points", num_points, 2), ("seed", seed, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, but is {value}")
+        if not (math.isfinite(bound) and bound > 0):
+            raise ValueError(f"bound must be finite and above 0, but is {bound}")
+        self.beta = weight("beta", beta)
+        self.num_slices, self.num_points, self.bound = num_slices, num_points, bound
+        self.seed = seed
+        self.gather = gather
+        # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
+        # torch.compile would compile anew for every value of an int.
+        self._steps = torch.zeros((), dtype=torch.int64)
+
+    def forward(self, representations: Tensor) -> Tensor:
+        """The scalar to add to the loss."""
+        with full_precision(representations):
+            x = batch(representations, gathered=self.gather)
+            statistics = epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound)
+            return self.beta * statistics.mean()
+
+    def get_extra_state(self) -> Tensor:
+        """The count of training calls: what the next directions depend on."""
+        return self._steps.clone()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Go on from a count of training calls."""
+        self._steps = torch.tensor(int(state))
+
+    def extra_repr(self) -> str:
+        """The options, as `print` shows them."""
+        return (
+            f"beta={self.beta}, num_slices={self.num_slices}, num_points={self.num_points}, bound={self.bound}, "
+            f"seed={self.seed}, gather={self.gather}"
+        )
+
+    def _directions(self, x: Tensor) -> Tensor:
+        """Unit columns (D, num_slices) of this call, uniform on the sphere."""
+        # A large odd factor keeps the sequences of two seeds from overlapping; 2^63 is as far as generators go.
+        seed = (self.seed * 0x9E3779B97F4A7C15 + int(self._steps)) % 2**63
+        generator = torch.Generator(x.device).manual_seed(seed)
+        if self.training:
+            self._steps += 1
+        directions = torch.randn(x.shape[1], self.num_slices, generator=generator, device=x.device)
+        return nn.functional.normalize(directions.to(x.dtype), dim=0)
+
+
+def epps_pulley(x: Tensor, *, num_points: int = 17, bound: float = 5.0) -> Tensor:
+    """Epps-Pulley statistic against N(0, 1) of every column of x (N, S): (S,).
+
+    Memory is a few times that of x, whatever the number of points.
+
+    >>> samples = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))
+    >>> bool(epps_pulley(samples) < 2), bool(epps_pulley(samples + 1) > 200)
+    (True, True)
+    """
+    nodes = torch.linspace(0, bound, num_points, dtype=x.dtype, device=x.device)
+    gaussian = torch.exp(-nodes.square() / 2)
+    # Trapezoid weights of [-bound, bound]: both signs of t count, but for t = 0; the ends count half.
+    weights = torch.full_like(nodes, 2 * bound / (num_points - 1))
+    weights[0] /= 2
+    weights[-1] /= 2
+    cosine, sine = _CharacteristicFunction.apply(x, nodes)
+    error: Tensor = (cosine - gaussian[:, None]).square() + sine.square()
+    return len(x) * ((weights * gaussian) @ error)
+
+
+class _CharacteristicFunction(torch.autograd.Function):
+    """Means over rows of cos(t x) and sin(t x) for x (N, S) and nodes t (T,): two of (T, S).
+
+    Autograd alone would keep T arrays the size of x for the backward pass; this computes them again, one at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, nodes)
+        cosine = torch.stack([(t * x).cos_().mean(0) for t in nodes])
+        sine = torch.stack([(t * x).sin_().mean(0) for t in nodes])
+        return cosine, sine
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        x, nodes = ctx.saved_tensors
+        grad = torch.zeros_like(x)
+        for t, cosine, sine in zip(nodes, *grads, strict=True):
+            angle = t * x
+            grad.addcmul_(angle.cos(), t * sine).addcmul_(angle.sin_(), t * cosine, value=-1)
+        return grad.div_(len(x)), None

@@ -1,0 +1,110 @@
+"""Two gloo processes against one that holds the whole batch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
+
+from ldreg import LDReg
+from ldreg.regularizers.distributed import gather, total
+
+WORLD = 2
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"norm": "l2"},
+    {"target": 2.0},
+    {"reference_grad": True},
+    {"reference_grad": True, "norm": "l2", "estimator": "mle"},
+    {"estimator": "tle", "reference_grad": True},
+    {"queue_size": 40},
+]
+
+
+def batch(*, world: int) -> Tensor:
+    x = torch.randn(24 * world, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    x[:10] = 0  # degenerate points, so that ranks differ in how many are regular
+    return x
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, 6, dtype=torch.float64)
+
+
+def forward(reg: LDReg, z: Tensor, momentum: bool) -> Tensor:
+    """The batch as reference, or BYOL's online and momentum representations."""
+    reference = torch.cat((z, z.detach() * 1.1 + 0.1)) if momentum else None
+    value: Tensor = reg(z, reference, self_index=torch.arange(len(z)) if momentum else None)
+    return value
+
+
+def gradients(x: Tensor, options: dict[str, Any], *, momentum: bool, distributed: bool) -> list[Tensor]:
+    model, reg = encoder(), LDReg(k=6, beta=1.0, gather=distributed, **options)
+    shell = nn.parallel.DistributedDataParallel(model) if distributed else model
+    for _ in range(2):  # the second step sees the queue
+        model.zero_grad()
+        forward(reg, shell(x), momentum).backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    x = batch(world=WORLD).chunk(WORLD)[rank]
+    results = [gradients(x, options, momentum=m, distributed=True) for options in OPTIONS for m in (False, True)]
+    rows = torch.full((2, 1), float(rank), requires_grad=True)
+    (gather(rows).squeeze(1) * torch.arange(4.0)).sum().backward()
+    torch.save({"results": results, "gather": rows.grad, "total": total(torch.tensor(rank + 1.0))}, f"{folder}/{rank}")
+    uneven = "no error"
+    try:
+        gather(torch.zeros(rank + 1, 2))
+    except ValueError as error:
+        uneven = str(error)
+    Path(f"{folder}/uneven{rank}").write_text(uneven)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    start_processes(worker, args=(str(folder),), nprocs=WORLD, start_method="spawn")
+    return folder
+
+
+@pytest.mark.parametrize("index", range(len(OPTIONS)))
+@pytest.mark.parametrize("momentum", [False, True])
+def test_gradient_is_that_of_one_process(folder: Path, index: int, momentum: bool) -> None:
+    whole = gradients_whole(OPTIONS[index], momentum)
+    for rank in range(WORLD):
+        got = torch.load(folder / str(rank))["results"][2 * index + momentum]
+        for ours, expected in zip(got, whole, strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-9)
+
+
+def gradients_whole(options: dict[str, Any], momentum: bool) -> list[Tensor]:
+    """One process with the whole batch; BYOL's references lie rank by rank, which changes no neighbor."""
+    return gradients(batch(world=WORLD), options, momentum=momentum, distributed=False)
+
+
+def test_local_batches_alone_would_differ() -> None:
+    """The test above can fail: neighbors from each rank's own half give another gradient."""
+    halves = [gradients(x, {}, momentum=False, distributed=False) for x in batch(world=WORLD).chunk(WORLD)]
+    whole = gradients(batch(world=WORLD), {}, momentum=False, distributed=False)
+    assert not torch.allclose((halves[0][0] + halves[1][0]) / 2, whole[0], rtol=1e-3)
+
+
+def test_gather_and_total(folder: Path) -> None:
+    for rank in range(WORLD):
+        saved = torch.load(folder / str(rank))
+        assert saved["total"] == 3
+        # Each of two ranks weighs row i of the gathered four by i; gradients are summed.
+        assert saved["gather"].squeeze(1).tolist() == [2 * (2 * rank), 2 * (2 * rank + 1)]
+
+
+def test_uneven_batches_are_refused(folder: Path) -> None:
+    for rank in range(WORLD):
+        assert (folder / f"uneven{rank}").read_text() == ("gather: expected as many rows on every rank, got 1 to 2")

@@ -1,0 +1,254 @@
+"""LDReg: values by hand, gradients, degenerate batches, references, the queue."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ldreg import LDReg
+from ldreg.lid.estimators import lid
+from ldreg.lid.geometry import geometric_mean
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "l1": {},
+    "l2": {"norm": "l2"},
+    "target": {"target": 3.0},
+    "target l2": {"target": 3.0, "norm": "l2"},
+    "minimize": {"direction": "minimize"},
+    "minimize l2": {"direction": "minimize", "norm": "l2"},
+    "mle": {"estimator": "mle"},
+    "tle": {"estimator": "tle"},
+    "pseudocode": {"convention": "pseudocode"},
+    "reference_grad": {"reference_grad": True},
+    "k": {"k": 6},
+    "beta": {"beta": 0.5},
+}
+
+
+def value_and_gradient(x: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x = x.clone().requires_grad_()
+    value = LDReg(**({"k": 8, "beta": 0.01} | options))(x)
+    (gradient,) = torch.autograd.grad(value, x)
+    return value.detach(), gradient
+
+
+def test_values_are_the_papers_formulas() -> None:
+    x = random(100, 8, dtype=torch.float64)
+    logs = lid(x, 10).log()
+    expected = {
+        "l1": -0.3 * logs.mean(),
+        "l2": -0.3 * logs.square().mean().sqrt(),
+        "minimize": 0.3 * logs.mean(),
+        "target": 0.3 * (logs - math.log(3.0)).abs().mean(),
+        "target l2": 0.3 * (logs - math.log(3.0)).square().mean().sqrt(),
+    }
+    for name, value in expected.items():
+        assert LDReg(k=10, beta=0.3, **OPTIONS[name])(x).item() == pytest.approx(value.item(), rel=1e-12), name
+
+
+def test_points_of_lid_under_one_are_pushed_up() -> None:
+    """The authors' -|ln LID| rewards LID 0.5 as much as LID 2; -ln LID does not."""
+    x = torch.tensor([[0.0], [1e-3], [2e-3], [1.0]])
+    assert (lid(x, 3)[:3] < 1).all()
+    assert LDReg(k=3, beta=1.0)(x[:3], x, self_index=torch.arange(3)) > 0
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradcheck(name: str) -> None:
+    x = random(14, 4, dtype=torch.float64).requires_grad_()
+    reference = random(25, 4, seed=1, dtype=torch.float64)
+    reg = LDReg(**({"k": 8, "beta": 0.7} | OPTIONS[name]))
+    assert torch.autograd.gradcheck(lambda z: reg(z, reference), (x,))
+    if OPTIONS[name].get("reference_grad"):
+        assert torch.autograd.gradcheck(reg, (x,))
+
+
+def test_every_two_options_differ_somewhere() -> None:
+    data = [random(60, 8, seed=3, dtype=torch.float64), random(60, 2, seed=4, dtype=torch.float64) ** 3]
+    results = {name: [value_and_gradient(x, options) for x in data] for name, options in OPTIONS.items()}
+    for a, b in itertools.combinations(results, 2):
+        same = all(
+            torch.allclose(va, vb, rtol=1e-6) and torch.allclose(ga, gb, rtol=1e-6, atol=1e-12)
+            for (va, ga), (vb, gb) in zip(results[a], results[b], strict=True)
+        )
+        assert not same, (a, b)
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_a_step_along_the_negative_gradient_raises_the_geometric_mean(estimator: Any) -> None:
+    x = random(200, 6)
+    _, gradient = value_and_gradient(x, {"estimator": estimator, "k": 20})
+    moved = x - 0.05 * gradient / gradient.norm(dim=1, keepdim=True).mean()
+    assert geometric_mean(lid(moved, 20)) > 1.005 * geometric_mean(lid(x, 20))
+
+
+def test_min_lid_lowers_it() -> None:
+    x = random(200, 6)
+    _, gradient = value_and_gradient(x, {"direction": "minimize", "k": 20})
+    moved = x - 0.05 * gradient / gradient.norm(dim=1, keepdim=True).mean()
+    assert geometric_mean(lid(moved, 20)) < 0.995 * geometric_mean(lid(x, 20))
+
+
+DEGENERATE = {
+    "constant": torch.ones(40, 6),
+    "zeros": torch.zeros(40, 6),
+    "doubled": random(20, 6).repeat(2, 1),
+    "twentyfold": random(2, 6).repeat(20, 1),
+    "one-hot": torch.eye(10)[torch.arange(40) % 10],
+    "simplex": torch.eye(40),
+    "near ties": torch.eye(40) + random(40, 40) * 1e-7,
+    "1e-30": random(40, 6) * 1e-30,
+    "1e30": random(40, 6) * 1e30,
+    "two values": torch.arange(40.0).remainder(2).unsqueeze(1).expand(40, 3).contiguous(),
+}
+
+
+@pytest.mark.parametrize("data", DEGENERATE)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_value_and_gradient_are_finite(data: str, name: str) -> None:
+    value, gradient = value_and_gradient(DEGENERATE[data], OPTIONS[name])
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_degenerate_points_do_not_switch_the_others_off(name: str) -> None:
+    regular = random(40, 6) + 100
+    alone, alone_gradient = value_and_gradient(regular, OPTIONS[name])
+    value, gradient = value_and_gradient(torch.cat((regular, torch.zeros(15, 6))), OPTIONS[name])
+    torch.testing.assert_close(value, alone)
+    torch.testing.assert_close(gradient[:40], alone_gradient)
+    assert not gradient[40:].any()
+
+
+def test_no_regular_point_gives_zero() -> None:
+    value, gradient = value_and_gradient(torch.ones(20, 3), {})
+    assert value == 0
+    assert not gradient.any()
+
+
+def test_byol_reference_of_online_and_momentum() -> None:
+    online, momentum = random(50, 6), random(50, 6, seed=1)
+    both = torch.cat((online, momentum))
+    value = LDReg(k=10, beta=1.0)(online, both, self_index=torch.arange(50))
+    torch.testing.assert_close(value, -lid(both, 10)[:50].log().mean())
+    assert value != LDReg(k=10, beta=1.0)(online, both)
+
+
+def test_reference_gets_a_gradient_only_on_request() -> None:
+    x, reference = random(30, 4).requires_grad_(), random(50, 4, seed=1).requires_grad_()
+    assert torch.autograd.grad(LDReg(k=5)(x, reference), reference, allow_unused=True) == (None,)
+    attached = torch.autograd.grad(LDReg(k=5, reference_grad=True)(x, reference), (x, reference))
+    assert attached[1].any()
+    torch.testing.assert_close(attached[0], *torch.autograd.grad(LDReg(k=5)(x, reference), x))
+
+
+def test_queue_adds_past_representations_to_the_candidates() -> None:
+    batches = [random(20, 4, seed=seed) for seed in range(4)]
+    reg = LDReg(k=8, beta=1.0, queue_size=50)
+    torch.testing.assert_close(reg(batches[0]), LDReg(k=8, beta=1.0)(batches[0]))
+    for step in (1, 2, 3):
+        past = torch.cat(batches[:step])[-50:]
+        reference = torch.cat((batches[step], past))
+        expected = LDReg(k=8, beta=1.0)(batches[step], reference, self_index=torch.arange(20))
+        torch.testing.assert_close(reg(batches[step]), expected)
+
+
+def test_queue_is_part_of_the_state_and_stands_still_in_evaluation() -> None:
+    reg = LDReg(k=8, queue_size=30)
+    reg(random(20, 4))
+    reg(random(20, 4, seed=1))
+    fresh = LDReg(k=8, queue_size=30)
+    fresh.load_state_dict(reg.state_dict())
+    next_batch = random(20, 4, seed=2)
+    assert reg.eval()(next_batch) == reg(next_batch) == fresh(next_batch)
+    assert fresh(next_batch) != reg(next_batch)  # fresh is in training and has taken the batch in
+
+
+def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:
+    reg = LDReg(k=4, beta=1.0, queue_size=10)
+    first, second = random(30, 3), random(30, 3, seed=1)
+    reg(first)
+    expected = LDReg(k=4, beta=1.0)(second, torch.cat((second, first[-10:])), self_index=torch.arange(30))
+    torch.testing.assert_close(reg(second), expected)
+
+
+def test_queue_of_another_width_is_refused() -> None:
+    reg = LDReg(k=4, queue_size=10)
+    reg(random(30, 3))
+    with pytest.raises(ValueError, match="representations: expected 3 columns as the queue holds, got shape"):
+        reg(random(30, 5))
+
+
+def test_autocast_and_half_precision() -> None:
+    x = random(64, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert LDReg(k=8)(x) == LDReg(k=8)(x.clone())
+        half = x.bfloat16().requires_grad_()
+        value = LDReg(k=8)(half)
+    assert value.dtype == torch.float32
+    value.backward()
+    assert half.grad is not None
+    assert half.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(value, LDReg(k=8)(half.detach().float()))
+
+
+def test_compiled_equals_eager() -> None:
+    x = random(64, 16).requires_grad_()
+    reg = LDReg(k=8)
+    (eager,) = torch.autograd.grad(reg(x), x)
+    (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
+    torch.testing.assert_close(compiled, eager)
+
+
+def test_repr_shows_the_options() -> None:
+    assert "k=32, beta=0.1, norm='l2', target=None" in repr(LDReg(k=32, beta=0.1, norm="l2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "l3"}, "norm: expected one of l1, l2, got 'l3'"),
+        ({"direction": "up"}, "direction: expected one of maximize, minimize, got 'up'"),
+        ({"target": 0.0}, "target: expected a finite number above 0, got 0.0"),
+        ({"target": 2.0, "direction": "minimize"}, "direction: expected 'maximize' with a target, got 'minimize'"),
+        ({"beta": math.nan}, "beta: expected a finite number from 0 on, got nan"),
+        ({"beta": -1.0}, "beta: expected a finite number from 0 on, got -1.0"),
+        ({"queue_size": -1}, "queue_size: expected a number of rows from 0 on, got -1"),
+        ({"estimator": "x"}, "estimator: expected one of"),
+        ({"k": 1}, "k: expected at least 2"),
+        ({"k": 2.5}, "k: expected an integer, got 2.5"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LDReg(**options)
+
+
+def test_batch_smaller_than_k_is_named() -> None:
+    with pytest.raises(ValueError, match="k: expected an integer from 1 to 9, the number of candidate neighbors"):
+        LDReg(k=64)(random(10, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("data", DEGENERATE)
+def test_cuda_equals_cpu(data: str) -> None:
+    for options in OPTIONS.values():
+        value, gradient = value_and_gradient(DEGENERATE[data], options)
+        cuda_value, cuda_gradient = value_and_gradient(DEGENERATE[data].cuda(), options)
+        torch.testing.assert_close(cuda_value.cpu(), value, rtol=1e-4, atol=1e-6)
+        assert torch.isfinite(cuda_gradient).all()
+    x = random(300, 20)
+    for name, options in OPTIONS.items():
+        value, gradient = value_and_gradient(x, options)
+        cuda_value, cuda_gradient = value_and_gradient(x.cuda(), options)
+        assert cuda_value.item() == pytest.approx(value.item(), rel=1e-5), name
+        torch.testing.assert_close(cuda_gradient.cpu(), gradient, rtol=1e-4, atol=1e-7)

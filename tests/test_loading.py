@@ -1,0 +1,660 @@
+import contextlib
+import os
+import pickle
+import random
+import struct
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from ldreg.loading import load_embeddings, load_labels
+
+Write = Callable[[Path, NDArray[Any]], None]
+
+
+def table() -> NDArray[np.float32]:
+    return np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+
+
+def refused(load: Callable[[], object], path: Path, *words: str, error: type[Exception] = ValueError) -> None:
+    """The call fails with one line that begins with the file's name and has all the words."""
+    with pytest.raises(error) as caught:
+        load()
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert message.isprintable()
+    for word in words:
+        assert word in message
+
+
+def refuse(path: Path, *words: str, error: type[Exception] = ValueError, **options: Any) -> None:
+    refused(lambda: load_embeddings(path, **options), path, *words, error=error)
+
+
+def refuse_labels(path: Path, *words: str, **options: Any) -> None:
+    refused(lambda: load_labels(path, **options), path, *words)
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def parquet(path: Path, columns: dict[str, Any]) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def npy_bytes(header: str, data: bytes = b"") -> bytes:
+    text = header.encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+class Intruder:
+    """Unpickled with code allowed, it makes a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.target),)
+
+
+# Formats and dtypes
+
+
+def write_parquet_columns(path: Path, x: NDArray[Any]) -> None:
+    parquet(path, {f"x{j}": x[:, j] for j in range(x.shape[1])})
+
+
+def write_parquet_list(path: Path, x: NDArray[Any]) -> None:
+    parquet(path, {"id": list(range(len(x))), "text": ["t"] * len(x), "embedding": list(x)})
+
+
+def write_npy(path: Path, x: NDArray[Any]) -> None:
+    with path.open("wb") as stream:  # np.save would add .npy to another suffix
+        np.save(stream, x)
+
+
+WRITERS: dict[str, tuple[str, Write]] = {
+    "npy": ("x.npy", lambda p, x: np.save(p, x)),
+    "npy upper case": ("X.NPY", write_npy),
+    "npy fortran": ("x.npy", lambda p, x: np.save(p, np.asfortranarray(x))),
+    "npy big endian": ("x.npy", lambda p, x: np.save(p, x.astype(">f4"))),
+    "npz": ("x.npz", lambda p, x: np.savez(p, x=x, labels=np.arange(len(x)))),
+    "npz compressed": ("x.npz", lambda p, x: np.savez_compressed(p, x=x)),
+    "pt": ("x.pt", lambda p, x: torch.save(torch.from_numpy(x), p)),
+    "pt dict": ("x.pth", lambda p, x: torch.save({"x": torch.from_numpy(x), "y": torch.arange(len(x)), "n": 3}, p)),
+    "pt parameter": ("x.pt", lambda p, x: torch.save(torch.nn.Parameter(torch.from_numpy(x)), p)),
+    "pt legacy": ("x.pt", lambda p, x: torch.save(torch.from_numpy(x), p, _use_new_zipfile_serialization=False)),
+    "safetensors": ("x.safetensors", lambda p, x: save_file({"x": torch.from_numpy(x), "y": torch.ones(7)}, p)),
+    "csv": ("x.csv", lambda p, x: np.savetxt(p, x, delimiter=",")),
+    "csv header": ("x.csv", lambda p, x: np.savetxt(p, x, delimiter=",", header="a,b,c", comments="")),
+    "tsv": ("x.tsv", lambda p, x: np.savetxt(p, x, delimiter="\t")),
+    "parquet columns": ("x.parquet", write_parquet_columns),
+    "parquet list": ("x.parquet", write_parquet_list),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_back_what_was_written(name: str, tmp_path: Path) -> None:
+    file, write = WRITERS[name]
+    write(tmp_path / file, table())
+    content = (tmp_path / file).read_bytes()
+    x = load_embeddings(tmp_path / file)
+    assert x.dtype == (torch.float64 if name in ("csv", "csv header", "tsv") else torch.float32)
+    assert not x.requires_grad
+    assert torch.equal(x.float(), torch.from_numpy(table()))
+    x.zero_()  # the memory may be written to, the file stays as it was
+    assert (tmp_path / file).read_bytes() == content
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("file", ["x.npy", "x.parquet"])
+def test_floats_keep_their_dtype(dtype: str, file: str, tmp_path: Path) -> None:
+    x = table().astype(dtype)
+    (write_parquet_columns if file == "x.parquet" else np.save)(tmp_path / file, x)
+    assert torch.equal(load_embeddings(tmp_path / file), torch.from_numpy(x))
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">i4"])
+def test_integers_become_float32(dtype: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[0, 1], [1, 0]], dtype=dtype))
+    x = load_embeddings(str(tmp_path / "x.npy"))
+    assert x.dtype == torch.float32
+    assert x.tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_torch_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = torch.from_numpy(table()).to(dtype)
+    torch.save(x, tmp_path / "x.pt")
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    for file in ("x.pt", "x.safetensors"):
+        assert load_embeddings(tmp_path / file).dtype == dtype
+        assert torch.equal(load_embeddings(tmp_path / file), x)
+
+
+def test_nan_and_inf_in_arrays_are_left_to_the_caller(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[np.nan, np.inf]]))
+    assert load_embeddings(tmp_path / "x.npy").isfinite().tolist() == [[False, False]]
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_npy_versions(version: tuple[int, int], tmp_path: Path) -> None:
+    with (tmp_path / "x.npy").open("wb") as stream:
+        np.lib.format.write_array(stream, table(), version=version)
+    assert torch.equal(load_embeddings(tmp_path / "x.npy"), torch.from_numpy(table()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory figures from /proc")
+@pytest.mark.parametrize("file", ["x.npy", "x.pt", "x.safetensors"])
+def test_arrays_are_memory_mapped(file: str, tmp_path: Path) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    x = torch.ones(16384, 1024)  # 64 MiB
+    if file == "x.npy":
+        np.save(tmp_path / file, x.numpy())
+    elif file == "x.pt":
+        torch.save(x, tmp_path / file)
+    else:
+        save_file({"x": x}, tmp_path / file)
+    load_embeddings(tmp_path / file)  # whatever is imported or allocated once
+    before = resident()
+    loaded = load_embeddings(tmp_path / file)
+    assert resident() - before < 16 << 20
+    assert loaded[16383, 1023] == 1
+
+
+def test_transposed_and_recompressed_torch_files(tmp_path: Path) -> None:
+    x = torch.from_numpy(table())
+    torch.save(x.T, tmp_path / "x.pt")
+    assert torch.equal(load_embeddings(tmp_path / "x.pt"), x.T)
+    # torch itself, memory-mapping, takes the compressed bytes for the values.
+    with zipfile.ZipFile(tmp_path / "x.pt") as source, zipfile.ZipFile(tmp_path / "c.pt", "w", 8) as target:
+        for info in source.infolist():
+            target.writestr(info.filename, source.read(info))
+    assert torch.equal(load_embeddings(tmp_path / "c.pt"), x.T)
+
+
+# Several arrays in one file
+
+
+def save_several(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    writers: dict[str, Callable[[], object]] = {
+        ".npz": lambda: np.savez(path, allow_pickle=False, **arrays),
+        ".pt": lambda: torch.save(tensors, path),
+        ".safetensors": lambda: save_file(tensors, path),
+    }
+    writers[path.suffix]()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_choice_of_an_array(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    save_several(path, {"train": table(), "test": table()[:2], "y": np.arange(7), "images": np.ones((2, 2, 2))})
+    assert load_embeddings(path, key="test").shape == (2, 3)
+    assert load_embeddings(path, key="train").shape == (7, 3)
+    refuse(path, "'train' of shape (7, 3)", "'test' of shape (2, 3)", "--key NAME")
+    refuse(path, "'nope'", "'train' of shape (7, 3)", "'y' of shape (7,)", key="nope")
+    refuse(path, "2-d", "'y' of shape (7,)", key="y")
+    save_several(path, {"y": np.arange(7), "images": np.ones((2, 2, 2))})
+    refuse(path, "2-d", "'y' of shape (7,)", "'images' of shape (2, 2, 2)")
+
+
+def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", table())
+    torch.save(torch.ones(2, 2), tmp_path / "x.pt")
+    refuse(tmp_path / "x.npy", "--key 'x' does not apply", key="x")
+    refuse(tmp_path / "x.pt", "--key 'x' does not apply", key="x")
+    refuse(tmp_path / "x.npy", "--exclude", exclude=["x"])
+    refuse(written(tmp_path / "x.csv", "1,2\n"), "--key 'x' does not apply", key="x")
+    with pytest.raises(ValueError, match="sequence of column names"):
+        load_embeddings(tmp_path / "x.csv", exclude="label")
+
+
+def test_long_lists_of_arrays_are_cut_short(tmp_path: Path) -> None:
+    save_several(tmp_path / "x.npz", {f"a{i}": np.ones((2, 2)) for i in range(40)})
+    refuse(tmp_path / "x.npz", "'a11'", "and 28 more")
+
+
+# Files that cannot be embeddings
+
+
+def test_missing_directory_unknown_suffix_empty(tmp_path: Path) -> None:
+    refuse(tmp_path / "none.npy", "No such file", error=FileNotFoundError)
+    (tmp_path / "folder.npy").mkdir()
+    refuse(tmp_path / "folder.npy", "is a directory", error=IsADirectoryError)
+    refuse(written(tmp_path / "x.mat", b"x"), "'.mat'", ".npy .npz .pt .pth .safetensors .csv .tsv .parquet")
+    refuse(written(tmp_path / "x.txt", b"x"), "'.txt'")
+    for suffix in ("npy", "npz", "pt", "safetensors", "csv", "parquet"):
+        refuse(written(tmp_path / f"x.{suffix}", b""), "is empty (0 bytes)")
+    os.mkfifo(tmp_path / "pipe.npy")
+    refuse(tmp_path / "pipe.npy", "not a regular file")
+
+
+def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    np.save(tmp_path / "x.npy", table())
+    monkeypatch.setattr(Path, "open", denied)  # file modes do not stop root
+    refuse(tmp_path / "x.npy", "Permission denied", error=PermissionError)
+
+
+def test_message_stays_on_one_line_whatever_the_file_is_called(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        load_embeddings(tmp_path / "a\nb.npy")
+    assert str(caught.value).isprintable()
+    assert "a\\nb.npy" in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0, 3), (3, 0)])
+def test_wrong_shapes(shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = torch.zeros(shape)
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.savez(tmp_path / "x.npz", x=x.numpy())
+    torch.save(x, tmp_path / "x.pt")
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    for file in ("x.npy", "x.npz", "x.pt", "x.safetensors"):
+        refuse(tmp_path / file, f"shape {shape}")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_content_of_another_format(name: str, tmp_path: Path) -> None:
+    file, write = WRITERS[name]
+    write(tmp_path / file, table())
+    own = {".pth": ".pt", ".tsv": ".csv"}.get(Path(file).suffix.lower(), Path(file).suffix.lower())
+    for suffix in (".npy", ".npz", ".pt", ".safetensors", ".csv", ".parquet"):
+        if suffix != own:
+            refuse(written(tmp_path / f"other{suffix}", (tmp_path / file).read_bytes()), f"not a {suffix} file")
+
+
+def test_truncated_files(tmp_path: Path) -> None:
+    for name in ("npy", "npz", "pt", "pt legacy", "safetensors", "parquet columns", "parquet list"):
+        file, write = WRITERS[name]
+        write(tmp_path / file, table())
+        content = (tmp_path / file).read_bytes()
+        for size in (9, len(content) // 2, len(content) - 1):
+            refuse(written(tmp_path / file, content[:size]))
+
+
+def test_dtypes_that_are_no_real_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    for dtype in ("complex64", "datetime64[s]", "U3", "S3", "longdouble"):
+        np.save(path, np.zeros((2, 2), dtype=dtype))
+        refuse(path, "real numbers")
+    np.save(path, np.zeros((2, 2), dtype=[("a", "f4"), ("b", "f4")]))
+    refuse(path, "structured", "'a', 'b'")
+    np.save(path, np.zeros((2, 2), dtype="V2"))
+    refuse(path, "raw dtype", "bfloat16")
+    torch.save(torch.zeros(2, 2, dtype=torch.complex64), tmp_path / "x.pt")
+    refuse(tmp_path / "x.pt", "torch.complex64")
+    save_file({"x": torch.zeros(2, 2).to(torch.float8_e5m2)}, tmp_path / "x.safetensors")
+    refuse(tmp_path / "x.safetensors", "torch.float8_e5m2")
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")
+def test_torch_files_of_other_things(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    for content, words in (
+        ([torch.ones(2, 2)], "got list"),
+        ({"state_dict": {"w": torch.ones(2, 2)}}, "flat dict of tensors, got a dict of 'state_dict'"),
+        (3, "got int"),
+        (torch.ones(1).expand(1000, 1000), "expanded view of shape (1000, 1000)"),
+        (torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
+    ):
+        torch.save(content, path)
+        refuse(path, words)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**60}, 2)}}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**90}, 2)}}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 2}",
+        "{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 1)}",
+        "{'descr': '<f4', 'fortran_order': False}",
+        "__import__('os').abort()",
+        "(" * 5000,
+    ],
+)
+def test_absurd_npy_headers(header: str, tmp_path: Path) -> None:
+    content = npy_bytes(header, b"\0" * 8)
+    refuse(written(tmp_path / "x.npy", content))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    refuse(tmp_path / "x.npz")
+
+
+def test_negative_npy_shape(tmp_path: Path) -> None:
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}"
+    refuse(written(tmp_path / "x.npy", npy_bytes(header, b"\0" * 8)), "impossible shape (-1, -2)")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"x":{"dtype":"F32","shape":[1152921504606846976,2],"data_offsets":[0,8]}}',
+        b'{"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,800]}}',
+        b'{"x":{"dtype":"F32","shape":[1,2],"data_offsets":[8,0]}}',
+        b'{"x":',
+    ],
+)
+def test_absurd_safetensors_headers(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    refuse(written(path, struct.pack("<Q", len(header)) + header + b"\0" * 8), "safetensors")
+    refuse(written(path, struct.pack("<Q", 2**40) + header + b"\0" * 8), "safetensors")
+    refuse(written(path, struct.pack("<Q", 2**64 - 1) + header + b"\0" * 8))
+
+
+# Code in a file is not run
+
+
+def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        content = pickle.dumps(Intruder(target), protocol=protocol)
+        for suffix in ("npy", "npz", "pt", "safetensors", "csv", "parquet"):
+            refuse(written(tmp_path / f"x.{suffix}", content))
+            with contextlib.suppress(ValueError):  # pickles of protocol 0 are text, so words of a .csv too
+                load_labels(tmp_path / f"x.{suffix}")
+    assert not target.exists()
+    pickle.loads(content)  # the attempt is a real one
+    assert target.exists()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_file_with_code(zipped: bool, tmp_path: Path) -> None:
+    target, path = tmp_path / "made", tmp_path / "x.pt"
+    torch.save({"x": torch.ones(2, 2), "y": Intruder(target)}, path, _use_new_zipfile_serialization=zipped)
+    refuse(path, "can run code")
+    refuse_labels(path, "can run code")
+    assert not target.exists()
+    torch.load(path, weights_only=False)
+    assert target.exists()
+
+
+def test_object_arrays(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    x = np.empty((1, 1), dtype=object)
+    x[0, 0] = Intruder(target)
+    np.save(tmp_path / "x.npy", x, allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=x)
+    for file in ("x.npy", "x.npz"):
+        refuse(tmp_path / file, "Python objects")
+        refuse_labels(tmp_path / file, "Python objects")
+    assert not target.exists()
+    np.load(tmp_path / "x.npy", allow_pickle=True)
+    assert target.exists()
+
+
+def test_damaged_bytes_never_get_past_the_errors_named(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    for name in WRITERS:
+        file, write = WRITERS[name]
+        write(tmp_path / file, table())
+        content = (tmp_path / file).read_bytes()
+        for _ in range(25):
+            damaged = bytearray(content)
+            for _ in range(chance.choice((1, 4, 30))):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            written(tmp_path / file, bytes(damaged))
+            message, dimensions = outcome(tmp_path / file)
+            assert message.startswith(f"{tmp_path / file}: ") or dimensions == 2
+            assert message.isprintable()
+
+
+def outcome(path: Path) -> tuple[str, int]:
+    try:
+        x = load_embeddings(path)
+    except ValueError as error:
+        return str(error), 0
+    x.sum()  # all of the memory can be read
+    return "", x.dim()
+
+
+# CSV
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("1,2\n3,4\n", [[1, 2], [3, 4]]),
+        ("1,2\r\n3,4", [[1, 2], [3, 4]]),
+        ("\ufeff1,2\n3,4\n\n\n", [[1, 2], [3, 4]]),
+        ("a;b\n1;2\n", [[1, 2]]),
+        ("a\tb\n1\t2\n", [[1, 2]]),
+        ('"a,x";"b;y"\n"1";"-2e3"\n', [[1, -2000]]),
+        (' "a", "b"\n 1, "2"\n', [[1, 2]]),
+        ("x\n1\n2\n", [[1], [2]]),
+        ("5\n6\n", [[5], [6]]),
+        ("0,1,2\n5,6,7\n", [[5, 6, 7]]),  # the column numbers that pandas writes
+        ("0,1\n0.5,6\n", [[0.5, 6]]),
+        ("0,1\n5,6\n", [[0, 1], [5, 6]]),
+        ("1,2,3\n5,6,7\n", [[1, 2, 3], [5, 6, 7]]),
+        ("1e999,2,-inf\n", [[float("inf"), 2, -float("inf")]]),
+    ],
+)
+def test_csv_dialects(content: str, expected: list[list[float]], tmp_path: Path) -> None:
+    assert load_embeddings(written(tmp_path / "x.csv", content)).tolist() == expected
+
+
+def test_csv_keeps_float64_digits(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 5)) + 1e6
+    np.savetxt(tmp_path / "x.csv", x, delimiter=",", fmt="%.17g")
+    assert np.array_equal(load_embeddings(tmp_path / "x.csv").numpy(), x)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("1,2\n3,nan\n", ["line 2", "column '2'", "'nan'"]),
+        ("a,b,c\ninf,-inf,nan\n", ["line 2", "column 'c'"]),
+        ("a,b\n1,2\n,3\n", ["line 3", "column 'a'", "''"]),
+        ("a,b\n1,2\n3,1_000\n", ["line 3", "column 'b'", "'1_000'"]),
+        ("1.5,abc\n3,4\n", ["line 1", "column '2'", "'abc'"]),
+        ("x,label\n1,cat\n", ["line 2", "column 'label'", "'cat'", "--exclude 'label'"]),
+        ("1,2,3\n4,5,6\n7,8\n", ["line 3 has 2 cells", "3"]),
+        ("1,2\n3,4,5\n", ["line 2 has 3 cells", "2"]),
+        ("1,2\n\n3,4\n", ["line 2 is blank"]),
+        ("a,b\n", ["no rows"]),
+        ("\n\n", ["no rows"]),
+        ("a,a\n1,2\n", ["several columns", "'a'"]),
+        ("1,5;2,5\n3;4\n", ["line 1", "column '1'", "'1,5'"]),
+        (",0,1\n0,0.5,0.6\n", ["row index", "--exclude ''"]),
+        ('a,b\n1,"2\n', ["line 2"]),
+        ('"a\n\nb",c\n1,2,3\n', ["line 4"]),
+        ("1 2 3\n4 5 6\n", ["line 1", "'1 2 3' is not a number"]),
+        (b"1,2\n3,\xff\n", ["not UTF-8", "0xff"]),
+        ("1,2\n3,4".encode("utf-16"), ["not a .csv file"]),
+        (b"1" * 200_000 + b"\n", ["line 1", "limit"]),
+    ],
+)
+def test_csv_faults_are_named(content: str | bytes, words: list[str], tmp_path: Path) -> None:
+    refuse(written(tmp_path / "x.csv", content), *words)
+
+
+def test_csv_columns_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", ",a,label,b\n0,1.5,cat,2\n1,3,dog,4\n")
+    assert load_embeddings(path, exclude=["", "label"]).tolist() == [[1.5, 2], [3, 4]]
+    refuse(path, "--exclude 'nope'", "'a', 'label', 'b'", exclude=["nope"])
+    refuse(path, "leaves no column", exclude=["", "a", "b", "label"])
+    assert load_labels(path, key="label") == ["cat", "dog"]
+    headless = written(tmp_path / "y.csv", "0.5,cat\n1.5,dog\n")
+    assert load_embeddings(headless, exclude=["2"]).tolist() == [[0.5], [1.5]]
+    assert load_labels(headless, key="2") == ["cat", "dog"]
+
+
+# Parquet
+
+
+def test_parquet_lists_of_every_kind(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    rows = table().tolist()
+    for kind in (
+        pa.list_(pa.float32()),
+        pa.list_(pa.float64(), 3),
+        pa.large_list(pa.float16()),
+    ):
+        path = parquet(tmp_path / "x.parquet", {"e": pa.array(np.float16(rows).tolist(), type=kind)})
+        x = load_embeddings(path)
+        assert torch.equal(x.double(), torch.tensor(np.float16(rows)).double())
+        assert x.element_size() * 8 == kind.value_type.bit_width
+    path = parquet(tmp_path / "x.parquet", {"e": [[1, 2], [3, 4]]})
+    assert torch.equal(load_embeddings(path), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_parquet_in_several_batches_and_row_groups(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    x = np.random.default_rng(0).standard_normal((10_000, 3)).astype(np.float32)
+    for columns in ({"e": list(x)}, {f"a.{j}": x[:, j] for j in range(3)}):
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet", row_group_size=3000)
+        assert torch.equal(load_embeddings(tmp_path / "x.parquet"), torch.from_numpy(x))
+
+
+def test_parquet_choice_of_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    parquet(path, {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "y": ["cat", "dog"], "n": [1, 2]})
+    refuse(path, "several columns of lists", "'a', 'b'", "--key NAME")
+    assert load_embeddings(path, key="b").tolist() == [[3], [4]]
+    assert load_embeddings(path, exclude=["b"]).tolist() == [[1], [2]]
+    refuse(path, "no column 'nope'", "'a', 'b', 'y', 'n'", key="nope")
+    refuse(path, "column 'n'", "int64", "lists", key="n")
+    refuse(path, "column 'y'", "string", "--exclude 'y'", exclude=["a", "b"])
+    assert load_embeddings(path, exclude=["a", "b", "y"]).tolist() == [[1], [2]]
+    assert load_labels(path, key="y") == ["cat", "dog"]
+    parquet(path, {"x": [1.5], "n": [2]})
+    assert load_embeddings(path).tolist() == [[1.5, 2]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"x": [1.0, None], "y": [1.0, 2.0]}, ["column 'x'", "row 2"]),
+        ({"e": [[1.0], [1.0, 2.0]]}, ["column 'e'", "row 2", "a list of 2"]),
+        ({"e": [[1.0], None]}, ["column 'e'", "row 2", "no list"]),
+        ({"e": [[1.0, 2.0], [1.0, 2.0], [1.0, None]]}, ["column 'e'", "row 3"]),
+        ({"e": [[]]}, ["column 'e'", "null"]),
+        ({"e": [[1.0]] * 4096 + [[1.0, 2.0]]}, ["row 4097", "a list of 2"]),
+        ({"e": [[[1.0]]]}, ["column 'e'", "list<"]),
+        ({"e": [["a"]]}, ["column 'e'", "string"]),
+        ({"flag": [True]}, ["column 'flag'", "bool"]),
+        ({"x": [1.0], "__index_level_0__": [3]}, ["row index", "__index_level_0__"]),
+        ({"x": np.zeros(0)}, ["no rows"]),
+        ({}, ["no columns"]),
+    ],
+)
+def test_parquet_faults_are_named(columns: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    refuse(parquet(tmp_path / "x.parquet", columns), *words)
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = parquet(tmp_path / "x.parquet", {"x": [1.0]})
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refuse(path, "pip install 'ldreg[parquet]'")
+    refuse_labels(path, "pip install 'ldreg[parquet]'")
+
+
+# Labels
+
+
+def test_labels_of_array_files(tmp_path: Path) -> None:
+    y = np.array([3, 0, 12])
+    np.save(tmp_path / "y.npy", y.astype(">i8"))
+    np.save(tmp_path / "float.npy", y.astype(float))
+    np.save(tmp_path / "column.npy", y[:, None])
+    np.savez(tmp_path / "y.npz", x=np.ones((3, 2)), y=y)
+    torch.save({"x": torch.ones(3, 2), "y": torch.from_numpy(y)}, tmp_path / "y.pt")
+    torch.save(torch.from_numpy(y), tmp_path / "bare.pt")
+    save_file({"x": torch.ones(3, 2), "y": torch.from_numpy(y)}, tmp_path / "y.safetensors")
+    for path in tmp_path.iterdir():
+        assert load_labels(path) == ["3", "0", "12"]
+        assert load_labels(path, count=3) == ["3", "0", "12"]
+        refuse_labels(path, "expected 4 labels", "got 3", count=4)
+    assert load_labels(tmp_path / "y.npz", key="y") == ["3", "0", "12"]
+
+
+def test_labels_that_are_words(tmp_path: Path) -> None:
+    np.save(tmp_path / "u.npy", np.array(["cat", "häst"]))
+    np.save(tmp_path / "s.npy", np.array([b"cat", "häst".encode()]))
+    written(tmp_path / "y.txt", "\ufeffcat\r\nhäst\r\n")
+    written(tmp_path / "y.csv", "cat\nhäst\ncat\nhäst\n")
+    parquet(tmp_path / "y.parquet", {"y": ["cat", "häst"]})
+    for file in ("u.npy", "s.npy", "y.txt", "y.parquet"):
+        assert load_labels(tmp_path / file) == ["cat", "häst"]
+    assert load_labels(tmp_path / "y.csv") == ["cat", "häst", "cat", "häst"]
+
+
+def test_labels_of_a_dictionary_encoded_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    path = parquet(tmp_path / "y.parquet", {"y": pa.array(["b", "a", "b"]).dictionary_encode(), "n": [1, 2, 3]})
+    assert load_labels(path, key="y") == ["b", "a", "b"]
+    assert load_labels(path, key="n") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "count", "expected"),
+    [
+        ("label\ncat\ndog\n", None, ["cat", "dog"]),
+        ("Class\n3\n4\n", None, ["3", "4"]),
+        ("species\n3\n4\n", None, ["3", "4"]),
+        ("species\ncat\n", None, ["species", "cat"]),
+        ("species\ncat\n", 1, ["cat"]),
+        ("species\ncat\n", 2, ["species", "cat"]),
+        ("label\ncat\n", 2, ["label", "cat"]),
+        ("0\n1\n2\n", None, ["0", "1", "2"]),
+        ('"cat, big"\n"dog"\n', None, ["cat, big", "dog"]),
+    ],
+)
+def test_header_of_a_single_column(content: str, count: int | None, expected: list[str], tmp_path: Path) -> None:
+    assert load_labels(written(tmp_path / "y.csv", content), count=count) == expected
+
+
+def test_header_named_by_key(tmp_path: Path) -> None:
+    assert load_labels(written(tmp_path / "y.csv", "species\ncat\n"), key="species") == ["cat"]
+
+
+def test_labels_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.array([0.0, 0.5]))
+    refuse_labels(tmp_path / "y.npy", "label 2", "0.5")
+    np.save(tmp_path / "y.npy", np.array([0.0, np.nan]))
+    refuse_labels(tmp_path / "y.npy", "label 2", "nan")
+    np.save(tmp_path / "y.npy", np.ones((3, 2)))
+    refuse_labels(tmp_path / "y.npy", "1-d", "shape (3, 2)")
+    np.save(tmp_path / "y.npy", np.ones(0))
+    refuse_labels(tmp_path / "y.npy", "shape (0,)")
+    np.save(tmp_path / "y.npy", np.ones(2, dtype=complex))
+    refuse_labels(tmp_path / "y.npy", "complex128")
+    np.savez(tmp_path / "y.npz", a=np.arange(3), b=np.arange(3))
+    refuse_labels(tmp_path / "y.npz", "'a' of shape (3,)", "--label-key NAME")
+    refuse_labels(written(tmp_path / "y.csv", "x,y\n1,cat\n"), "2 columns", "'x', 'y'", "--label-key NAME")
+    refuse_labels(tmp_path / "y.csv", "no column 'z'", "'x', 'y'", key="z")
+    refuse_labels(written(tmp_path / "y.csv", "label\n"), "no labels")
+    refuse_labels(written(tmp_path / "y.txt", "cat\n\ndog\n"), "label 2 is empty")
+    refuse_labels(tmp_path / "y.txt", "--label-key 'y' does not apply", key="y")
+    refuse_labels(written(tmp_path / "y.txt", b"cat\xff"), "not UTF-8")
+    refuse_labels(written(tmp_path / "y.txt", npy_bytes("x")), "not a .txt file", "NumPy")
+    refuse_labels(parquet(tmp_path / "y.parquet", {"y": ["cat", None]}), "label 2 is None")
+    refuse_labels(parquet(tmp_path / "y.parquet", {"y": [[1]]}), "label 1 is [1]")
+    refuse_labels(written(tmp_path / "y.json", "[1]"), "'.json'", ".txt")
