@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import skdim
 import torch
 from torch import Tensor
 
@@ -43,6 +42,7 @@ def test_likelihood_by_hand() -> None:
 
 @pytest.mark.parametrize("k", [5, 30])
 def test_scikit_dimension_agrees(k: int) -> None:
+    skdim = pytest.importorskip("skdim")
     x = random(300, 8)
     references = {
         ("mom", "paper"): skdim.id.MOM(),

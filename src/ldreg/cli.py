@@ -1,0 +1,305 @@
+"""The `ldreg` command: parse, call one function, turn errors into one line."""
+
+import argparse
+import inspect as signatures
+import os
+import re
+import shlex
+import shutil
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ArgumentError, ArgumentParser
+
+Reporter = Callable[[str, float], None]
+
+_PATIENCE = 2.0  # seconds before a progress bar appears
+_TABLES = (".csv", ".tsv", ".parquet")
+
+
+def inspect_command(
+    file: str,
+    *,
+    labels: str | None = None,
+    compare: str | None = None,
+    k: int = 64,
+    sample: int | None = None,
+    estimator: Literal["mom", "mle", "tle"] = "mom",
+    convention: Literal["paper", "pseudocode"] = "paper",
+    device: str = "auto",
+    seed: int = 0,
+    key: str | None = None,
+    label_key: str | None = None,
+    compare_key: str | None = None,
+    exclude: str | None = None,
+    json: str | None = None,
+    html: str | None = None,
+) -> None:
+    """Measure the local and global dimensionality of embeddings in a file.
+
+    Args:
+        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
+        labels: file with one class label per point, for LID per class
+        compare: second file of embeddings, compared by Fisher-Rao distance
+        k: nearest neighbors that LID is estimated from
+        sample: measure this many points, drawn at random; neighbors still come from all
+        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
+        device: auto, cpu or cuda
+        seed: of every random draw
+        key: which array or list column of FILE, where it holds several
+        label_key: which array or column of the labels file
+        compare_key: which array or list column of the second file
+        exclude: columns of a table that are no dimensions, separated by commas
+        json: write every number, with LID per point, to this file
+        html: write a self-contained page with figures to this file
+    """
+    command = _command_line("inspect", inspect_command, locals())
+    from ldreg.inspection import check_settings, inspect
+    from ldreg.loading import load_embeddings, load_labels
+
+    check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
+    for key_of, value, owner in (("labels", label_key, labels), ("compare", compare_key, compare)):
+        if value is not None and owner is None:
+            raise ValueError(f"a key {value!r} was given for the file of --{key_of}, but no such file")
+    _check_outputs(inputs=[file, labels, compare], outputs=[json, html])
+    excluded = [] if exclude is None else [name.strip() for name in exclude.split(",")]
+    with _progress_bar() as progress:
+        progress("reading", 0.0)
+        x = load_embeddings(file, key=key, exclude=excluded)
+        names = None if labels is None else load_labels(labels, key=label_key, count=len(x))
+        other = None
+        if compare is not None:
+            tabular = Path(compare).suffix.lower() in _TABLES
+            other = load_embeddings(compare, key=compare_key, exclude=excluded if tabular else [])
+        report = inspect(
+            x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
+            seed=seed, progress=progress,
+        )  # fmt: skip
+        report = replace(report, title=Path(file).name, command=command)
+        if report.comparison is not None and compare is not None:
+            report = replace(report, comparison=replace(report.comparison, title=Path(compare).name))
+        _write({json: report.to_json, html: report.to_html})
+    _show(report)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: a function of typed parameters with a documented meaning each, and examples of its use.
+
+    Parameters without a default become positional; `some_name` becomes `--some-name`. Imports that take time belong
+    inside the function, so that help stays quick.
+    """
+
+    run: Callable[..., None]
+    examples: tuple[str, ...]
+    metavars: dict[str, str]  # what stands for the value of an option in its help; N where it is not here
+
+
+COMMANDS = {
+    "inspect": Command(
+        inspect_command,
+        (
+            "ldreg inspect embeddings.npy",
+            "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
+            "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
+        ),
+        {
+            **dict.fromkeys(("labels", "compare", "json", "html"), "FILE"),
+            **dict.fromkeys(("key", "label_key", "compare_key"), "NAME"),
+            "device": "NAME",
+            "exclude": "NAME,...",
+        },
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
+
+    0: done; 2: wrong arguments or input, said in one line on stderr; 130: interrupted. With LDREG_DEBUG=1 in the
+    environment, the traceback of an error is printed too.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    program = f"ldreg {arguments[0]}" if arguments and arguments[0] in COMMANDS else "ldreg"
+    try:
+        parser = _parser()
+        if not arguments:
+            parser.print_help(sys.stderr)
+            return 2
+        parsed = parser.parse_args(arguments)
+        COMMANDS[parsed.subcommand].run(**vars(parsed[parsed.subcommand]))
+        sys.stdout.flush()
+    except SystemExit as leave:  # --help and --version
+        return leave.code if isinstance(leave.code, int) else 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; the flush at exit must not fail on it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    except (ArgumentError, ValueError, OSError, MemoryError) as error:
+        return _fail(program, error)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        return _fail(program, error)
+    return 0
+
+
+def _fail(program: str, error: BaseException) -> int:
+    if os.environ.get("LDREG_DEBUG") == "1":
+        traceback.print_exception(error)
+    print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
+    return 2
+
+
+def _one_line(error: BaseException) -> str:
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        message = f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError) or "out of memory" in message:
+        message = "out of memory; --sample measures fewer points, --device cpu needs no GPU memory"
+    message = " ".join("".join(char if char.isprintable() else " " for char in message).split())
+    return (_argument_message(message) if isinstance(error, ArgumentError) else message) or type(error).__name__
+
+
+def _argument_message(message: str) -> str:
+    """What jsonargparse says about a wrong argument, in the words of the command line."""
+    message = re.sub(r'^Parser key "([^"]+)": ', lambda match: f"{_option(match[1])}: ", message)
+    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
+    message = re.sub(r"<class '(\w+)'>", r"\1", message)
+    message = re.sub(r"typing\.Literal\[(.+?)\]", lambda match: f"one of {match[1]}", message)
+    return re.sub(r"required: (\w+\.)?(\w+)$", lambda match: f"required: {match[2].upper()}", message)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ldreg",
+        usage="ldreg COMMAND ...",
+        version=version("ldreg"),
+        description="Measure and prevent local dimensional collapse of representations.",
+        epilog="example:\n  ldreg inspect embeddings.npy --html report.html\n\nldreg COMMAND --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        exit_on_error=False,
+    )
+    commands = parser.add_subcommands(required=True, title="commands", description=None, metavar="COMMAND", help=None)
+    for name, command in COMMANDS.items():
+        commands.add_subcommand(name, _command_parser(name, command), help=_summary(command))
+    return parser
+
+
+def _command_parser(name: str, command: Command) -> ArgumentParser:
+    parameters = signatures.signature(command.run).parameters.values()
+    positional = [parameter.name.upper() for parameter in parameters if parameter.default is parameter.empty]
+    parser = ArgumentParser(
+        usage=" ".join(["ldreg", name, *positional, "[options]"]),
+        description=_summary(command),
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples),
+        exit_on_error=False,
+    )
+    helps = {entry.arg_name: entry.description for entry in parse_docstring(command.run.__doc__ or "").params}
+    for parameter in parameters:
+        kind, text = _without_none(parameter.annotation), (helps[parameter.name] or "").replace("%", "%%")
+        if parameter.default is parameter.empty:
+            parser.add_argument(parameter.name, type=kind, metavar=parameter.name.upper(), help=text)
+            continue
+        shown = "" if parameter.default is None or parameter.default is False else f" (default: {parameter.default})"
+        metavar = None if get_origin(kind) is Literal else command.metavars.get(parameter.name, "N")
+        parser.add_argument(
+            _option(parameter.name), type=kind, default=parameter.default, help=text + shown, metavar=metavar
+        )
+    return parser
+
+
+def _without_none(kind: Any) -> Any:
+    """The type that may be given on the command line for an optional parameter."""
+    others = [member for member in get_args(kind) if member is not type(None)]
+    return others[0] if type(None) in get_args(kind) and len(others) == 1 else kind
+
+
+def _summary(command: Command) -> str:
+    return parse_docstring(command.run.__doc__ or "").short_description or ""
+
+
+def _option(name: str) -> str:
+    return "--" + name.rpartition(".")[2].replace("_", "-")
+
+
+def _command_line(name: str, run: Callable[..., None], given: dict[str, object]) -> str:
+    """The command with these values of its parameters, defaults left out."""
+    words = ["ldreg", name]
+    for parameter in signatures.signature(run).parameters.values():
+        value = given[parameter.name]
+        if parameter.default is parameter.empty:
+            words.append(str(value))
+        elif value != parameter.default:
+            words += [_option(parameter.name), str(value)]
+    return shlex.join(words)
+
+
+def _check_outputs(*, inputs: Sequence[str | None], outputs: Sequence[str | None]) -> None:
+    """Find out before the work that a result could not be written, or would replace an input."""
+    from ldreg.reporting.files import check_writable
+
+    taken = {Path(path).resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path is None:
+            continue
+        if Path(path).resolve() in taken:
+            raise ValueError(f"cannot write {path!r}: it is an input, or another output has the same name")
+        check_writable(path)
+        taken.add(Path(path).resolve())
+
+
+def _write(outputs: dict[str | None, Callable[[str], None]]) -> None:
+    """Write every output that has a path, and say so."""
+    for path, write in outputs.items():
+        if path is not None:
+            write(path)
+            print(f"wrote {path}", file=sys.stderr)
+
+
+def _show(report: object) -> None:
+    """Print a report as wide as the terminal allows, in color where it takes color."""
+    from ldreg.reporting.record import DimensionReport
+    from ldreg.reporting.table import as_text
+
+    assert isinstance(report, DimensionReport)
+    terminal = sys.stdout.isatty()
+    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
+    text = as_text(report, width=width, color=terminal and "NO_COLOR" not in os.environ)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Reporter]:
+    """A bar on stderr that appears after two seconds, and only on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda step, fraction: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+    timer = threading.Timer(_PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda step, fraction: bar.update(task, description=step, completed=fraction)
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the bar this very moment
+        bar.stop()

@@ -1,0 +1,222 @@
+"""The report as one self-contained page: no script, no request, light and dark, any width."""
+
+from collections.abc import Iterable
+from html import escape
+
+from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, figures, svg
+from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.summary import Row, global_rows, local_rows, settings
+from ldreg.reporting.text import count, interval, number, percent, printable
+
+_CAPTIONS = {
+    "histogram": (
+        "How LID is spread",
+        "Shaded: the middle half of the points. Mass far to the left is local collapse.",
+    ),
+    "map": ("Where LID is low", "First two principal axes; red points are the most collapsed."),
+    "density": ("LID against density", "Each dot is a point. Collapse in dense spots pulls the left side down."),
+    "spectrum": ("Global spectrum", "Eigenvalues of the covariance. A cliff means that whole directions are unused."),
+    "map-classes": ("Where the classes are", "The same map, colored by label."),
+    "classes": ("LID per class", "Geometric mean and 95 % confidence; the line is the mean of all."),
+}
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2127; --soft: #5b6570; --page: #f6f7f9; --card: #fff; --line: #dfe3e8;
+  --accent: #b4511a; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa5b1; --page: #14171a; --card: #1d2125;
+  --line: #333a41; --accent: #f0955a; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 3rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .7rem; }
+p { margin: .5rem 0; max-width: 46rem; }
+.scope, .remark, figcaption span, footer { color: var(--soft); }
+.scope { margin: .2rem 0 0; }
+.words { font-size: 1.05rem; }
+.tiles, .figures { display: grid; gap: 1rem; }
+.tiles { grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 1fr)); margin: 1.4rem 0; }
+.figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); align-items: start; }
+.tables { columns: 26rem; column-gap: 1rem; }
+.tables > * { break-inside: avoid; margin: 0 0 1rem; }
+.tile, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
+@media (max-width: 30rem) { .tile.first:nth-last-child(5) { grid-column: 1 / -1; } }
+.tile { padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.75rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.tile.first b { color: var(--accent); }
+.tile small { display: block; color: var(--soft); font-size: .8rem; line-height: 1.35; }
+figure { margin: 0; max-width: 36rem; padding: .9rem 1rem .6rem; min-width: 0; }
+figcaption { font-weight: 600; line-height: 1.35; margin-bottom: .5rem; }
+figcaption span { display: block; font-weight: 400; font-size: .85rem; }
+figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
+figure svg text { font-family: inherit !important; }
+.card { padding: .3rem 1rem; min-width: 0; overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+caption { text-align: left; font-weight: 600; padding: .6rem 0 .3rem; }
+th, td { padding: .35rem .6rem .35rem 0; text-align: left; vertical-align: baseline;
+  border-top: 1px solid var(--line); }
+th { font-weight: 400; overflow-wrap: anywhere; }
+thead th { color: var(--soft); font-size: .8rem; border-top: 0; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n:nth-child(2) { font-weight: 600; }
+.card td:nth-child(4) { padding-left: .8rem; }
+.card thead th:nth-child(4) { padding-left: .8rem; }
+td.remark { font-size: .85rem; overflow-wrap: anywhere; }
+tr > :last-child { padding-right: 0; }
+@media (min-width: 34rem) { .quantities th { white-space: nowrap; width: 1%; } }
+details { margin: 1rem 0 0; }
+summary { cursor: pointer; font-weight: 600; }
+code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .85em; overflow-wrap: anywhere; }
+footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; font-size: .85rem; }
+"""
+
+_READING = (
+    "LID counts the independent directions in which points vary close to a given point. Its geometric mean is the "
+    "natural summary: the center of all points under the Fisher-Rao metric. Local collapse shows as points, or "
+    "classes, whose LID is far below the rest.",
+    "High dimensions read low from any finite set: with 10,000 points and k = 64, a 5-dimensional Gaussian reads 5.1, "
+    "a 20-dimensional one 15.8, a 50-dimensional one 29. Compare embeddings of as many points at the same k.",
+    "A degenerate point has no defined dimension: its k neighbors all coincide with it (LID 0; under maximum "
+    "likelihood one exact duplicate is enough) or are all equally far (LID infinite). Statistics leave such points "
+    "out. The confidence interval allows for neighbors that points share; it covers chance, not the bias above.",
+)
+
+
+def page(report: DimensionReport) -> str:
+    """The whole page as HTML."""
+    title = _text(report.title)
+    body = [
+        f"<h1>{title}</h1>",
+        f'<p class="scope">{_scope(report)}</p>',
+        f'<p class="words">{_text(report.in_words())}</p>',
+        _tiles(report),
+        _figures(report),
+        "<h2>All numbers</h2>",
+        '<div class="tables">',
+        _quantities("Local dimensionality", local_rows(report)),
+        _quantities("Global dimensionality", global_rows(report)),
+        _collapsed(report),
+        _classes(report),
+        "</div>",
+        _explanation(),
+        _origin(report),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}: local intrinsic dimensionality</title>\n<style>{_STYLE}</style>\n</head>\n"
+        "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _scope(report: DimensionReport) -> str:
+    part = "" if report.measured == report.points else f"; {count(report.measured)} of them measured"
+    return f"{count(report.points)} points in {count(report.dimensions)} dimensions{part}. Neighbors k = {report.k}."
+
+
+def _tiles(report: DimensionReport) -> str:
+    tiles = [
+        (
+            "LID, geometric mean",
+            number(report.mean.value),
+            f"95 % confidence {interval(report.mean.low, report.mean.high)}",
+        ),
+        ("Effective rank", number(report.effective_rank), f"of {count(report.dimensions)} dimensions"),
+        ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
+        ("Degenerate points", percent(report.degenerate_share), f"{count(report.duplicated)} with an exact duplicate"),
+    ]
+    if report.comparison is not None:
+        other = report.comparison
+        remark = f"to {_text(other.title)}, LID {number(other.mean.value)}"
+        tiles.append(("Fisher-Rao distance", number(other.fisher_rao), remark))
+    cells = [
+        f'<div class="tile{"" if place else " first"}"><small>{name}</small><b>{value}</b><small>{remark}</small></div>'
+        for place, (name, value, remark) in enumerate(tiles)
+    ]
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _figures(report: DimensionReport) -> str:
+    drawn = []
+    for name, figure in figures(report).items():
+        title, caption = _CAPTIONS[name]
+        caption += _omitted(report, name)
+        picture = svg(figure, name).replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+        drawn.append(f"<figure><figcaption>{title}<span>{caption}</span></figcaption>{picture}</figure>")
+    return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
+
+
+def _omitted(report: DimensionReport, name: str) -> str:
+    """What a figure leaves out, to go with its caption."""
+    if name == "classes" and len(report.classes) > DRAWN_CLASSES:
+        return f" Of {count(len(report.classes))} classes, the lowest and the highest."
+    if name == "map-classes" and len(report.classes) > len(CLASS_COLORS):
+        return " The classes of lowest LID are in color."
+    if name in ("map", "density") and report.measured > DRAWN_POINTS:
+        return f" {count(DRAWN_POINTS)} of {count(report.measured)} points are drawn."
+    return ""
+
+
+def _quantities(title: str, rows: Iterable[Row]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{row.name}</th><td class="n">{row.value}</td>'
+        f'<td class="remark">{_text(row.remark)}</td></tr>'
+        for row in rows
+    )
+    table = f'<table class="quantities"><caption>{title}</caption><tbody>{body}</tbody></table>'
+    return f'<div class="card">{table}</div>'
+
+
+def _collapsed(report: DimensionReport) -> str:
+    labeled = report.labels is not None
+    rows = [
+        [str(point.index), number(point.lid), number(point.standard_error), *([point.label or ""] if labeled else [])]
+        for point in report.most_collapsed
+    ]
+    return _table("Most collapsed points", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
+
+
+def _classes(report: DimensionReport) -> str:
+    if not report.classes:
+        return ""
+    rows = [
+        [row.label, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)]
+        for row in report.classes
+    ]
+    table = _table("LID per class", ["class", "LID", "points", "95 % confidence"], rows)
+    return table if len(rows) <= 30 else f"<details><summary>All {count(len(rows))} classes</summary>{table}</details>"
+
+
+def _table(title: str, names: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column heads the rows, and whose second and third are numbers."""
+
+    def kind(place: int) -> str:
+        return ' class="n"' if place in (1, 2) else ""
+
+    head = "".join(f'<th scope="col"{kind(place)}>{name}</th>' for place, name in enumerate(names))
+    body = "".join(
+        f'<tr><th scope="row">{_text(row[0])}</th>'
+        + "".join(f"<td{kind(place)}>{_text(cell)}</td>" for place, cell in enumerate(row[1:], start=1))
+        + "</tr>"
+        for row in rows
+    )
+    table = f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="card">{table}</div>'
+
+
+def _explanation() -> str:
+    paragraphs = "".join(f"<p>{paragraph}</p>" for paragraph in _READING)
+    return f"<details><summary>How to read this</summary>{paragraphs}</details>"
+
+
+def _origin(report: DimensionReport) -> str:
+    facts = "; ".join(f"{name.lower()} {_text(value)}" for name, value in settings(report)[2:])
+    command = f"<code>{_text(report.command)}</code><br>" if report.command else ""
+    return f"<footer>{command}Made by ldreg {_text(report.version)}: {facts}.</footer>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,89 @@
+"""The report as a table in a terminal."""
+
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.summary import Row, global_rows, local_rows, shown_classes
+from ldreg.reporting.text import count, interval, number, printable
+
+_CLASSES = 20
+
+
+def as_text(report: DimensionReport, *, width: int = 80, color: bool = False) -> str:
+    """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
+    console = Console(
+        file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+    )
+    with console.capture() as capture:
+        console.print(_render(report))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _render(report: DimensionReport) -> RenderableType:
+    parts: list[RenderableType] = [
+        Text(printable(report.title), style="bold"),
+        Text(_scope(report)),
+        "",
+        _quantities("Local dimensionality", local_rows(report)),
+        "",
+        _quantities("Global dimensionality", global_rows(report)),
+        "",
+        _collapsed(report),
+        "",
+    ]
+    if report.classes:
+        parts += [_classes(report), ""]
+    return Group(*parts, Text(report.in_words()))
+
+
+def _scope(report: DimensionReport) -> str:
+    part = "" if report.measured == report.points else f", {count(report.measured)} measured"
+    return (
+        f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}; "
+        f"k = {report.k}, {report.estimator}, {report.device}"
+    )
+
+
+def _table(*, title: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    table.add_column(title, width=21, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _quantities(title: str, rows: list[Row]) -> Table:
+    table = _table(title=title)
+    table.add_column("", justify="right", width=9, style="bold")
+    table.add_column("", ratio=1, style="dim")
+    for row in rows:
+        table.add_row(row.name, row.value, Text(printable(row.remark)))
+    return table
+
+
+def _collapsed(report: DimensionReport) -> Table:
+    table = _table(title="Most collapsed points")
+    table.add_column("LID", justify="right", width=9, style="bold")
+    table.add_column("± s.e.", justify="right", width=8)
+    table.add_column("label" if report.labels is not None else "", ratio=1, no_wrap=True, overflow="ellipsis")
+    for point in report.most_collapsed:
+        label = Text(printable(point.label or ""))
+        table.add_row(f"row {point.index}", number(point.lid), number(point.standard_error), label)
+    return table
+
+
+def _classes(report: DimensionReport) -> Table:
+    shown = shown_classes(report, _CLASSES)
+    table = _table(title="LID per class")
+    table.add_column("LID", justify="right", width=9, style="bold")
+    table.add_column("points", justify="right", width=8)
+    table.add_column("95 % confidence", ratio=1, style="dim")
+    for row in shown:
+        span = interval(row.mean.low, row.mean.high)
+        table.add_row(Text(printable(row.label)), number(row.mean.value), count(row.count), span)
+    if len(shown) < len(report.classes):
+        table.add_row(f"({len(report.classes) - len(shown)} more)", "", "", "lowest and highest by LID are shown")
+    return table

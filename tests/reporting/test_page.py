@@ -1,0 +1,110 @@
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+
+from ldreg.reporting.page import page
+from ldreg.reporting.record import DimensionReport
+
+MakeReport = Callable[..., DimensionReport]
+
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x>"
+
+
+class Structure(HTMLParser):
+    """Collects tags, attributes and text, and fails where tags do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture
+def full(make_report: MakeReport) -> DimensionReport:
+    return make_report(names=(EVIL, "dog"), comparison=EVIL, title=EVIL, command=f"ldreg inspect {EVIL}")
+
+
+def test_is_well_formed_and_complete(full: DimensionReport) -> None:
+    structure = Structure(page(full))
+    assert structure.tags.count("svg") == 6
+    assert structure.tags.count("h1") == 1
+    text = " ".join(structure.words)
+    for word in ("5.50", "5.10 to 5.90", "Effective rank", "RankMe", "TwoNN", "Most collapsed points", "LID per class"):
+        assert word in text
+    assert "ldreg 1.2.3" in text
+    assert "ldreg inspect <script>" in text
+
+
+def test_user_text_is_text(full: DimensionReport) -> None:
+    structure = Structure(page(full))
+    assert not {"script", "img", "link", "iframe", "object"} & set(structure.tags)
+    assert EVIL in structure.words
+
+
+def test_nothing_is_fetched(full: DimensionReport) -> None:
+    structure = Structure(page(full))
+    for name, value in structure.attributes:
+        if name in ("src", "href", "xlink:href", "action", "data", "poster"):
+            assert value.startswith(("#", "data:image/png;base64,"))
+        if not name.startswith("xmlns"):
+            assert not re.match(r"https?:|//", value)
+        assert not name.startswith("on")
+    style = page(full).split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = [value for name, value in structure.attributes if name == "content" and "default-src" in value]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_suits_phones_and_dark_rooms(make_report: MakeReport) -> None:
+    text = page(make_report())
+    assert '<meta name="viewport" content="width=device-width' in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_ids_are_unique(full: DimensionReport) -> None:
+    ids = [value for name, value in Structure(page(full)).attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_without_labels_there_is_no_word_of_classes(make_report: MakeReport) -> None:
+    structure = Structure(page(make_report()))
+    assert structure.tags.count("svg") == 4
+    assert "LID per class" not in structure.words
+
+
+def test_many_classes_fold_away(make_report: MakeReport) -> None:
+    structure = Structure(page(make_report(names=tuple(f"c{i}" for i in range(40)))))
+    assert "All 40 classes" in structure.words
+    assert any("Of 40 classes, the lowest and the highest." in words for words in structure.words)
+    assert {f"c{i}" for i in range(40)} <= set(structure.words)
+
+
+def test_collapsed_report_has_a_page(collapsed_report: DimensionReport) -> None:
+    structure = Structure(page(collapsed_report))
+    assert "100 %" in structure.words
+    assert "nan" not in " ".join(structure.words)

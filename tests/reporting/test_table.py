@@ -1,0 +1,63 @@
+from collections.abc import Callable
+
+import pytest
+
+from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.table import as_text
+
+MakeReport = Callable[..., DimensionReport]
+
+
+def line(text: str, start: str) -> str:
+    return next(row for row in text.splitlines() if row.strip().startswith(start))
+
+
+def test_prints_every_quantity(make_report: MakeReport) -> None:
+    text = str(make_report(names=("cat", "dog"), comparison="other.npy", zero=6, measured=60, points=100))
+    assert "100 points × 16 dimensions, 60 measured" in text
+    assert " ".join(line(text, "LID, geometric mean").split()).endswith("mean 5.50 95 % confidence 5.10 to 5.90")
+    assert "quartiles 4.00 and 7.00" in line(text, "LID, median")
+    assert "0.200" in line(text, "Fréchet variance")
+    assert "10.0 %" in line(text, "Degenerate points")
+    assert "LID 0: 6; infinite: 0" in line(text, "Degenerate points")
+    assert "9.50" in line(text, "Effective rank")
+    assert "10.50" in line(text, "RankMe")
+    assert "6.25" in line(text, "TwoNN")
+    assert "not available" in line(text, "DANCo")
+    assert line(text, "Fisher-Rao distance").split()[2:5] == ["0.318", "to", "other.npy:"]
+    assert line(text, "cat").split()[:3] == ["cat", "4.00", "9"]
+    assert text.count("\n row ") == 10
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_keeps_to_its_width(make_report: MakeReport, width: int) -> None:
+    report = make_report(names=("n" * 300, "two"), comparison="c" * 200, title="t" * 300)
+    assert max(map(len, as_text(report, width=width).splitlines())) <= width
+
+
+def test_user_text_cannot_drive_the_terminal(make_report: MakeReport) -> None:
+    report = make_report(names=("\x1b[31mred", "[bold]b[/bold]", "a\nb"), title="x\x07\x1b]0;owned\x07.npy")
+    text = str(report)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert r"\x1b[31mred" in text
+    assert "[bold]b[/bold]" in text
+    assert r"a\nb" in text
+
+
+def test_many_classes_are_cut_to_the_ends(make_report: MakeReport) -> None:
+    text = str(make_report(names=tuple(f"c{i:03}" for i in range(50))))
+    assert "(30 more)" in text
+    assert "c009" in text
+    assert "c040" in text
+    assert "c010" not in text.split("LID per class")[1]
+    assert "c039" not in text.split("LID per class")[1]
+
+
+def test_color_only_where_wanted(make_report: MakeReport) -> None:
+    assert "\x1b[1m" in as_text(make_report(), color=True)
+    assert "\x1b" not in as_text(make_report())
+
+
+def test_collapsed_report_prints(collapsed_report: DimensionReport) -> None:
+    assert "100 %" in line(str(collapsed_report), "Degenerate points")

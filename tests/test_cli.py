@@ -1,0 +1,285 @@
+import io
+import json
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ldreg.inspection
+from ldreg import cli
+from ldreg.cli import COMMANDS, Command, main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with embeddings (40, 4) and labels."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.random.default_rng(0).normal(size=(40, 4)))
+    np.save("labels.npy", np.arange(40) % 3)
+    return tmp_path
+
+
+def command(name: str, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, name, Command(run, (), {}))
+
+
+def test_prints_the_table_and_writes_what_is_asked_for(folder: Path, capsys: Capture) -> None:
+    assert main(["inspect", "x.npy", "--k", "8", "--labels", "labels.npy", "--json", "r.json", "--html", "r.html"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("x.npy\n40 points × 4 dimensions; k = 8, mom, cpu\n")
+    assert "LID per class" in out
+    assert err.splitlines() == ["wrote r.json", "wrote r.html"]
+    content = json.loads((folder / "r.json").read_text())
+    assert content["title"] == "x.npy"
+    assert content["command"] == "ldreg inspect x.npy --labels labels.npy --k 8 --json r.json --html r.html"
+    assert len(content["lid"]) == 40
+    assert (folder / "r.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_options_reach_the_measurement(folder: Path, capsys: Capture) -> None:
+    np.savez("two.npz", a=np.random.default_rng(1).normal(size=(30, 3)), b=np.ones((5, 2)))
+    (folder / "labels.csv").write_text("id,kind\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(30)))
+    options = (
+        "--key a --labels labels.csv --label-key kind --compare x.npy --estimator mle --convention pseudocode "
+        "--k 6 --sample 20 --seed 3 --device cpu --json r.json"
+    )
+    assert main(["inspect", "two.npz", *options.split()]) == 0
+    content = json.loads((folder / "r.json").read_text())
+    expected = {"points": 30, "dimensions": 3, "measured": 20, "k": 6, "seed": 3, "estimator": "mle"}
+    assert {name: content[name] for name in expected} == expected
+    assert content["convention"] == "pseudocode"
+    assert [row["label"] for row in content["classes"]] == ["a", "b"]
+    assert (content["comparison"]["title"], content["comparison"]["measured"]) == ("x.npy", 20)
+    assert "to x.npy" in capsys.readouterr().out
+
+
+def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:
+    rows = np.random.default_rng(2).normal(size=(20, 4))
+    (folder / "x.csv").write_text("id,a,b,kind\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    assert main(["inspect", "x.csv", "--k", "5", "--exclude", "id, kind", "--compare", "x.csv"]) == 0
+    assert "20 points × 2 dimensions" in capsys.readouterr().out
+
+
+def write_bad(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save("1d.npy", rng.normal(size=30))
+    np.save("3d.npy", rng.normal(size=(30, 2, 2)))
+    np.save("object.npy", np.array([[1, "a"]], dtype=object), allow_pickle=True)
+    np.save("nan.npy", np.full((40, 4), np.nan))
+    np.save("short.npy", np.arange(7))
+    (folder / "text.npy").write_text("not an array")
+    (folder / "x.unknown").write_text("1 2 3")
+    (folder / "empty.npy").touch()
+    (folder / "empty.csv").touch()
+    (folder / "pickle.pt").write_bytes(pickle.dumps({"x": [1, 2]}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("absent.npy", "absent.npy"),
+        (".", "directory"),
+        ("x.unknown", "x.unknown"),
+        ("text.npy", "text.npy"),
+        ("empty.npy", "empty.npy"),
+        ("empty.csv", "empty.csv"),
+        ("pickle.pt", "pickle"),
+        ("object.npy", "object"),
+        ("1d.npy", "(30,)"),
+        ("3d.npy", "(30, 2, 2)"),
+        ("nan.npy --k 5", "NaN"),
+        ("x.npy", "k: expected less than 40, the number of points in x, got 64"),
+        ("x.npy --k 5 --labels short.npy", "7"),
+        ("x.npy --k 5 --labels absent.npy", "absent.npy"),
+        ("x.npy --k 5 --compare 1d.npy", "1d.npy"),
+        ("x.npy --k 0", "k: expected at least 2"),
+        ("x.npy --k five", "--k: expected int, got five"),
+        ("x.npy --k 5 --sample -1", "sample: expected at least 1, got -1"),
+        ("x.npy --k 5 --sample 2.5", "--sample: expected int, got 2.5"),
+        ("x.npy --k 5 --estimator guess", "--estimator: expected one of 'mom', 'mle', 'tle', got guess"),
+        ("x.npy --k 5 --device abacus", "device: expected auto, cpu or cuda, got 'abacus'"),
+        ("x.npy --k 5 --key b", "'b'"),
+        ("x.npy --k 5 --label-key b", "file of --labels"),
+        ("x.npy --k 5 --compare-key b", "file of --compare"),
+        ("x.npy --k 5 --nonsense", "unrecognized arguments: --nonsense"),
+        ("x.npy --k 5 --json", "expected one argument"),
+        ("x.npy y.npy", "unrecognized arguments: y.npy"),
+        ("", "the following arguments are required: FILE"),
+        ("x.npy --k 5 --json no/such/r.json", "no directory"),
+        ("x.npy --k 5 --html .", "it is a directory"),
+        ("x.npy --k 5 --json x.npy", "it is an input"),
+        ("x.npy --k 5 --json r --html ./r", "another output has the same name"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(folder: Path, capsys: Capture, arguments: str, message: str) -> None:
+    write_bad(folder)
+    assert main(["inspect", *arguments.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ldreg inspect: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_unwritable_output_is_found_before_the_work(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr(ldreg.inspection, "inspect", never)
+    assert main(["inspect", "x.npy", "--html", "absent/r.html"]) == 2
+
+
+def test_file_names_with_line_breaks_stay_on_one_line(folder: Path, capsys: Capture) -> None:
+    assert main(["inspect", "a\nb\x1b[31m.npy"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+
+
+def test_debug_shows_the_traceback(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LDREG_DEBUG", "1")
+    assert main(["inspect", "absent.npy"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("ldreg inspect: error: ")
+
+
+def test_interruption_is_status_130(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        """Wait."""
+        raise KeyboardInterrupt
+
+    command("wait", interrupted, monkeypatch)
+    assert main(["wait"]) == 130
+    assert capsys.readouterr().err == "ldreg wait: interrupted\n"
+
+
+def test_a_full_memory_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry() -> None:
+        """Eat."""
+        raise RuntimeError("CUDA out of memory.\nTried to allocate 3 GiB")
+
+    command("eat", hungry, monkeypatch)
+    assert main(["eat"]) == 2
+    assert capsys.readouterr().err.startswith("ldreg eat: error: out of memory; --sample")
+
+
+def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        """Break."""
+        raise RuntimeError("a defect")
+
+    command("break", broken, monkeypatch)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["break"])
+
+
+def test_signature_makes_the_options(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, object]] = []
+
+    def run(what: str, *, some_number: int = 3, on: bool = False, share: float | None = None) -> None:
+        """Try something.
+
+        Args:
+            what: to try
+            some_number: of times, 100 % sure
+            on: whether
+            share: of the whole
+        """
+        seen.append({"what": what, "some_number": some_number, "on": on, "share": share})
+
+    command("try", run, monkeypatch)
+    assert main(["try", "null", "--some-number", "5", "--on", "true", "--share", "0.5"]) == 0
+    assert seen == [{"what": "null", "some_number": 5, "on": True, "share": 0.5}]
+    assert main(["try", "--help"]) == 0
+    assert "of times, 100 % sure (default: 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"]])
+def test_help_fits_80_columns_and_has_an_example(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\n  ldreg inspect embeddings.npy" in text
+
+
+def test_every_option_is_explained(capsys: Capture) -> None:
+    main(["inspect", "--help"])
+    text = capsys.readouterr().out
+    for option in ("labels", "compare", "k", "sample", "device", "estimator", "convention", "key", "exclude", "seed"):
+        assert f"\n  --{option} " in text
+    assert "--json FILE" in text
+    assert "--html FILE" in text
+
+
+def test_no_command_shows_the_help(capsys: Capture) -> None:
+    assert main([]) == 2
+    assert "usage: ldreg COMMAND" in capsys.readouterr().err
+
+
+def test_unknown_command_is_named(capsys: Capture) -> None:
+    assert main(["inspekt"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ldreg: error: ")
+    assert "inspekt" in err
+    assert err.count("\n") == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("patience", "appears"), [(0.0, True), (60.0, False)])
+def test_progress_bar_appears_where_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, patience: float, appears: bool
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(cli, "_PATIENCE", patience)
+    monkeypatch.setenv("TERM", "xterm")
+    with cli._progress_bar() as progress:
+        progress("measuring", 0.25)
+        time.sleep(0.3)
+    assert ("measuring" in terminal.getvalue()) == appears
+    assert appears or terminal.getvalue() == ""
+
+
+def test_no_progress_bar_without_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_PATIENCE", 0.0)
+    with cli._progress_bar() as progress:
+        progress("measuring", 0.25)
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_module_runs_and_a_closed_pipe_is_no_error(folder: Path) -> None:
+    # The reader goes away at once; enough is printed for the pipe to notice.
+    code = (
+        "import sys; from ldreg import cli; from ldreg.cli import Command\n"
+        "def run() -> None:\n    'Print.'\n    print('line\\n' * 100_000)\n"
+        "cli.COMMANDS['print'] = Command(run, (), {})\n"
+        "sys.exit(cli.main(['print']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    done = subprocess.run([sys.executable, "-m", "ldreg", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("ldreg ")

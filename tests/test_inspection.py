@@ -1,0 +1,359 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import ldreg.inspection
+from ldreg.inspection import inspect, mean_lid, principal_plane
+from ldreg.lid import Neighbors
+from ldreg.lid.estimators import LIDEstimate, estimate_lid
+from ldreg.reporting.record import DimensionReport
+from ldreg.spectrum import effective_rank, rankme
+
+Array = NDArray[np.float64]
+
+
+@pytest.fixture(autouse=True)
+def _quick_danco(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DANCo has tests of its own; here it tells how many points it was given."""
+
+    def stand_in(x: Tensor, *, seed: int) -> float:
+        if len(x) < 12:
+            raise ValueError(f"x: expected at least 12 distinct points, got {len(x)}")
+        return float(len(x))
+
+    monkeypatch.setattr(ldreg.inspection, "danco", stand_in)
+
+
+def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def brute_force(x: Tensor, k: int) -> tuple[Array, Array]:
+    """LID by the method of moments and distances to the k-th neighbor, from differences in float64."""
+    points = x.double().numpy()
+    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(-1))
+    nearest = np.sort(distances + np.diag([np.inf] * len(points)), axis=1)[:, :k]
+    mean, last = nearest.mean(1), nearest[:, -1]
+    return mean / (last - mean), last
+
+
+def test_statistics_are_those_of_float64_brute_force() -> None:
+    x = gaussian(200, 6)
+    lid, last = brute_force(x, 15)
+    report = inspect(x, k=15)
+    np.testing.assert_allclose(report.lid, lid, rtol=1e-4)
+    np.testing.assert_allclose(report.kth_distance, last, rtol=1e-5)
+    assert report.mean.value == pytest.approx(np.exp(np.log(lid).mean()), rel=1e-5)
+    assert report.quartiles == pytest.approx(np.quantile(lid, (0.25, 0.5, 0.75)), rel=1e-5)
+    assert report.frechet_variance == pytest.approx(np.log(lid).var(), rel=1e-4)
+    assert report.arithmetic_mean == pytest.approx(lid.mean(), rel=1e-5)
+    assert report.harmonic_mean == pytest.approx(1 / (1 / lid).mean(), rel=1e-5)
+    assert [point.index for point in report.most_collapsed] == np.argsort(lid)[:10].tolist()
+    assert [point.lid for point in report.most_collapsed] == pytest.approx(np.sort(lid)[:10], rel=1e-4)
+    assert all(point.standard_error > 0 and point.label is None for point in report.most_collapsed)
+    assert (report.points, report.dimensions, report.measured, report.k) == (200, 6, 200, 15)
+
+
+def test_global_dimensions_are_those_of_their_functions() -> None:
+    x = gaussian(200, 6)
+    report = inspect(x, k=15)
+    assert report.effective_rank == pytest.approx(effective_rank(x).item())
+    assert report.rankme == pytest.approx(rankme(x).item())
+    assert report.twonn.value == pytest.approx(6, rel=0.25)
+    assert (report.danco.value, report.danco.note) == (200, "")
+    assert report.eigenvalues.shape == (6,)
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_estimator_is_passed_on(estimator: Any) -> None:
+    x = gaussian(100, 4)
+    report = inspect(x, k=12, estimator=estimator)
+    torch.testing.assert_close(report.lid, estimate_lid(x, 12, estimator=estimator).lid)
+    assert report.estimator == estimator
+
+
+def test_convention_is_passed_on() -> None:
+    x = gaussian(100, 4)
+    report = inspect(x, k=12, convention="pseudocode")
+    torch.testing.assert_close(report.lid, estimate_lid(x, 12, convention="pseudocode").lid)
+
+
+def test_sample_measures_some_points_among_all() -> None:
+    x = gaussian(300, 5)
+    whole, part = inspect(x, k=20), inspect(x, k=20, sample=40)
+    assert part.measured == len(part.lid) == len(part.coordinates) == 40
+    assert part.index.unique().tolist() == part.index.tolist()
+    torch.testing.assert_close(part.lid, whole.lid[part.index])
+    torch.testing.assert_close(part.kth_distance, whole.kth_distance[part.index])
+    assert {point.index for point in part.most_collapsed} <= set(part.index.tolist())
+    assert part.effective_rank == whole.effective_rank
+
+
+def test_sample_depends_on_the_seed_alone() -> None:
+    x = gaussian(100, 3)
+    first, again, other = (inspect(x, k=8, sample=20, seed=seed).index.tolist() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_sample_of_more_than_there_is_measures_all() -> None:
+    assert inspect(gaussian(50, 3), k=8, sample=51).measured == 50
+
+
+def test_classes_hold_their_own_points() -> None:
+    x, labels = gaussian(120, 4), [("10", "2", "owl")[i % 3] for i in range(120)]
+    report = inspect(x, labels, k=15)
+    assert [row.label for row in report.classes] == ["2", "10", "owl"]
+    for row in report.classes:
+        lid = report.lid[[label == row.label for label in labels]]
+        assert (row.count, row.regular) == (40, 40)
+        assert row.mean.value == pytest.approx(lid.log().mean().exp().item(), rel=1e-5)
+        assert row.mean.low < row.mean.value < row.mean.high
+    assert report.labels == tuple(labels)
+    assert all(point.label == labels[point.index] for point in report.most_collapsed)
+
+
+@pytest.mark.parametrize("labels", [[0, 1] * 25, torch.tensor([0.0, 1.0] * 25), np.array([0, 1] * 25), ["0", "1"] * 25])
+def test_labels_of_any_kind_name_the_same_classes(labels: Any) -> None:
+    assert [row.label for row in inspect(gaussian(50, 3), labels, k=8).classes] == ["0", "1"]
+
+
+def test_classes_follow_the_sample() -> None:
+    labels = ["a"] * 30 + ["b"] * 70
+    report = inspect(gaussian(100, 3), labels, k=8, sample=25)
+    assert report.labels == tuple(labels[i] for i in report.index.tolist())
+    assert sum(row.count for row in report.classes) == 25
+
+
+def test_degenerate_points_are_counted_and_left_out() -> None:
+    # Ten equal rows (LID 0), six mutually equally far ones far away (LID inf), the rest regular.
+    apart = torch.cat([torch.full((6, 4), 1000.0), 100 * torch.eye(6)], dim=1)
+    x = torch.cat([torch.full((10, 10), 50.0), apart, torch.nn.functional.pad(gaussian(60, 4), (0, 6))])
+    report = inspect(x, k=5)
+    assert (report.zero, report.infinite, report.duplicated) == (10, 6, 10)
+    assert report.degenerate_share == pytest.approx(16 / 76)
+    assert report.mean.value == pytest.approx(report.lid[16:].log().mean().exp().item(), rel=1e-5)
+    assert [point.index for point in report.most_collapsed] == list(range(10))
+
+
+def test_a_duplicated_point_is_counted_though_its_lid_is_regular() -> None:
+    x = gaussian(60, 3)
+    x[7] = x[3]
+    report = inspect(x, k=10)
+    assert (report.duplicated, report.degenerate) == (2, 0)
+
+
+def test_nothing_regular_leaves_the_numbers_undefined() -> None:
+    report = inspect(torch.ones(30, 4), k=5)
+    assert math.isnan(report.mean.value)
+    assert math.isnan(report.frechet_variance)
+    assert all(map(math.isnan, report.quartiles))
+    assert (report.zero, report.effective_rank) == (30, 0)
+    assert "None of the 30" in report.in_words()
+
+
+def test_too_few_points_for_one_estimator_leave_the_rest() -> None:
+    report = inspect(gaussian(8, 3), k=4)
+    assert report.danco.value is None
+    assert report.danco.note == "not available: expected at least 12 distinct points, got 8"
+    assert report.mean.value > 0
+
+
+def test_large_sets_take_global_dimensions_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ldreg.inspection, "_GLOBAL_POINTS", 64)
+    report = inspect(gaussian(200, 3), k=8)
+    assert report.danco.value == 64
+    assert report.twonn.note == report.danco.note == "from 64 points drawn at random"
+
+
+def test_comparison_is_the_log_ratio_of_the_means() -> None:
+    x, other = gaussian(150, 3), gaussian(100, 8, seed=1)
+    comparison = inspect(x, k=10, compare=other).comparison
+    assert comparison is not None
+    means = [np.log(brute_force(data, 10)[0]).mean() for data in (x, other)]
+    assert comparison.fisher_rao == pytest.approx(abs(means[0] - means[1]), rel=1e-4)
+    assert comparison.mean.value == pytest.approx(np.exp(means[1]), rel=1e-5)
+    assert (comparison.points, comparison.dimensions, comparison.measured) == (100, 8, 100)
+
+
+def test_comparison_with_a_moved_copy_is_zero() -> None:
+    x = gaussian(100, 3).double()
+    comparison = inspect(x, k=10, compare=3 * x + 7).comparison
+    assert comparison is not None
+    assert comparison.fisher_rao == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_measured(dtype: torch.dtype) -> None:
+    x = gaussian(100, 4).to(dtype)
+    assert inspect(x, k=10).mean.value == pytest.approx(inspect(x.float(), k=10).mean.value, rel=1e-3)
+
+
+def test_a_read_only_memory_map_is_measured_as_it_is(tmp_path: Path) -> None:
+    x = gaussian(100, 4)
+    np.save(tmp_path / "x.npy", x.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    torch.testing.assert_close(inspect(mapped, k=10).lid, inspect(x, k=10).lid)
+
+
+def test_the_same_input_gives_the_same_report() -> None:
+    x, labels = gaussian(100, 4), ["a", "b"] * 50
+    first, second = (inspect(x, labels, k=10, compare=x[:50], sample=60) for _ in range(2))
+    assert first.to_dict() == second.to_dict()
+    assert torch.equal(first.coordinates, second.coordinates)
+
+
+def test_random_state_of_the_caller_is_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    inspect(gaussian(100, 4), k=10, sample=20)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_progress_rises_from_zero_to_one() -> None:
+    seen: list[tuple[str, float]] = []
+    inspect(gaussian(200, 4), k=10, compare=gaussian(100, 3), progress=lambda *step: seen.append(step))
+    fractions = [fraction for _, fraction in seen]
+    assert fractions[0] == 0
+    assert fractions[-1] == 1
+    assert fractions == sorted(fractions)
+    assert {"LID", "spectrum", "RankMe", "map", "TwoNN", "DANCo", "comparison", "done"} == {name for name, _ in seen}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 20}, r"k: expected less than 20, the number of points in x, got 20"),
+        ({"k": 1}, r"k: .*got 1"),
+        ({"compare": torch.randn(5, 3), "k": 6}, r"number of points in compare, got 6"),
+        ({"labels": [1, 2, 3]}, r"labels: expected 20, .* got 3"),
+        ({"sample": 0}, r"sample: expected at least 1, got 0"),
+        ({"device": "abacus"}, r"device: expected auto, cpu or cuda, got 'abacus'"),
+        ({"estimator": "guess"}, r"estimator: .*'guess'"),
+        ({"x": torch.randn(20)}, r"x: .*\(20,\)"),
+        ({"x": torch.randn(20, 2, 2)}, r"x: .*\(20, 2, 2\)"),
+        ({"x": torch.full((20, 2), math.nan)}, r"x: .*NaN"),
+        ({"compare": torch.full((20, 2), math.inf)}, r"inf"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect(**{"x": gaussian(20, 3), "k": 5, **change})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_an_absent_device_is_named() -> None:
+    with pytest.raises(ValueError, match="no CUDA device for 'cuda'"):
+        inspect(gaussian(20, 3), k=5, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_measures_what_the_cpu_does() -> None:
+    x, labels = gaussian(300, 5), [i % 3 for i in range(300)]
+    cpu, gpu = (inspect(x, labels, k=20, device=device) for device in ("cpu", "cuda"))
+    assert gpu.device.startswith("cuda (")
+    torch.testing.assert_close(gpu.lid, cpu.lid, rtol=1e-4, atol=0)
+    assert [gpu.mean.low, gpu.mean.high] == pytest.approx([cpu.mean.low, cpu.mean.high], rel=1e-4)
+
+
+class TestPlane:
+    def test_is_that_of_a_full_decomposition(self) -> None:
+        x = gaussian(300, 12).double() * torch.logspace(0, -2, 12, dtype=torch.float64) + 30
+        centered = x - x.mean(0)
+        expected = centered @ torch.linalg.svd(centered, full_matrices=False).Vh[:2].T
+        found = principal_plane(x, torch.arange(300))
+        torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-6, atol=1e-6)
+
+    def test_holds_the_rows_asked_for(self) -> None:
+        x = gaussian(100, 6)
+        rows = torch.tensor([4, 50, 99])
+        torch.testing.assert_close(principal_plane(x, rows), principal_plane(x, torch.arange(100))[rows])
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+    def test_keeps_its_shape_at_any_scale(self, scale: float) -> None:
+        x = gaussian(100, 6) * torch.linspace(3, 1, 6)
+        found = principal_plane(x * scale, torch.arange(100))
+        torch.testing.assert_close(found / scale, principal_plane(x, torch.arange(100)), rtol=1e-3, atol=1e-3)
+
+    def test_of_one_dimension_is_a_line(self) -> None:
+        found = principal_plane(gaussian(20, 1), torch.arange(20))
+        assert found.shape == (20, 2)
+        assert (found[:, 1] == 0).all()
+        assert (found[:, 0] != 0).any()
+
+    def test_of_equal_points_is_the_origin(self) -> None:
+        assert not principal_plane(torch.ones(20, 3), torch.arange(20)).any()
+
+
+class TestInterval:
+    def test_is_the_sum_over_what_each_point_adds(self) -> None:
+        """Against the same variance written as loops over points and neighbors."""
+        x, k = gaussian(30, 3).double(), 4
+        found = estimate_lid(x, k)
+        logs = found.lid.log().tolist()
+        mean = sum(logs) / 30
+        added = [value - mean for value in logs]
+        squares = 0.0
+        for distances, indices in zip(*map(Tensor.tolist, found.neighbors), strict=True):
+            ratio = sum(distances) / k / distances[-1]
+            for distance, index in zip(distances, indices, strict=True):
+                pull = (distance / distances[-1] - ratio) / (ratio * (1 - ratio)) / k
+                added[index] += pull
+                squares += pull**2
+        variance = (sum(value**2 for value in added) - squares) / (30 * 29)
+        independent = sum((value - mean) ** 2 for value in logs) / (30 * 29)
+        assert variance > independent
+        low, high = (math.exp(mean + sign * 2.0452296 * math.sqrt(variance)) for sign in (-1, 1))  # t of 29, 97.5 %
+        interval = mean_lid(found, torch.arange(30), 30)
+        assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-6)
+
+    def test_is_never_narrower_than_for_independent_values(self) -> None:
+        # Each point's only neighbors are its two closest in a chain of clusters, where pulls happen to cancel.
+        for seed in range(20):
+            found = estimate_lid(gaussian(12, 2, seed=seed), 3)
+            logs = found.lid.double().log()
+            margin = 2.2009852 * (logs.var() / 12).sqrt().item()  # t of 11, 97.5 %
+            interval = mean_lid(found, torch.arange(12), 12)
+            assert math.log(interval.high / interval.low) >= 2 * margin * (1 - 1e-6)
+
+    def test_of_one_point_is_not_defined(self) -> None:
+        found = LIDEstimate(
+            torch.tensor([2.0]), torch.tensor([0.5]), Neighbors(torch.ones(1, 2), torch.ones(1, 2).long())
+        )
+        interval = mean_lid(found, torch.tensor([0]), 3)
+        assert interval.value == pytest.approx(2)
+        assert math.isnan(interval.low)
+        assert math.isnan(interval.high)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("draw", "points", "k"),
+        [(torch.randn, 500, 20), (torch.randn, 500, 64), (torch.rand, 500, 64), (torch.randn, 300, 10)],
+    )
+    @pytest.mark.parametrize("sample", [None, 150])
+    def test_covers_the_expected_value_as_often_as_it_says(
+        self, draw: Any, points: int, k: int, sample: int | None
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.arange(sample or points)
+        intervals = []
+        for _ in range(400):
+            x = draw(points, 5, generator=generator)
+            found = estimate_lid(x[rows], k, x, self_index=rows)
+            intervals.append(mean_lid(found, rows, points))
+        expected = math.exp(sum(math.log(interval.value) for interval in intervals) / len(intervals))
+        covered = sum(interval.low <= expected <= interval.high for interval in intervals) / len(intervals)
+        assert 0.92 <= covered <= 0.99
+
+
+def test_words_do_not_claim_more_directions_than_there_are_coordinates() -> None:
+    report: DimensionReport = inspect(gaussian(20, 1), k=2)
+    assert report.mean.value > 1
+    assert "too small to tell" in report.in_words()
