@@ -1,5 +1,7 @@
 # Two commands do all the set-up: `make demo` and `make test`. Both create .venv when it is missing.
 PYTHON ?= python3
+# Two test processes on two cores: one thread each, so that they do not wait for one another.
+TEST_THREADS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -10,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/ldreg demo --out out/demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m "slow and not gpu"

@@ -91,6 +91,73 @@ def inspect_command(
     _show(report)
 
 
+def demo_command(*, out: str = "ldreg-demo", seed: int = 0) -> None:
+    """Inspect scikit-learn's digits, redraw the paper's experiments in the plane, and write a report.
+
+    Args:
+        out: folder to write the report, its numbers and pictures into
+        seed: of every random draw
+    """
+    from ldreg.demo import demo
+
+    with _progress_bar() as progress:
+        report, reached, path = demo(Path(out), seed=seed, progress=progress)
+    _show(report)
+    for cloud in reached:
+        print(f"{cloud.caption}: reached LID {cloud.mean_lid:.2f}, global dimension {cloud.global_dimension:.2f}")
+    print(f"\nThe report is {path}")
+
+
+def bench_command(
+    what: Literal["lid", "regularizer", "all"],
+    *,
+    sizes: str = "full",
+    contenders: str | None = None,
+    k: int = 64,
+    repeats: int = 3,
+    threads: int | None = None,
+    seed: int = 0,
+    json: str | None = None,
+    out: str | None = None,
+) -> None:
+    """Measure the speed and memory of ldreg beside other ways to do the same.
+
+    Args:
+        what: lid (of a whole set), regularizer (forward and backward) or all
+        sizes: full, quick, or POINTSxDIMENSIONS separated by commas, as 2000x512,10kx128
+        contenders: names from the table, separated by commas; all by default
+        k: nearest neighbors
+        repeats: of each measurement, of which the median; one where it takes over 10 seconds
+        threads: that each contender gets; all cores by default
+        seed: of the points
+        json: write every number to this file
+        out: write RESULTS.md, plots and numbers into this folder
+    """
+    command = _command_line("bench", bench_command, locals())
+    from ldreg.benchmarking.record import to_json
+    from ldreg.benchmarking.report import RESULTS, as_text, write_folder
+    from ldreg.benchmarking.runner import Plan, run
+    from ldreg.benchmarking.suite import BENCHMARKS
+    from ldreg.reporting.files import write_atomically
+
+    names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
+    plan = Plan(tuple(BENCHMARKS) if what == "all" else (what,), sizes, names, k, repeats, threads, seed, command)
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    _check_outputs(inputs=[], outputs=[json, None if out is None else str(Path(out) / RESULTS)])
+    with _progress_bar() as progress:
+        runs = run(plan, progress)
+    terminal = sys.stdout.isatty()
+    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
+    text = as_text(runs, width=width, color=terminal and "NO_COLOR" not in os.environ)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+    _write({json: lambda path: write_atomically(path, to_json(runs))})
+    if out is not None:
+        for path in write_folder(Path(out), runs):
+            print(f"wrote {path}", file=sys.stderr)
+
+
 @dataclass(frozen=True)
 class Command:
     """A subcommand: a function of typed parameters with a documented meaning each, and examples of its use.
@@ -118,6 +185,16 @@ COMMANDS = {
             "device": "NAME",
             "exclude": "NAME,...",
         },
+    ),
+    "demo": Command(demo_command, ("ldreg demo", "ldreg demo --out first-look"), {"out": "FOLDER"}),
+    "bench": Command(
+        bench_command,
+        (
+            "ldreg bench lid",
+            "ldreg bench all --out benchmarks",
+            "ldreg bench lid --sizes 5kx256,50kx256 --contenders ldreg,faiss",
+        ),
+        {"sizes": "SIZES", "contenders": "NAME,...", "json": "FILE", "out": "FOLDER"},
     ),
 }
 

@@ -17,6 +17,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"norm": "l2"},
     {"target": 2.0},
+    {"target": 1.5, "norm": "frechet"},
     {"reference_grad": True},
     {"reference_grad": True, "norm": "l2", "estimator": "mle"},
     {"estimator": "tle", "reference_grad": True},

@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "l2": {"norm": "l2"},
     "target": {"target": 3.0},
     "target l2": {"target": 3.0, "norm": "l2"},
+    "target frechet": {"target": 3.0, "norm": "frechet"},
     "minimize": {"direction": "minimize"},
     "minimize l2": {"direction": "minimize", "norm": "l2"},
     "mle": {"estimator": "mle"},
@@ -48,6 +49,7 @@ def test_values_are_the_papers_formulas() -> None:
         "l2": -0.3 * logs.square().mean().sqrt(),
         "minimize": 0.3 * logs.mean(),
         "target": 0.3 * (logs - math.log(3.0)).abs().mean(),
+        "target frechet": 0.3 * (logs.mean() - math.log(3.0)).abs(),
         "target l2": 0.3 * (logs - math.log(3.0)).square().mean().sqrt(),
     }
     for name, value in expected.items():
@@ -216,7 +218,8 @@ def test_repr_shows_the_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "l3"}, "norm: expected one of l1, l2, got 'l3'"),
+        ({"norm": "l3"}, "norm: expected one of l1, l2, frechet, got 'l3'"),
+        ({"norm": "frechet"}, "target: expected a number with norm 'frechet', got None"),
         ({"direction": "up"}, "direction: expected one of maximize, minimize, got 'up'"),
         ({"target": 0.0}, "target: expected a finite number above 0, got 0.0"),
         ({"target": 2.0, "direction": "minimize"}, "direction: expected 'maximize' with a target, got 'minimize'"),

@@ -11,7 +11,7 @@ from ldreg.lid.neighbors import neighbors
 from ldreg.lid.search import Neighbors
 from ldreg.regularizers import distributed
 
-Norm = Literal["l1", "l2"]
+Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
 
 
@@ -19,8 +19,10 @@ class LDReg(nn.Module):
     """The value to add to a loss so that the local intrinsic dimensionality of representations (N, D) is raised.
 
     `norm="l1"` adds -β·mean(ln LID), `"l2"` adds -β·sqrt(mean(ln² LID)), and a `target` adds
-    +β·mean|ln(LID/target)|, the mean Fisher-Rao distance to that dimension, in either norm (paper, Section 5 and
-    Appendix A). `direction="minimize"` turns the sign: Min LID (paper, Appendix G.2).
+    +β·mean|ln(LID/target)|, the mean Fisher-Rao distance to that dimension (or its root mean square, in `"l2"`).
+    `norm="frechet"` adds +β·|mean ln(LID/target)|, the distance of the Fréchet mean alone to the target, and leaves
+    the spread over points free (paper, Section 5 and Appendix A). `direction="minimize"` turns the sign: Min LID
+    (paper, Appendix G.2).
 
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
     batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
@@ -75,6 +77,7 @@ class LDReg(nn.Module):
         _check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
         _check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
         _check(target is None or 0 < target < float("inf"), "target", "a finite number above 0", target)
+        _check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         _check(0 <= beta < float("inf"), "beta", "a finite number from 0 on", beta)
         _check(queue_size >= 0, "queue_size", "a number of rows from 0 on", queue_size)
@@ -157,7 +160,8 @@ class LDReg(nn.Module):
         """The mean over the regular points of all ranks, in the chosen norm and sign."""
         if self.target is not None:
             log_lid = torch.where(regular, log_lid - math.log(self.target), 0)
-        terms = log_lid.square() if self.norm == "l2" else log_lid if self.target is None else log_lid.abs()
+        signed = self.target is None or self.norm == "frechet"
+        terms = log_lid.square() if self.norm == "l2" else log_lid if signed else log_lid.abs()
         value, count = terms.sum(), regular.sum().to(terms.dtype)
         if self.gather:
             value, count = distributed.total(torch.stack((value, count)))
@@ -165,6 +169,8 @@ class LDReg(nn.Module):
         if self.norm == "l2":
             # The root has no slope at 0, where every ln LID is 0 and the gradient is 0 as well.
             mean = torch.where(mean > 0, torch.where(mean > 0, mean, 1).sqrt(), mean)
+        elif self.norm == "frechet":
+            mean = mean.abs()
         sign = 1 if self.target is not None or self.direction == "minimize" else -1
         return sign * self.beta * mean
 

@@ -1,10 +1,11 @@
 """The report as one self-contained page: no script, no request, light and dark, any width."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, figures, svg
-from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.panels import cloud_numbers, panel
+from ldreg.reporting.record import DimensionReport, PointCloud
 from ldreg.reporting.summary import Row, global_rows, local_rows, settings
 from ldreg.reporting.text import count, interval, number, percent, printable
 
@@ -38,6 +39,7 @@ p { margin: .5rem 0; max-width: 46rem; }
 .tiles, .figures { display: grid; gap: 1rem; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 1fr)); margin: 1.4rem 0; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); align-items: start; }
+.figures.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
 .tables { columns: 26rem; column-gap: 1rem; }
 .tables > * { break-inside: avoid; margin: 0 0 1rem; }
 .tile, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
@@ -83,33 +85,50 @@ _READING = (
 )
 
 
-def page(report: DimensionReport) -> str:
-    """The whole page as HTML."""
+def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
+    """The whole page as HTML; `further` sections, HTML each, come between the figures and the tables."""
     title = _text(report.title)
-    body = [
-        f"<h1>{title}</h1>",
-        f'<p class="scope">{_scope(report)}</p>',
-        f'<p class="words">{_text(report.in_words())}</p>',
-        _tiles(report),
-        _figures(report),
-        "<h2>All numbers</h2>",
-        '<div class="tables">',
-        _quantities("Local dimensionality", local_rows(report)),
-        _quantities("Global dimensionality", global_rows(report)),
-        _collapsed(report),
-        _classes(report),
-        "</div>",
-        _explanation(),
-        _origin(report),
-    ]
+    return document(
+        f"{title}: local intrinsic dimensionality",
+        [
+            f"<h1>{title}</h1>",
+            f'<p class="scope">{_scope(report)}</p>',
+            f'<p class="words">{_text(report.in_words())}</p>',
+            _tiles(report),
+            _figures(report),
+            *further,
+            "<h2>All numbers</h2>",
+            '<div class="tables">',
+            _quantities("Local dimensionality", local_rows(report)),
+            _quantities("Global dimensionality", global_rows(report)),
+            _collapsed(report),
+            _classes(report),
+            "</div>",
+            _explanation(),
+            _origin(report),
+        ],
+    )
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A page of HTML parts under an escaped title; its policy lets no request out and no script run."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}: local intrinsic dimensionality</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def clouds_section(name: str, title: str, text: str, clouds: Sequence[PointCloud], *, close: bool = False) -> str:
+    """A section that draws point clouds side by side, each with its numbers in its caption."""
+    drawn = [
+        _figure(_text(cloud.caption), cloud_numbers(cloud), svg(panel(cloud, close=close), f"{name}-{place}"))
+        for place, cloud in enumerate(clouds)
+    ]
+    return f'<h2>{_text(title)}</h2><p>{_text(text)}</p><div class="figures small">{"".join(drawn)}</div>'
 
 
 def _scope(report: DimensionReport) -> str:
@@ -143,10 +162,13 @@ def _figures(report: DimensionReport) -> str:
     drawn = []
     for name, figure in figures(report).items():
         title, caption = _CAPTIONS[name]
-        caption += _omitted(report, name)
-        picture = svg(figure, name).replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
-        drawn.append(f"<figure><figcaption>{title}<span>{caption}</span></figcaption>{picture}</figure>")
+        drawn.append(_figure(title, caption + _omitted(report, name), svg(figure, name)))
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
+
+
+def _figure(title: str, caption: str, picture: str) -> str:
+    picture = picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+    return f"<figure><figcaption>{title}<span>{caption}</span></figcaption>{picture}</figure>"
 
 
 def _omitted(report: DimensionReport, name: str) -> str:

@@ -148,6 +148,24 @@ class DimensionReport:
         return {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
 
 
+@dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Points (N, 2) of the plane and their dimension.
+
+    `lid` (N,) and its geometric mean, that mean's Fisher-Rao distance to 2, DANCo's value, and one typical point, the
+    `anchor`, with the `radius` that its neighbors lie in.
+    """
+
+    caption: str
+    points: Tensor
+    lid: Tensor
+    mean_lid: float
+    fisher_rao: float
+    global_dimension: float
+    anchor: int
+    radius: float
+
+
 def _mean_sentence(report: DimensionReport) -> str:
     if math.isnan(report.mean.value):
         return f"None of the {count(report.measured)} measured points has a defined LID."

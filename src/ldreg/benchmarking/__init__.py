@@ -1,0 +1,1 @@
+"""Speed and memory of ldreg beside other ways to do the same work, each measured in a process of its own."""

@@ -1,0 +1,89 @@
+"""Imports point one way, importing has no side effect and is light, and every public name is documented."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ldreg
+
+SOURCE = Path(ldreg.__file__).parent
+
+# What each room may import from this package; `lid` is pure and knows torch alone.
+ROOMS: dict[str, set[str]] = {
+    "lid": {"lid"},
+    "spectrum": {"lid"},
+    "regularizers": {"lid", "regularizers"},
+    "reporting": {"lid", "reporting"},
+    "loading": {"loading"},
+    "inspection": {"lid", "spectrum", "reporting"},
+    "reproduction": {"lid", "regularizers", "reporting", "reproduction"},
+    "benchmarking": {"lid", "regularizers", "reporting", "benchmarking"},
+    "demo": {"inspection", "reporting", "reproduction"},
+    "cli": {"inspection", "loading", "reporting", "demo", "benchmarking"},
+    "__main__": {"cli"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("ldreg.")}
+    assert own <= ROOMS[room_of(path)]
+
+
+def test_the_core_imports_torch_alone() -> None:
+    for path in (SOURCE / "lid").glob("*.py"):
+        packages = {name.split(".")[0] for name in imports(path)}
+        assert packages - set(sys.stdlib_module_names) <= {"torch", "ldreg"}, path
+
+
+def test_no_room_for_leftovers() -> None:
+    assert not [path for path in SOURCE.rglob("*") if path.stem in {"utils", "misc", "common", "helpers"}]
+
+
+def test_importing_is_light() -> None:
+    heavy = "{'matplotlib', 'sklearn', 'rich', 'jsonargparse', 'lightly', 'timm', 'pandas', 'torch._dynamo'}"
+    script = f"import sys, ldreg; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ldreg.__all__)
+def test_public_names_are_documented_with_an_example(name: str) -> None:
+    doc = getattr(ldreg, name).__doc__
+    assert doc
+    assert ">>>" in doc or name == "DimensionReport"
+
+
+def test_public_surface_is_what_the_design_says() -> None:
+    assert set(ldreg.__all__) == {
+        "DimensionReport",
+        "LDReg",
+        "effective_rank",
+        "fisher_rao",
+        "frechet_variance",
+        "geometric_mean",
+        "global_dimension",
+        "inspect",
+        "lid",
+        "neighbor_distances",
+    }
