@@ -40,7 +40,7 @@ def test_demo_writes_its_report(tmp_path: Path) -> None:
 def test_command_says_where_the_report_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(demo.__kwdefaults__, "steps", 2)
+    monkeypatch.setattr(demo, "__kwdefaults__", (demo.__kwdefaults__ or {}) | {"steps": 2})
     assert main(["demo", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert f"The report is {tmp_path / 'report.html'}" in out

@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
+
+from ldreg.version import __version__
 
 Reporter = Callable[[str, float], None]
 
@@ -263,7 +264,7 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ldreg",
         usage="ldreg COMMAND ...",
-        version=version("ldreg"),
+        version=__version__,
         description="Measure and prevent local dimensional collapse of representations.",
         epilog="example:\n  ldreg inspect embeddings.npy --html report.html\n\nldreg COMMAND --help says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any, NamedTuple, TypedDict
 
 import numpy
@@ -17,6 +16,7 @@ from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.neighbors import as_matrix
 from ldreg.reporting.record import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
 from ldreg.spectrum import covariance_eigenvalues, entropy_rank, rankme
+from ldreg.version import __version__
 
 Progress = Callable[[str, float], None]
 
@@ -108,7 +108,7 @@ def _report(
         **spectral,
         **whole,
         comparison=comparison,
-        version=version("ldreg"),
+        version=__version__,
     )
 
 

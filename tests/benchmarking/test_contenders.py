@@ -64,7 +64,13 @@ def test_input_is_left_as_it_was() -> None:
 def test_deviations() -> None:
     own = numpy.array([1.0, 4.0])
     assert lid.largest_relative(numpy.array([1.1, 4.2]), own) == pytest.approx(0.1)
-    assert regularizer.relative_to_largest(numpy.array([1.1, 4.2]), own) == pytest.approx(0.05)
+    gradients = numpy.ones((1000, 2)) * (3, 4)
+    off = gradients.copy()
+    off[:, 0] += 0.01
+    off[:3] = -7  # so few may have chosen another of two equally near neighbors
+    assert regularizer.nearly_largest_relative(off, gradients) == pytest.approx(0.002)
+    off[:20] = 0
+    assert regularizer.nearly_largest_relative(off, gradients) == pytest.approx(1)
 
 
 def test_same_seed_same_points() -> None:

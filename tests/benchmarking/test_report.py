@@ -115,7 +115,7 @@ def test_plot_has_logarithmic_axes_and_a_line_per_contender(run: Run) -> None:
     left, right = figure.axes
     assert {left.get_xscale(), left.get_yscale(), right.get_yscale()} == {"log"}
     names = left.get_legend_handles_labels()[1]
-    assert names == ["ldreg", "scikit-learn", "scikit-dimension", "faiss", "pseudocode", "torch chunks"]
+    assert names == ["ldreg", "scikit-learn", "scikit-dimension", "faiss", "pseudocode", "torch chunks", "proportional"]
     assert [label.get_text() for label in left.get_xticklabels()] == ["10k×2048", "20k×2048", "10k×128"]
     assert svg(figure) == svg(draw(run))
     assert "scikit-dimension" in svg(figure)

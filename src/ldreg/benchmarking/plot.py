@@ -72,7 +72,8 @@ def _slope(axes: Axes, run: Run) -> None:
     if len(known) < 2:
         return
     low, high = min(known), max(known)
-    axes.plot([low, high], [known[high] * low / high, known[high]], color="#8a929c", linewidth=1, linestyle="--")
+    ends = [known[high] * low / high, known[high]]
+    axes.plot([low, high], ends, color="#8a929c", linewidth=1, linestyle="--", label="proportional")
 
 
 def _finish(axes: Axes, run: Run, label: str) -> None:

@@ -47,9 +47,14 @@ def _gradient(penalty: Callable[[Tensor], Tensor], x: Array) -> Array:
     return representations.grad.numpy()
 
 
-def relative_to_largest(values: Array, own: Array) -> float:
-    """How far any entry lies from ours, in units of our largest."""
-    return float(numpy.abs(values - own).max() / numpy.abs(own).max())
+def nearly_largest_relative(values: Array, own: Array) -> float:
+    """How far the gradient of a point lies from ours, relative to its norm: the 99th percentile of all points.
+
+    Not the largest, because two neighbors may tie for the k-th place within rounding, and then either is right but
+    pulls the point its own way.
+    """
+    off = numpy.linalg.norm(values - own, axis=1) / numpy.linalg.norm(own, axis=1)
+    return float(numpy.quantile(off, 0.99))
 
 
 def _matrices(size: Size) -> int:
@@ -64,8 +69,8 @@ BENCHMARK = Benchmark(
         "pseudocode": Contender(pseudocode, bytes_needed=_matrices),
         "cdist + topk": Contender(cdist_topk, bytes_needed=_matrices, counts=False),
     },
-    deviation=relative_to_largest,
-    deviation_of="gradient, in units of its largest entry",
+    deviation=nearly_largest_relative,
+    deviation_of="gradient, 99th percentile of all points",
     sizes=(Size(1024, 512), Size(4096, 2048)),
     quick_sizes=(Size(200, 16),),
     goals=(

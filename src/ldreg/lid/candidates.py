@@ -38,6 +38,7 @@ class _Rows:
         self._x, self._scale, self._dtype = x, frame.scale, dtype
         self._shift = -frame.scale * frame.center.to(dtype)
         self._shrink = 0.5 * (1 - 2 * (x.shape[1] + 16) * torch.finfo(dtype).eps / 2)
+        self._norms: dict[tuple[int, int], Tensor] = {}
         small = len(x) * (x.shape[1] + 2) * dtype.itemsize <= cache_bytes
         self._cache = self._lift(slice(0, len(x)), sign=1) if small else None
 
@@ -56,7 +57,10 @@ class _Rows:
         moved = lifted[:, :dim]
         torch.add(sign * self._shift, block, alpha=sign * self._scale, out=moved)
         norm, one = (dim, dim + 1) if sign < 0 else (dim + 1, dim)
-        lifted[:, norm] = torch.linalg.vector_norm(moved, dim=1).square_().mul_(self._shrink)
+        key = (rows.start, rows.stop)
+        if key not in self._norms:
+            self._norms[key] = torch.linalg.vector_norm(moved, dim=1).square_().mul_(self._shrink)
+        lifted[:, norm] = self._norms[key]
         lifted[:, one] = 1
         return lifted
 
@@ -72,7 +76,7 @@ class _Reservoir:
     def __init__(self, rows: int, count: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.count = count
         self._lazy = device.type == "cpu"
-        self._capacity = 3 * count if self._lazy else count
+        self._capacity = 4 * count if self._lazy else count
         self._scores = torch.full((rows, self._capacity), torch.inf, dtype=dtype, device=device)
         self._columns = torch.zeros((rows, self._capacity), dtype=torch.int32, device=device)
         self._fill = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -104,8 +108,8 @@ class _Reservoir:
             return False
         position = torch.arange(len(row)) - (counts.cumsum(0) - counts - fill)[row]
         place = (row + rows.start) * self._capacity + position
-        self._scores.view(-1)[place] = scores[row, column]
-        self._columns.view(-1)[place] = (column + first_column).to(torch.int32)
+        self._scores.view(-1).scatter_(0, place, scores[row, column])
+        self._columns.view(-1).scatter_(0, place, (column + first_column).to(torch.int32))
         self._fill[rows] = fill + counts
         return True
 
@@ -137,7 +141,7 @@ def select_against_itself(
     x: Tensor, count: int, frame: Frame, *, dtype: torch.dtype, chunk_bytes: int, progress: Progress | None
 ) -> Candidates:
     """Candidates of every row of x among the others; each product of two blocks serves the rows of both."""
-    rows = _Rows(x, frame, dtype=dtype, cache_bytes=chunk_bytes // 4)
+    rows = _Rows(x, frame, dtype=dtype, cache_bytes=chunk_bytes)
     reservoir = _Reservoir(len(x), count, dtype=dtype, device=x.device)
     blocks = _blocks(len(x), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
     done, total = 0, len(blocks) * (len(blocks) + 1) // 2
@@ -169,38 +173,46 @@ def select(
 ) -> Candidates:
     """Candidates of every row of x in the reference, where row i of x is not offered row self_index[i]."""
     queries = _Rows(x, frame, dtype=dtype, cache_bytes=0)
-    rows = _Rows(reference, frame, dtype=dtype, cache_bytes=chunk_bytes // 4)
-    reservoir = _Reservoir(len(x), count, dtype=dtype, device=x.device)
+    rows = _Rows(reference, frame, dtype=dtype, cache_bytes=chunk_bytes)
     query_blocks = _blocks(len(x), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
     blocks = _blocks(len(reference), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
+    parts = []
     for i, mine in enumerate(query_blocks):
         left = queries.left(mine)
+        reservoir = _Reservoir(len(left), count, dtype=dtype, device=x.device)
         for j, theirs in enumerate(blocks):
             scores = left @ rows.right(theirs).T
             if self_index is not None:
                 _leave_out(scores, self_index[mine] - theirs.start)
-            reservoir.offer(mine, scores, theirs.start)
+            reservoir.offer(slice(0, len(left)), scores, theirs.start)
             if progress is not None:
                 progress((i + (j + 1) / len(blocks)) / len(query_blocks))
-    return reservoir.result()
+        parts.append(reservoir.result())
+    return _joined(parts)
 
 
 def select_by_differences(
     x: Tensor, reference: Tensor, count: int, scale: float, *, self_index: Tensor | None, chunk_bytes: int
 ) -> Candidates:
     """Candidates from differences in float64: slow, and right where even float64 products cannot tell rows apart."""
-    reservoir = _Reservoir(len(x), count, dtype=torch.float64, device=x.device)
-    block_bytes = max(1, chunk_bytes // 4)
-    step = max(1, min(1024, block_bytes // (8 * max(x.shape[1], 1))))
+    step = max(1, min(1024, chunk_bytes // (32 * x.shape[1])))
+    parts = []
     for mine in slices(len(x), step):
         queries = x[mine].double() * scale
+        reservoir = _Reservoir(len(queries), count, dtype=torch.float64, device=x.device)
         for theirs in slices(len(reference), step):
             rows = reference[theirs].double() * scale
             scores = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
             if self_index is not None:
                 _leave_out(scores, self_index[mine] - theirs.start)
-            reservoir.offer(mine, scores, theirs.start)
-    return reservoir.result()
+            reservoir.offer(slice(0, len(queries)), scores, theirs.start)
+        parts.append(reservoir.result())
+    return _joined(parts)
+
+
+def _joined(parts: list[Candidates]) -> Candidates:
+    indices, bounds = zip(*parts, strict=True)
+    return Candidates(torch.cat(indices), torch.cat(bounds))
 
 
 def _leave_out(scores: Tensor, column: Tensor) -> None:

@@ -18,12 +18,11 @@ _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 def pair_distances(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
     """Distances (N, k) of x (N, D) to reference[indices] (N, k, D), right to rounding in `dtype` at any scale."""
     distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
-    for rows in _row_chunks(indices, x.shape[1], dtype=dtype, chunk_bytes=chunk_bytes):
-        difference = _differences(x[rows], reference, indices[rows], dtype=dtype)
-        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
-        low, high = _SAFE[dtype]
-        if bool(((distances[rows] < low) | ~(distances[rows] < high)).any()):
-            distances[rows] = _scaled_norm(difference)
+    low, high = _SAFE[dtype]
+    for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
+        norms = torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
+        if bool(((norms < low) | ~(norms < high)).any()):
+            norms.copy_(_scaled_norm(difference))
     return distances
 
 
@@ -44,8 +43,7 @@ def pair_gradients(
     dtype = distances.dtype
     grad_x = torch.empty(x.shape, dtype=dtype, device=x.device)
     grad_reference = torch.zeros(reference.shape, dtype=dtype, device=x.device) if reference_grad else None
-    for rows in _row_chunks(indices, x.shape[1], dtype=dtype, chunk_bytes=chunk_bytes):
-        difference = _differences(x[rows], reference, indices[rows], dtype=dtype)
+    for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
         norm = distances[rows]
         # Unit vectors first: the quotient grad / distance overflows where distances are tiny.
         difference.div_(torch.where(norm > 0, norm, torch.inf).unsqueeze(2))
@@ -57,10 +55,22 @@ def pair_gradients(
     return grad_x.to(x.dtype), None if grad_reference is None else grad_reference.to(reference.dtype)
 
 
-def _differences(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """reference[indices] - x, shape (n, k, D)."""
-    gathered: Tensor = reference.index_select(0, indices.reshape(-1)).to(dtype).view(*indices.shape, -1)
-    return gathered.sub_(x.to(dtype).unsqueeze(1))
+def _differences(
+    x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of x, and reference[indices] - x for them, (n, k, D), in one buffer that serves all chunks in turn."""
+    (n, k), dim = indices.shape, x.shape[1]
+    step = min(n, max(1, chunk_bytes // (k * dim * dtype.itemsize)))
+    buffer = torch.empty(step * k, dim, dtype=dtype, device=x.device)
+    for rows in slices(n, step):
+        chosen = indices[rows].reshape(-1)
+        gathered = buffer[: len(chosen)]
+        if reference.dtype == dtype:
+            torch.index_select(reference, 0, chosen, out=gathered)
+        else:
+            gathered.copy_(reference.index_select(0, chosen))
+        difference = gathered.view(-1, k, dim)
+        yield rows, difference.sub_(x[rows].to(dtype).unsqueeze(1))
 
 
 def _scaled_norm(difference: Tensor) -> Tensor:
@@ -69,8 +79,3 @@ def _scaled_norm(difference: Tensor) -> Tensor:
     scaled = difference / torch.where(largest > 0, largest, 1)
     norms: Tensor = torch.linalg.vector_norm(scaled, dim=2) * largest.squeeze(2)
     return norms
-
-
-def _row_chunks(indices: Tensor, dim: int, *, dtype: torch.dtype, chunk_bytes: int) -> Iterator[slice]:
-    n, k = indices.shape
-    return slices(n, max(1, chunk_bytes // (k * dim * dtype.itemsize)))

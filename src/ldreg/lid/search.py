@@ -51,7 +51,7 @@ class _Query:
     @property
     def count(self) -> int:
         """How many candidates to keep: some more than k, so that rounding rarely leaves a proof open."""
-        return min(self.k + max(8, self.k // 4), candidate_count(self.x, self.reference, self.self_index))
+        return min(self.k + max(8, self.k // 8), candidate_count(self.x, self.reference, self.self_index))
 
     def only(self, rows: Tensor) -> "_Query":
         """The same search for some of the queries."""
@@ -146,8 +146,10 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
         _, x_low, x_high = _column_statistics(x, "x")
         low, high = torch.minimum(low, x_low), torch.maximum(high, x_high)
     spread = float(torch.maximum(high - center, center - low).max())
-    # A power of two scales without rounding.
-    return Frame(center, 2.0 ** -math.frexp(spread)[1] if spread > 0 else 1.0)
+    largest = float(torch.maximum(high.abs(), low.abs()).max())
+    # A power of two scales without rounding; it must not push the offset itself out of range.
+    exponent = min(-math.frexp(spread)[1], 60 - math.frexp(largest)[1]) if spread > 0 else 0
+    return Frame(center, 2.0**exponent)
 
 
 def _column_statistics(x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
