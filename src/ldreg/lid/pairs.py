@@ -18,11 +18,12 @@ _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 def pair_distances(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
     """Distances (N, k) of x (N, D) to reference[indices] (N, k, D), right to rounding in `dtype` at any scale."""
     distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
-    low, high = _SAFE[dtype]
     for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
-        norms = torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
-        if bool(((norms < low) | ~(norms < high)).any()):
-            norms.copy_(_scaled_norm(difference))
+        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
+    low, high = _SAFE[dtype]
+    unsafe = ((distances < low) | ~(distances < high)).any(1).nonzero().squeeze(1)
+    if len(unsafe):
+        distances[unsafe] = _scaled_distances(x[unsafe], reference, indices[unsafe], chunk_bytes=chunk_bytes).to(dtype)
     return distances
 
 
@@ -73,9 +74,11 @@ def _differences(
         yield rows, difference.sub_(x[rows].to(dtype).unsqueeze(1))
 
 
-def _scaled_norm(difference: Tensor) -> Tensor:
-    """Norms over the last dimension with the largest component scaled to about 1 first."""
-    largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
-    scaled = difference / torch.where(largest > 0, largest, 1)
-    norms: Tensor = torch.linalg.vector_norm(scaled, dim=2) * largest.squeeze(2)
-    return norms
+def _scaled_distances(x: Tensor, reference: Tensor, indices: Tensor, *, chunk_bytes: int) -> Tensor:
+    """The same in float64, with the largest component of each difference scaled to 1 before it is squared."""
+    parts = []
+    for _, difference in _differences(x, reference, indices, dtype=torch.float64, chunk_bytes=chunk_bytes):
+        largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
+        difference.div_(torch.where(largest > 0, largest, 1))
+        parts.append(torch.linalg.vector_norm(difference, dim=2) * largest.squeeze(2))
+    return torch.cat(parts)

@@ -137,23 +137,25 @@ def _measure(query: _Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
 
 def _frame(x: Tensor, reference: Tensor | None) -> Frame:
     """Center on the reference's mean, in units of the largest deviation; ValueError where a value is not finite."""
-    mean, low, high = _column_statistics(
-        x if reference is None else reference, "x" if reference is None else "reference"
-    )
+    sets = {"x": x} if reference is None else {"x": x, "reference": reference}
+    statistics = {name: _column_statistics(rows) for name, rows in sets.items()}
+    mean, low, high = statistics["x" if reference is None else "reference"]
     # A mean of equal numbers may miss them by rounding, and a constant column must vanish.
     center = torch.minimum(torch.maximum(mean, low), high)
-    if reference is not None:
-        _, x_low, x_high = _column_statistics(x, "x")
-        low, high = torch.minimum(low, x_low), torch.maximum(high, x_high)
-    spread = float(torch.maximum(high - center, center - low).max())
-    largest = float(torch.maximum(high.abs(), low.abs()).max())
+    low = torch.stack([each[1] for each in statistics.values()]).amin(0)
+    high = torch.stack([each[2] for each in statistics.values()]).amax(0)
+    extremes = torch.stack((torch.maximum(high - center, center - low).max(), torch.maximum(high, -low).max()))
+    spread, largest = extremes.tolist()  # the one wait for the device
+    if not math.isfinite(largest):
+        for name, rows in sets.items():
+            _refuse_nonfinite(rows, name)
     # A power of two scales without rounding; it must not push the offset itself out of range.
     exponent = min(-math.frexp(spread)[1], 60 - math.frexp(largest)[1]) if spread > 0 else 0
     return Frame(center, 2.0**exponent)
 
 
-def _column_statistics(x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, minimum and maximum (D,) of each column in float64, block by block."""
+def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, minimum and maximum (D,) of each column in float64, block by block; NaN where a value is."""
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     low = torch.full_like(total, torch.inf)
     high = torch.full_like(total, -torch.inf)
@@ -162,10 +164,13 @@ def _column_statistics(x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         low = torch.minimum(low, block.amin(0))
         high = torch.maximum(high, block.amax(0))
         total += block.mean(0, dtype=working_dtype(x, None)).double() * (len(block) / len(x))
-    if not bool((torch.isfinite(low) & torch.isfinite(high)).all()):
-        wrong = sum(int((~torch.isfinite(x[rows])).any(1).sum()) for rows in slices(len(x), 4096))
-        raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")
     return total, low, high
+
+
+def _refuse_nonfinite(x: Tensor, name: str) -> None:
+    wrong = sum(int((~torch.isfinite(x[rows])).any(1).sum()) for rows in slices(len(x), 4096))
+    if wrong:
+        raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")
 
 
 @contextmanager
