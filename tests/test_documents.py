@@ -46,3 +46,15 @@ def test_measuring_example_finds_the_flattened_class(capsys: pytest.CaptureFixtu
 def test_training_example_raises_lid() -> None:
     train = runpy.run_path(str(ROOT / "examples" / "train.py"))["train"]
     assert train(0.3, steps=60) > train(0.0, steps=60)
+
+
+def test_baselines_share_the_call() -> None:
+    import torch
+
+    import ldreg.regularizers as regularizers
+
+    x = torch.randn(80, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    for name in regularizers.__all__:
+        value = getattr(regularizers, name)()(x)
+        assert value.shape == ()
+        assert torch.autograd.grad(value, x)[0].any(), name
