@@ -9,23 +9,16 @@ import pytest
 import torch
 from scipy import integrate, optimize, special, stats
 
-from ldreg.lid.global_dim import (
-    ESTIMATORS,
+from ldreg.lid.danco_calibration import (
     REFERENCES,
-    GlobalEstimator,
     Reference,
-    Statistics,
-    _calibrated,
-    _concentration,
-    _ratio_dimension,
-    _ratio_divergence,
-    _von_mises_divergence,
+    calibrated_statistics,
     calibration_dimensions,
-    danco,
     drawn_statistics,
-    global_dimension,
-    twonn,
 )
+from ldreg.lid.danco_fit import _ratio_divergence, _von_mises_divergence
+from ldreg.lid.danco_statistics import Statistics, _concentration, _ratio_dimension
+from ldreg.lid.global_dim import ESTIMATORS, GlobalEstimator, danco, global_dimension, twonn
 from ldreg.lid.synthetic import SAMPLES, cube, gaussian, local_collapse, sphere
 
 CPU = torch.device("cpu")
@@ -138,7 +131,7 @@ def test_von_mises_divergence_is_finite_where_bessel_functions_overflow() -> Non
 @pytest.mark.parametrize(("n", "d", "replicates"), [(100, 3, 40), (1000, 22, 5)])
 def test_the_table_holds_what_a_fresh_draw_gives(reference: Reference, n: int, d: int, replicates: int) -> None:
     # Neither number of points is in the table, so this is its interpolation too.
-    table = _calibrated(reference, d, n, 10, 0, CPU)
+    table = calibrated_statistics(reference, d, n, 10, 0, CPU)
     drawn = drawn_statistics(reference, d, n, 10, replicates=replicates, seed=77, device=CPU)
     assert table != drawn
     assert table == pytest.approx(drawn, rel=0.025)

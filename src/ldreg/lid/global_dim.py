@@ -1,33 +1,16 @@
 """Global intrinsic dimension: one number for a whole set of points (TwoNN, DANCo)."""
 
-import json
-import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from importlib.resources import files
-from itertools import count
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from ldreg.lid.neighbors import neighbors
-from ldreg.lid.synthetic import SAMPLES
+from ldreg.lid.danco_calibration import REFERENCES, Reference, calibrated_statistics
+from ldreg.lid.danco_fit import best_fit, first_node
+from ldreg.lid.danco_statistics import Statistics, as_points, distinct_neighbors, standardized, statistics_of
 
-Reference = Literal["ball", "cube", "sphere", "gaussian"]
 GlobalEstimator = Literal["danco", "twonn"]
-
-REFERENCES: tuple[Reference, ...] = ("ball", "cube", "sphere", "gaussian")
-
-# Calibrated dimensions grow by this factor: between them the statistics are straight in log d to within 0.1 %.
-_NODE_RATIO = 1.2
-# Small samples are calibrated several times over, so that calibration is no noisier than the estimate itself.
-_CALIBRATION_POINTS = 4000
-_MAX_REPLICATES = 8
-_SEGMENT_STEPS = 256
-_QUADRATURE_STEPS = 256
-_ANGLE_BYTES = 16 << 20
 
 
 def twonn(x: Any, *, discard: float = 0.1) -> float:
@@ -49,8 +32,8 @@ def twonn(x: Any, *, discard: float = 0.1) -> float:
     """
     if not 0 <= discard < 1:
         raise ValueError(f"discard: expected a share from 0 to below 1, got {discard}")
-    points = _points(x)
-    first, second = _distinct_neighbors(points, 2)[1].double().unbind(dim=1)
+    points = as_points(x)
+    first, second = distinct_neighbors(points, 2)[1].double().unbind(dim=1)
     ratios = (second / first)[first > 0].sort().values
     usable = len(ratios)
     # Never the largest, at which the empirical distribution function is 1 and the logarithm of the rest infinite.
@@ -104,17 +87,17 @@ def danco(
     3
     """
     _check_danco(k, references, max_points)
-    points = _points(x)
+    points = as_points(x)
     if len(points) > max_points:
         chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:max_points]
         points = points[chosen.to(points.device)]
-    points, measured = _statistics(_standardized(points), k)
+    points, measured = statistics_of(standardized(points), k)
 
     def calibrated(reference: Reference, d: int) -> Statistics:
-        return _calibrated(reference, d, len(points), k, seed, points.device)
+        return calibrated_statistics(reference, d, len(points), k, seed, points.device)
 
-    start = _first_node(measured.ratio, points.shape[1], partial(calibrated, references[0]))
-    fits = (_best_fit(measured, start, points.shape[1], k, partial(calibrated, name)) for name in references)
+    start = first_node(measured.ratio, points.shape[1], partial(calibrated, references[0]))
+    fits = (best_fit(measured, start, points.shape[1], k, partial(calibrated, name)) for name in references)
     return min(fits)[1]
 
 
@@ -136,49 +119,6 @@ def global_dimension(x: Any, *, estimator: GlobalEstimator = "danco") -> float:
     return ESTIMATORS[estimator](x)
 
 
-class Statistics(NamedTuple):
-    """What DANCo knows of a set of points."""
-
-    ratio: float  # d of the ratios of nearest to farthest distance
-    angle: float  # nu, mean over points of the mean angle
-    concentration: float  # tau, of the angles around it
-
-
-def _points(x: Any) -> Tensor:
-    points = torch.as_tensor(x).detach()
-    if points.ndim != 2 or 0 in points.shape:
-        raise ValueError(f"x: expected a non-empty matrix (N, D), got shape {tuple(points.shape)}")
-    if points.is_complex() or points.dtype == torch.bool:
-        raise ValueError(f"x: expected real numbers, got {points.dtype}")
-    if not points.is_floating_point():
-        points = points.double()
-    if not bool(points.isfinite().all()):
-        raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(points.shape)}")
-    return points.to(torch.promote_types(points.dtype, torch.float32))
-
-
-def _standardized(points: Tensor) -> Tensor:
-    """Centered and scaled to 1 in float64, then in the precision of the input again."""
-    wide = points.double()
-    # The median cannot overflow, and one far point does not move it away from all others.
-    wide = wide - wide.median(dim=0).values
-    largest = wide.abs().max()
-    return (wide / largest).to(points.dtype) if largest > 0 else wide.to(points.dtype)
-
-
-def _distinct_neighbors(points: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Points without repeated rows, with distances and indices (N, k) of their neighbors."""
-    for again in (True, False):
-        if len(points) <= k:
-            raise ValueError(f"x: expected at least {k + 1} distinct points, got {len(points)}")
-        distances, indices = neighbors(points, k)
-        # Sorting rows costs more than looking, so that only sets with repeated rows pay for it.
-        if not again or not bool((distances[:, 0] == 0).any()):
-            break
-        points = torch.unique(points, dim=0)
-    return points, distances, indices
-
-
 def _check_danco(k: int, references: Sequence[Reference], max_points: int) -> None:
     if k < 3:
         raise ValueError(f"k: expected at least 3 neighbors (angles between 2 have no concentration), got {k}")
@@ -186,215 +126,3 @@ def _check_danco(k: int, references: Sequence[Reference], max_points: int) -> No
         raise ValueError(f"max_points: expected at least k + 2 = {k + 2}, got {max_points}")
     if not references or not set(references) <= set(REFERENCES):
         raise ValueError(f"references: expected one or more of {list(REFERENCES)}, got {references!r}")
-
-
-def _statistics(points: Tensor, k: int) -> tuple[Tensor, Statistics]:
-    """Distinct points and their statistics."""
-    points, distances, indices = _distinct_neighbors(points, k + 1)
-    nearest, farthest = distances[:, 0].double(), distances[:, -1].double()
-    # Where all neighbors are equally far the density of the ratio is zero at any d: such points say nothing of d.
-    usable = (nearest > 0) & (nearest < farthest)
-    if not bool(usable.any()):
-        raise ValueError(f"x: expected neighbors at different distances, got {k + 1} equally far ones at every point")
-    angle, resultant = _angles(points, indices[:, :k])
-    if not resultant < 1:
-        raise ValueError("x: expected neighbors in different directions, got equal angles at every point")
-    ratio = _ratio_dimension((nearest[usable] / farthest[usable]).log(), k)
-    return points, Statistics(ratio, angle, _concentration(resultant))
-
-
-def _ratio_dimension(log_ratio: Tensor, k: int) -> float:
-    """The d that maximizes the likelihood of ratios r under the density k d r^(d-1) (1 - r^d)^(k-1)."""
-
-    def score(d: float) -> float:
-        power = d * log_ratio
-        return (1 / d + (log_ratio * (1 + (k - 1) * power.exp() / power.expm1())).mean()).item()
-
-    return _decreasing_root(score, 1e-6, 1e9)
-
-
-def _concentration(resultant: float) -> float:
-    """The tau of a von Mises distribution whose mean resultant length I1(tau) / I0(tau) is given."""
-
-    def excess(tau: float) -> float:
-        return resultant - float(_resultant(torch.tensor(tau, dtype=torch.float64)))
-
-    return _decreasing_root(excess, 1e-9, 1e12)
-
-
-def _resultant(concentration: Tensor) -> Tensor:
-    """Mean resultant length I1 / I0 of a von Mises distribution; the scaled functions do not overflow."""
-    first, zeroth = torch.special.i1e(concentration), torch.special.i0e(concentration)
-    return torch.div(first, zeroth)
-
-
-def _decreasing_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a decreasing function crosses zero between two positive numbers, by bisection of the logarithm."""
-    for _ in range(44):
-        middle = math.sqrt(low * high)
-        if function(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high)
-
-
-def _angles(points: Tensor, indices: Tensor) -> tuple[float, float]:
-    """Mean direction and mean resultant length, averaged over points, of the angles between neighbors.
-
-    The concentration is taken of the averaged length and not averaged itself: a point at the end of a line, whose
-    neighbors all lie in one direction, has an infinite one.
-    """
-    n, k = indices.shape
-    first, second = torch.triu_indices(k, k, offset=1, device=points.device)
-    step = max(1, _ANGLE_BYTES // (8 * k * points.shape[1]))
-    angle = resultant = 0.0
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        # Differences are right to rounding in any precision, sums of their products are not.
-        away = points[indices[rows]].sub_(points[rows, None]).double()
-        products = away @ away.mT
-        lengths = products.diagonal(dim1=1, dim2=2).sqrt()
-        # Rounding may carry the cosine of a flat angle past 1, where it has no sine.
-        cosine = (products[:, first, second] / (lengths[:, first] * lengths[:, second])).clamp(-1, 1)
-        mean_cosine, mean_sine = cosine.mean(dim=1), (1 - cosine.square()).sqrt().mean(dim=1)
-        angle += torch.atan2(mean_sine, mean_cosine).sum().item()
-        resultant += torch.hypot(mean_cosine, mean_sine).sum().item()
-    return angle / n, resultant / n
-
-
-def _calibrated(reference: Reference, d: int, n: int, k: int, seed: int, device: torch.device) -> Statistics:
-    """Statistics of n reference points of dimension d: from the table where it reaches, drawn otherwise."""
-    table = _table()
-    if k == table.k and d in table.dimensions and table.points[0] <= n <= table.points[-1]:
-        return _looked_up(table, reference, d, n)
-    replicates = min(_MAX_REPLICATES, -(-_CALIBRATION_POINTS // n))
-    return drawn_statistics(reference, d, n, k, replicates=replicates, seed=seed, device=device)
-
-
-@lru_cache(maxsize=1 << 14)
-def drawn_statistics(
-    reference: Reference, d: int, n: int, k: int, *, replicates: int, seed: int, device: torch.device
-) -> Statistics:
-    """DANCo's statistics of n reference points of dimension d, averaged over replicates, drawn on the CPU.
-
-    >>> drawn_statistics("ball", 3, 500, 10, replicates=2, seed=0, device=torch.device("cpu")).ratio > 2
-    True
-    """
-    generator = torch.Generator().manual_seed(((seed << 32) + (d << 8) + REFERENCES.index(reference)) % (1 << 63))
-    drawn = [_statistics(SAMPLES[reference](n, d, seed=generator).to(device), k)[1] for _ in range(replicates)]
-    return Statistics(*(sum(column) / replicates for column in zip(*drawn, strict=True)))
-
-
-class _Table(NamedTuple):
-    """Statistics by reference, number of points and dimension, as `benchmarks/calibrate_danco.py` writes them."""
-
-    k: int
-    points: list[int]
-    dimensions: list[int]
-    statistics: dict[str, list[list[list[float]]]]
-
-
-@lru_cache(maxsize=1)
-def _table() -> _Table:
-    return _Table(**json.loads(files("ldreg.lid").joinpath("danco_calibration.json").read_text(encoding="utf-8")))
-
-
-def _looked_up(table: _Table, reference: Reference, d: int, n: int) -> Statistics:
-    """Statistics interpolated in log n."""
-    upper = max(1, bisect_left(table.points, n))
-    low, high = table.points[upper - 1], table.points[upper]
-    share = math.log(n / low) / math.log(high / low)
-    column = table.dimensions.index(d)
-    below, above = (table.statistics[reference][row][column] for row in (upper - 1, upper))
-    return Statistics(*(a + share * (b - a) for a, b in zip(below, above, strict=True)))
-
-
-def calibration_dimensions(largest: int) -> list[int]:
-    """The integers that dimensions are calibrated at, from 1 until `largest` is reached, with growing gaps.
-
-    >>> calibration_dimensions(10)
-    [1, 2, 3, 4, 5, 6, 7, 9, 11]
-    """
-    found = [1]
-    for step in count(1):
-        if found[-1] >= largest:
-            break
-        found += [d for d in (round(_NODE_RATIO**step),) if d > found[-1]]
-    return found
-
-
-def _first_node(ratio: float, largest: int, calibrated: Callable[[int], Statistics]) -> int:
-    """Index of a node whose calibrated ratio dimension is near the measured one."""
-    known = calibration_dimensions(largest)
-    index, guess = 0, ratio
-    for _ in range(3):
-        index = min(bisect_left(known, guess), len(known) - 1)
-        guess = known[index] * ratio / calibrated(known[index]).ratio
-    return index
-
-
-def _best_fit(
-    measured: Statistics, start: int, largest: int, k: int, calibrated: Callable[[int], Statistics]
-) -> tuple[float, float]:
-    """The least divergence from a reference, and the dimension where it is reached, walking downhill from a node."""
-    known = calibration_dimensions(largest)
-
-    def divergence(index: int) -> float:
-        return _divergence(measured, torch.tensor([calibrated(known[index])], dtype=torch.float64), k).item()
-
-    while start + 1 < len(known) and divergence(start + 1) < divergence(start):
-        start += 1
-    while start > 0 and divergence(start - 1) < divergence(start):
-        start -= 1
-    around = known[max(0, start - 1) : start + 2]
-    candidates, statistics = _interpolated(around, [calibrated(d) for d in around])
-    divergences = _divergence(measured, statistics, k)
-    # The last node may lie beyond the largest dimension; going through logarithms costs a last digit.
-    divergences[candidates > largest * (1 + 1e-9)] = math.inf
-    least, at = divergences.min(dim=0)
-    return least.item(), min(candidates[at].item(), float(largest))
-
-
-def _interpolated(dimensions: list[int], statistics: list[Statistics]) -> tuple[Tensor, Tensor]:
-    """Dimensions (M,) between the given ones and their statistics (M, 3), straight in log d."""
-    known = torch.tensor([(d, *row) for d, row in zip(dimensions, statistics, strict=True)], dtype=torch.float64)
-    logarithmic = torch.tensor([True, True, False, True])
-    known = torch.where(logarithmic, known.log(), known)
-    share = torch.linspace(0, 1, _SEGMENT_STEPS + 1, dtype=torch.float64)[:, None, None]
-    between = torch.lerp(known[:-1], known[1:], share).flatten(0, 1) if len(known) > 1 else known
-    between = torch.where(logarithmic, between.exp(), between)
-    return between[:, 0], between[:, 1:]
-
-
-def _divergence(measured: Statistics, statistics: Tensor, k: int) -> Tensor:
-    """Kullback-Leibler divergence (M,) of the measured distributions from those with the statistics (M, 3)."""
-    ratio, angle, concentration = statistics.unbind(dim=1)
-    return _ratio_divergence(ratio / measured.ratio, k) + _von_mises_divergence(measured, angle, concentration)
-
-
-def _ratio_divergence(quotient: Tensor, k: int) -> Tensor:
-    """Divergence (M,) of the ratio density of dimension d from that of dimension d * quotient.
-
-    With u = r^d, Beta(1, k) distributed, it is the mean of (k-1) ln((1-u) / (1-u^q)) - (q-1) ln u - ln q. The first
-    term is bounded, so a midpoint rule does; the closed form is an alternating sum that loses its digits as k grows.
-    """
-    share = (torch.arange(_QUADRATURE_STEPS, dtype=torch.float64) + 0.5) / _QUADRATURE_STEPS
-    log_rest = torch.log1p(-share) / k
-    log_u = torch.log(-torch.expm1(log_rest))
-    bounded = (log_rest - torch.log(-torch.expm1(quotient[:, None] * log_u))).mean(dim=1)
-    harmonic = sum(1 / i for i in range(1, k + 1))
-    return (k - 1) * bounded + (quotient - 1) * harmonic - quotient.log()
-
-
-def _von_mises_divergence(measured: Statistics, angle: Tensor, concentration: Tensor) -> Tensor:
-    """Divergence (M,) of the measured von Mises distribution from those given."""
-    tau = torch.tensor(measured.concentration, dtype=torch.float64)
-    normalizer = _log_bessel(concentration) - _log_bessel(tau)
-    return normalizer + _resultant(tau) * (tau - concentration * torch.cos(measured.angle - angle))
-
-
-def _log_bessel(concentration: Tensor) -> Tensor:
-    """The logarithm of I0, which itself overflows near 700."""
-    scaled: Tensor = torch.special.i0e(concentration)
-    return scaled.log() + concentration
