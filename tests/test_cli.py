@@ -107,8 +107,8 @@ def write_bad(folder: Path) -> None:
         ("x.npy --k 5 --estimator guess", "--estimator: expected one of 'mom', 'mle', 'tle', got guess"),
         ("x.npy --k 5 --device abacus", "device: expected auto, cpu or cuda, got 'abacus'"),
         ("x.npy --k 5 --key b", "'b'"),
-        ("x.npy --k 5 --label-key b", "file of --labels"),
-        ("x.npy --k 5 --compare-key b", "file of --compare"),
+        ("x.npy --k 5 --label-key b", "x.npy"),
+        ("x.npy --k 5 --compare-key b", "--compare-key 'b' was given without --compare"),
         ("x.npy --k 5 --nonsense", "unrecognized arguments: --nonsense"),
         ("x.npy --k 5 --json", "expected one argument"),
         ("x.npy y.npy", "unrecognized arguments: y.npy"),
@@ -283,3 +283,20 @@ def test_module_runs_and_a_closed_pipe_is_no_error(folder: Path) -> None:
     assert process.returncode == 0
     done = subprocess.run([sys.executable, "-m", "ldreg", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ldreg ")
+
+
+def test_labels_may_stand_beside_the_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2)).tolist()
+    table = tmp_path / "x.csv"
+    table.write_text("a,b,species\n" + "".join(f"{a},{b},{'owl' if a > 0 else 'fox'}\n" for a, b in x))
+    assert main(["inspect", str(table), "--k", "9", "--label-key", "species"]) == 0
+    out = capsys.readouterr().out
+    assert "60 points × 2 dimensions" in out
+    assert "owl" in out
+    assert "fox" in out
+
+
+def test_errors_about_numbers_name_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "bad.npy", np.full((50, 2), np.nan))
+    assert main(["inspect", str(tmp_path / "bad.npy"), "--k", "9"]) == 2
+    assert f"error: {tmp_path / 'bad.npy'}: expected finite numbers, got NaN" in capsys.readouterr().err

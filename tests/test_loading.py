@@ -470,7 +470,7 @@ def test_csv_keeps_float64_digits(tmp_path: Path) -> None:
         ("a,b\n1,2\n,3\n", ["line 3", "column 'a'", "''"]),
         ("a,b\n1,2\n3,1_000\n", ["line 3", "column 'b'", "'1_000'"]),
         ("1.5,abc\n3,4\n", ["line 1", "column '2'", "'abc'"]),
-        ("x,label\n1,cat\n", ["line 2", "column 'label'", "'cat'", "--exclude 'label'"]),
+        ("x,kind\n1,cat\n", ["line 2", "column 'kind'", "'cat'", "--exclude 'kind'"]),
         ("1,2,3\n4,5,6\n7,8\n", ["line 3 has 2 cells", "3"]),
         ("1,2\n3,4,5\n", ["line 2 has 3 cells", "2"]),
         ("1,2\n\n3,4\n", ["line 2 is blank"]),
@@ -658,3 +658,18 @@ def test_labels_refused(tmp_path: Path) -> None:
     refuse_labels(parquet(tmp_path / "y.parquet", {"y": ["cat", None]}), "label 2 is None")
     refuse_labels(parquet(tmp_path / "y.parquet", {"y": [[1]]}), "label 1 is [1]")
     refuse_labels(written(tmp_path / "y.json", "[1]"), "'.json'", ".txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("label", "--label-key 'label'"), ("Target", "--label-key"), ("id", "row numbers")]
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_that_are_no_dimensions_are_refused(tmp_path: Path, suffix: str, name: str, word: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".csv":
+        path.write_text(f"a,{name}\n0.5,1\n0.75,2\n")
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"a": [0.5, 0.75], name: [1, 2]}), path)
+    refuse(path, word, f"--exclude '{name}'")
+    assert load_embeddings(path, exclude=[name]).tolist() == [[0.5], [0.75]]

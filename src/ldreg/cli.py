@@ -57,7 +57,7 @@ def inspect_command(
         device: auto, cpu or cuda
         seed: of every random draw
         key: which array or list column of FILE, where it holds several
-        label_key: which array or column of the labels file
+        label_key: which array or column holds the labels, in the file of --labels or else in FILE
         compare_key: which array or list column of the second file
         exclude: columns of a table that are no dimensions, separated by commas
         json: write every number, with LID per point, to this file
@@ -68,11 +68,14 @@ def inspect_command(
     from ldreg.loading import load_embeddings, load_labels
 
     check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
-    for key_of, value, owner in (("labels", label_key, labels), ("compare", compare_key, compare)):
-        if value is not None and owner is None:
-            raise ValueError(f"a key {value!r} was given for the file of --{key_of}, but no such file")
+    if compare_key is not None and compare is None:
+        raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
     _check_outputs(inputs=[file, labels, compare], outputs=[json, html])
     excluded = [] if exclude is None else [name.strip() for name in exclude.split(",")]
+    if label_key is not None and labels is None:  # labels beside the embeddings, in the same file
+        labels = file
+        if Path(file).suffix.lower() in _TABLES and label_key not in excluded:
+            excluded.append(label_key)
     with _progress_bar() as progress:
         progress("reading", 0.0)
         x = load_embeddings(file, key=key, exclude=excluded)
@@ -81,10 +84,11 @@ def inspect_command(
         if compare is not None:
             tabular = Path(compare).suffix.lower() in _TABLES
             other = load_embeddings(compare, key=compare_key, exclude=excluded if tabular else [])
-        report = inspect(
-            x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
-            seed=seed, progress=progress,
-        )  # fmt: skip
+        with _named(x=file, compare=compare):
+            report = inspect(
+                x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
+                seed=seed, progress=progress,
+            )  # fmt: skip
         report = replace(report, title=Path(file).name, command=command)
         if report.comparison is not None and compare is not None:
             report = replace(report, comparison=replace(report.comparison, title=Path(compare).name))
@@ -92,8 +96,20 @@ def inspect_command(
     _show(report)
 
 
+@contextmanager
+def _named(**files: str | None) -> Iterator[None]:
+    """Say the file's name where an error speaks of the argument that was read from it."""
+    try:
+        yield
+    except ValueError as error:
+        argument, colon, rest = str(error).partition(": ")
+        if colon and files.get(argument) is not None:
+            raise ValueError(f"{files[argument]}: {rest}") from error
+        raise
+
+
 def demo_command(*, out: str = "ldreg-demo", seed: int = 0) -> None:
-    """Inspect scikit-learn's digits, redraw the paper's experiments in the plane, and write a report.
+    """Inspect scikit-learn's digits and redraw two of the paper's figures.
 
     Args:
         out: folder to write the report, its numbers and pictures into
@@ -178,6 +194,7 @@ COMMANDS = {
         (
             "ldreg inspect embeddings.npy",
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
+            "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
         ),
         {

@@ -42,7 +42,7 @@ def demo(
     digits = load_digits()
     told("inspecting digits", 0.0)
     report = inspect(torch.as_tensor(digits.data, dtype=torch.float32), digits.target, seed=seed)
-    report = replace(report, title="scikit-learn's digits", command="ldreg demo")
+    report = replace(report, title="ldreg demo: scikit-learn's digits", command="ldreg demo")
     collapsed = collapse_and_cure(seed=seed, progress=lambda done: told("local collapse", 0.1 + 0.2 * done))
     reached = reach_targets(TARGETS, steps=steps, seed=seed, progress=lambda done: told("targets", 0.3 + 0.6 * done))
     told("drawing", 0.9)

@@ -60,6 +60,8 @@ def test_the_same_report_gives_the_same_bytes(make_report: MakeReport, tmp_path:
     [
         ({}, "about 5.50 independent directions, of 16 coordinates; a quarter of the points read below 4.00."),
         ({"zero": 3, "infinite": 3}, "6 points have no defined LID and are left out (10.0 %)."),
+        ({"quartiles": (18.0, 20.0, 22.0), "dimensions": 64}, "Dimensions this high read low"),
+        ({"quartiles": (9.0, 10.0, 12.0), "dimensions": 64}, "about 10.00 independent directions"),
         ({"duplicated": 1}, "1 point has an exact duplicate, where LID reads low."),
         ({"dimensions": 5}, "LID reads 5.50, more than the 5 coordinates"),
     ],

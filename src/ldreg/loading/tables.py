@@ -18,6 +18,8 @@ BATCH_ROWS = 4096  # of a Parquet file at a time, which bounds the memory beside
 
 # Names that pandas gives to a row index it wrote as a column.
 INDEX_COLUMN = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+LABEL_COLUMNS = {"label", "labels", "class", "classes", "target", "targets"}
+ID_COLUMNS = {"id", "ids", "idx", "index", "row"}
 
 
 def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> NDArray[Any]:
@@ -27,7 +29,7 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> NDArr
     names, rows = csv_table(path)
     kept = _kept(names, exclude)
     kept_names = [names[i] for i in kept]
-    _check_no_index(kept_names)
+    _check_dimensions(kept_names)
     values = array("d")
     for line, cells in rows:
         values.extend(_numbers(cells if len(kept) == len(names) else [cells[i] for i in kept], line, kept_names))
@@ -74,12 +76,20 @@ def _kept(names: Sequence[str], exclude: Sequence[str]) -> list[int]:
     return kept
 
 
-def _check_no_index(names: Sequence[str]) -> None:
+def _check_dimensions(names: Sequence[str]) -> None:
+    """ValueError where a column's name says that it holds no dimension."""
     for name in names:
         if INDEX_COLUMN.fullmatch(name):
             raise ValueError(
                 f"column {name!r} looks like the row index that pandas writes; leave it out with --exclude {name!r}"
             )
+        if name.strip().lower() in LABEL_COLUMNS:
+            raise ValueError(
+                f"column {name!r} looks like labels; read it as such with --label-key {name!r}, "
+                f"or leave it out with --exclude {name!r}"
+            )
+        if name.strip().lower() in ID_COLUMNS:
+            raise ValueError(f"column {name!r} looks like row numbers; leave it out with --exclude {name!r}")
 
 
 def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -172,7 +182,7 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> N
         raise ValueError(f"column {key!r} is of {schema.field(key).type}, expected lists of numbers")
     if lists:
         return _fill(file, lists, _dtype(lists[0], schema.field(lists[0]).type.value_type), _list_block)
-    _check_no_index(names)
+    _check_dimensions(names)
     dtypes = [_dtype(name, schema.field(name).type) for name in names]
     return _fill(file, names, np.result_type(*dtypes), _column_block)
 

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ldreg.reporting.files import write_atomically
-from ldreg.reporting.text import count, number, percent
+from ldreg.reporting.text import count, number, percent, printable
+
+_BIASED = 15.0  # from here on a finite set reads LID low by a tenth and more
 
 
 @dataclass(frozen=True)
@@ -174,15 +176,20 @@ def _mean_sentence(report: DimensionReport) -> str:
             f"LID reads {number(report.mean.value)}, more than the {count(report.dimensions)} coordinates that there "
             "are: k or the number of points is too small to tell."
         )
-    spread = f"a quarter of the points read below {number(report.quartiles[0])}"
+    low, median, _ = report.quartiles
     return (
-        f"Around a typical point these embeddings vary in about {number(report.mean.value)} independent directions, "
-        f"of {count(report.dimensions)} coordinates; {spread}."
+        f"Around a typical point these embeddings vary in about {number(median)} independent directions, "
+        f"of {count(report.dimensions)} coordinates; a quarter of the points read below {number(low)}."
     )
 
 
 def _caveats(report: DimensionReport) -> list[str]:
     sentences = []
+    lowest = min((row for row in report.classes if row.regular), key=lambda row: row.mean.value, default=None)
+    if lowest is not None and lowest.mean.value < 0.6 * report.quartiles[1]:
+        sentences.append(f"Class {printable(lowest.label)} is collapsed beside the rest: {number(lowest.mean.value)}.")
+    if report.quartiles[1] > _BIASED:
+        sentences.append("Dimensions this high read low; compare only sets of as many points at the same k.")
     if 0 < report.degenerate < report.measured:
         share = percent(report.degenerate_share)
         sentences.append(f"{_points(report.degenerate)} no defined LID and are left out ({share}).")

@@ -38,8 +38,8 @@ def global_rows(report: DimensionReport) -> list[Row]:
     """Dimensions of the set as a whole."""
     return [
         Row("Effective rank", number(report.effective_rank), "entropy of the covariance spectrum"),
-        Row("RankMe", number(report.rankme), "entropy of the singular values"),
-        _reading("TwoNN", report.twonn, "two nearest neighbors"),
+        Row("RankMe", number(report.rankme), "entropy of the singular values, uncentered"),
+        _reading("TwoNN", report.twonn, "two nearest neighbors; reads low above 20"),
         _reading("DANCo", report.danco, "angles and norms of neighbors"),
     ]
 
