@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ldreg.inspection
-from ldreg.inspection import inspect, mean_lid, principal_plane
+from ldreg.inspection import check_settings, inspect, mean_lid, principal_plane
 from ldreg.lid import Neighbors
 from ldreg.lid.estimators import LIDEstimate, estimate_lid
 from ldreg.reporting.record import DimensionReport
@@ -357,3 +357,9 @@ def test_words_do_not_claim_more_directions_than_there_are_coordinates() -> None
     report: DimensionReport = inspect(gaussian(20, 1), k=2)
     assert report.mean.value > 1
     assert "too small to tell" in report.in_words()
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "nonsense"])
+def test_devices_that_do_not_serve_are_refused(device: str) -> None:
+    with pytest.raises(ValueError, match="device: expected auto, cpu or cuda, got"):
+        check_settings(5, device=device)

@@ -673,3 +673,21 @@ def test_columns_that_are_no_dimensions_are_refused(tmp_path: Path, suffix: str,
         pq.write_table(pa.table({"a": [0.5, 0.75], name: [1, 2]}), path)
     refuse(path, word, f"--exclude '{name}'")
     assert load_embeddings(path, exclude=[name]).tolist() == [[0.5], [0.75]]
+
+
+@pytest.mark.parametrize(
+    ("header", "word"),
+    [
+        (
+            "{'descr': '|S0', 'fortran_order': False, 'shape': (1000000000000000000000000000000, 2), }",
+            "impossible shape",
+        ),
+        ("{'descr': '|S0', 'fortran_order': False, 'shape': (3, 2), }", "holds nothing"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4), }", "impossible shape"),
+    ],
+)
+def test_absurd_npy_headers_are_refused(tmp_path: Path, header: str, word: str) -> None:
+    path = tmp_path / "x.npy"
+    text = header.encode() + b" " * (118 - len(header) - 1) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + b"\0" * 16 * ("<f4" in header))
+    refuse(path, word)

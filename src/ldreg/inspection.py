@@ -358,6 +358,8 @@ def check_settings(
         kind = torch.device(device).type
     except RuntimeError as error:
         raise ValueError(f"device: expected auto, cpu or cuda, got {str(device)!r}") from error
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu or cuda, got {str(device)!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: torch finds no CUDA device for {str(device)!r}; expected cpu or auto")
 

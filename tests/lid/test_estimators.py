@@ -135,7 +135,7 @@ def test_standard_error_is_the_spread_over_samples(estimator: Estimator, convent
     y *= torch.rand(500, 120, 1, generator=generator, dtype=torch.float64) ** (1 / dim) / y.norm(dim=2, keepdim=True)
     distances, order = y.norm(dim=2).topk(25, largest=False)
     found = Neighbors(distances, order + 120 * torch.arange(500).unsqueeze(1))
-    values, errors = estimate_from(found, y.flatten(0, 1), estimator, convention)
+    values, errors = estimate_from(found, torch.zeros(500, dim), y.flatten(0, 1), estimator, convention)
     assert errors.mean().item() == pytest.approx(values.std().item(), rel=0.2)
 
 
@@ -201,3 +201,24 @@ def test_paper_scale(shift: float) -> None:
 def test_neighbors_come_with_the_estimate() -> None:
     x = random(60, 4)
     assert torch.equal(estimate_lid(x, 7).neighbors.distances, neighbor_distances(x, 7))
+
+
+def test_likelihood_keeps_near_duplicates() -> None:
+    x = torch.tensor([[0.0, 0], [1e-9, 0], [1, 0], [0, 1.1], [1.2, 1.2], [-1.5, 0]])
+    exact = lid(x.double(), 5, estimator="mle")
+    torch.testing.assert_close(lid(x, 5, estimator="mle").double(), exact, rtol=1e-5, atol=0)
+    assert (exact > 0).all()
+
+
+def test_tight_estimate_beside_near_duplicates_is_that_of_float64() -> None:
+    z = random(200, 4, dtype=torch.float32)
+    x = torch.cat((z, z + random(200, 4, seed=1, dtype=torch.float32) * 1e-5))
+    exact = lid(x.double(), 20, estimator="tle")
+    torch.testing.assert_close(lid(x, 20, estimator="tle").double(), exact, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_scale_of_float64(estimator: Estimator) -> None:
+    x = random(40, 5)
+    for scale in (2.0**-900, 2.0**900):
+        torch.testing.assert_close(lid(x * scale, 5, estimator=estimator), lid(x, 5, estimator=estimator))

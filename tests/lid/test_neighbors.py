@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ldreg.lid.candidates import Candidates, _Reservoir
 from ldreg.lid.neighbors import neighbor_distances, neighbors
-from ldreg.lid.search import _PAIR_BYTES, _SEARCH_BYTES
+from ldreg.lid.search import _PAIR_BYTES, _SEARCH_BYTES, search
 
 
 def brute_force(x: Tensor, k: int, reference: Tensor | None = None, self_index: Tensor | None = None) -> Tensor:
@@ -299,3 +300,57 @@ def test_cuda_with_tf32_on(name: str) -> None:
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
     torch.testing.assert_close(found.cpu().double(), brute_force(x, 20), rtol=1e-6, atol=0)
+
+
+def test_products_in_low_precision_are_shut_out_on_the_cpu_too() -> None:
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        x = random(1200, 300) + 5
+        torch.testing.assert_close(neighbor_distances(x, 9).double(), brute_force(x, 9), rtol=5e-7, atol=0)
+        assert setting.fp32_precision == "bf16"
+    finally:
+        setting.fp32_precision = before
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38, 1e36])
+def test_the_ends_of_the_float32_range(scale: float) -> None:
+    x = (random(200, 6, dtype=torch.float64) * scale).float()
+    torch.testing.assert_close(neighbor_distances(x, 5).double(), brute_force(x, 5), rtol=1e-6, atol=1e-45)
+
+
+def test_distances_that_no_float32_can_hold_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"x: expected values whose distances float32 can hold, got values up to"):
+        neighbor_distances(random(200, 6).clamp(-3, 3) * 1e38, 5)
+    wide = random(200, 6, dtype=torch.float64) * 1e38
+    torch.testing.assert_close(neighbor_distances(wide, 5), brute_force(wide, 5), rtol=1e-13, atol=0)
+
+
+def test_large_whole_numbers_keep_their_digits() -> None:
+    assert neighbor_distances(torch.tensor([[16777216], [16777217], [16777219]]), 1).tolist() == [[1], [1], [2]]
+
+
+def test_numpy_integers_count_as_k() -> None:
+    assert neighbor_distances(torch.eye(4), np.int64(2)).shape == (4, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("index", [3, -2])
+def test_self_index_out_of_range_is_named(index: int) -> None:
+    x = torch.eye(3)
+    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 2, or -1"):
+        neighbors(x, 1, x, self_index=torch.full((3,), index))
+
+
+def test_duplicates_and_outliers_do_not_need_the_slow_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many duplicates of few rows, and one row far off: both must be settled by products."""
+
+    def slow(*_: object, **__: object) -> None:
+        raise AssertionError("searched by differences")
+
+    monkeypatch.setitem(search.__globals__, "select_by_differences", slow)
+    repeated = random(10, 32)[torch.arange(600) % 10]
+    assert not neighbor_distances(repeated, 20).any()
+    outlier = random(600, 32)
+    outlier[5] = 1e9
+    torch.testing.assert_close(neighbor_distances(outlier, 20).double(), brute_force(outlier, 20), rtol=5e-7, atol=0)

@@ -258,3 +258,33 @@ def test_cuda_equals_cpu(name: str) -> None:
     cuda_value, cuda_gradient = value_and_gradient(x.cuda(), OPTIONS[name])
     assert cuda_value.item() == pytest.approx(value.item(), rel=1e-5)
     torch.testing.assert_close(cuda_gradient.cpu(), gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_queue_of_another_size_is_refused_on_loading() -> None:
+    reg = LDReg(k=4, queue_size=16)
+    reg(random(30, 3))
+    with pytest.raises(ValueError, match="queue_size: expected 16, as in the state dict, got 8"):
+        LDReg(k=4, queue_size=8).load_state_dict(reg.state_dict())
+
+
+def test_queue_stands_still_in_inference_mode() -> None:
+    reg = LDReg(k=4, queue_size=16)
+    with torch.inference_mode():
+        reg(random(30, 3))
+    assert reg(random(30, 3)).isfinite()
+    assert reg(random(30, 3, seed=1)).isfinite()
+
+
+def test_self_index_without_a_reference_is_refused_with_a_queue_too() -> None:
+    reg = LDReg(k=4, queue_size=16)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="self_index: expected None without a reference"):
+            reg(random(30, 3), self_index=torch.arange(30))
+        reg(random(30, 3))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradient_is_finite_at_the_end_of_the_range(name: str) -> None:
+    value, gradient = value_and_gradient(random(64, 8) * 1e-36, OPTIONS[name])
+    assert torch.isfinite(value)
+    assert torch.isfinite(gradient).all()

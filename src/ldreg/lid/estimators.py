@@ -79,16 +79,22 @@ def estimate_lid(
     x = as_matrix(x, "x")
     found = neighbors(x, k, reference, self_index=self_index, reference_grad=reference_grad, progress=progress)
     rows = x if reference is None else as_matrix(reference, "reference")
-    values, errors = estimate_from(found, rows, estimator, convention, reference_grad=reference_grad)
+    values, errors = estimate_from(found, x, rows, estimator, convention, reference_grad=reference_grad)
     return LIDEstimate(values, errors, found)
 
 
 def estimate_from(
-    found: Neighbors, rows: Tensor, estimator: Estimator, convention: Convention, *, reference_grad: bool = False
+    found: Neighbors,
+    x: Tensor,
+    rows: Tensor,
+    estimator: Estimator,
+    convention: Convention,
+    *,
+    reference_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """LID (N,) and standard errors (N,) from neighbors found among `rows`."""
+    """LID (N,) and standard errors (N,) from the neighbors of x found among `rows`."""
     if estimator == "tle":
-        return tle(found.distances, rows if reference_grad else rows.detach(), found.indices)
+        return tle(found.distances, x.detach(), rows if reference_grad else rows.detach(), found.indices)
     return {"mom": mom, "mle": mle}[estimator](found.distances, convention=convention)
 
 
@@ -135,9 +141,10 @@ def mle(distances: Tensor, *, convention: Convention = "paper") -> tuple[Tensor,
     """
     k = distances.shape[1]
     n = k if convention == "paper" else k - 1
-    _, gap = _relative(distances)
-    # ln(d/w) = ln(1 - gap) keeps its digits where d is near w.
-    logs = torch.log1p(-gap[:, :-1]).sum(1)
+    ratio, gap = (part[:, :-1] for part in _relative(distances))
+    # ln(1 - gap) keeps its digits where d is near w, and ln(d/w) where it is not.
+    near = gap < 0.5
+    logs = torch.where(near, torch.log1p(-torch.where(near, gap, 0)), torch.where(near, 1, ratio).log()).sum(1)
     value = _where_regular(distances, -n / logs)
     return value, _finite_or_nan(value.detach() / (k - 1) ** 0.5, value)
 

@@ -57,7 +57,7 @@ def neighbors(
         self_index = None if self_index is None else _as_self_index(self_index, x, reference)
     elif self_index is not None:
         raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
-    _check_k(k, x, reference, self_index)
+    k = _as_k(k, x, reference, self_index)
     if progress is not None:
         with torch.no_grad():
             return search(x, reference, self_index, k, progress)
@@ -86,7 +86,10 @@ def as_matrix(value: Any, name: str) -> Tensor:
         raise ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(tensor.shape)}")
     if tensor.is_complex():
         raise ValueError(f"{name}: expected real numbers, got {tensor.dtype}")
-    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+    if tensor.is_floating_point():
+        return tensor
+    # float32 holds whole numbers up to 2^24 alone.
+    return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
 
 
 def _find(
@@ -184,13 +187,17 @@ def _as_self_index(self_index: Tensor, x: Tensor, reference: Tensor) -> Tensor:
             f"self_index: expected {len(x)} integers, one for each row of x, "
             f"got shape {tuple(index.shape)} of {index.dtype}"
         )
+    if bool(((index < -1) | (index >= len(reference))).any()):
+        raise ValueError(f"self_index: expected rows of the reference, 0 to {len(reference) - 1}, or -1, got others")
     return index.long()
 
 
-def _check_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> None:
+def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:
     count = candidate_count(x, reference, self_index)
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= count:
+    whole = not isinstance(k, bool) and hasattr(k, "__index__")
+    if not whole or not 1 <= k <= count:
         where = "x" if reference is None else "the reference"
         raise ValueError(
             f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
         )
+    return int(k)

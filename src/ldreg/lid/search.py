@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,7 +70,8 @@ def search(
             doubtful = (~proven).nonzero().squeeze(1)
             if len(doubtful) == 0:
                 break
-            again, proven[doubtful] = _measure(query.only(doubtful), by_precision(query.only(doubtful)))
+            part = _recentered(query.only(doubtful))
+            again, proven[doubtful] = _measure(part, by_precision(part))
             found.distances[doubtful], found.indices[doubtful] = again
     return found
 
@@ -129,10 +130,17 @@ def _measure(query: _Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
     distances, order = distances.topk(query.k, dim=1, largest=False, sorted=True)
     half_square = (distances[:, -1].double() * query.frame.scale).square() / 2
     proven = half_square * (1 - 4 * torch.finfo(query.dtype).eps) <= candidates.bound
+    proven |= half_square == 0  # nothing is nearer than a duplicate
     if query.count == candidate_count(query.x, query.reference, query.self_index):
         # Nothing was left out, but for queries that are not in the reference and so have one candidate more.
         proven |= True if query.self_index is None else query.self_index >= 0
     return Neighbors(distances, candidates.indices.gather(1, order)), proven
+
+
+def _recentered(query: _Query) -> _Query:
+    """The same search around the median of its queries, which far outliers do not move."""
+    some = query.x[:: max(1, len(query.x) // 1024)].double()
+    return replace(query, frame=query.frame._replace(center=some.median(0).values))
 
 
 def _frame(x: Tensor, reference: Tensor | None) -> Frame:
@@ -149,13 +157,18 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
     if not math.isfinite(largest):
         for name, rows in sets.items():
             _refuse_nonfinite(rows, name)
-    # A power of two scales without rounding; it must not push the offset itself out of range.
-    exponent = min(-math.frexp(spread)[1], 60 - math.frexp(largest)[1]) if spread > 0 else 0
+    limits = torch.finfo(working_dtype(x, reference))
+    if 2 * spread > limits.max / x.shape[1] ** 0.5:
+        raise ValueError(f"x: expected values whose distances {limits.dtype} can hold, got values up to {largest:.3g}")
+    # A power of two scales without rounding; neither it nor the offset may leave the range of the dtype.
+    room = 120 if limits.dtype == "float32" else 1000
+    exponent = min(-math.frexp(spread)[1], room // 2 - math.frexp(largest)[1], room) if spread > 0 else 0
     return Frame(center, 2.0**exponent)
 
 
 def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, minimum and maximum (D,) of each column in float64, block by block; NaN where a value is."""
+    dtype = working_dtype(x, None)
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     low = torch.full_like(total, torch.inf)
     high = torch.full_like(total, -torch.inf)
@@ -163,7 +176,9 @@ def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         block = x[rows]
         low = torch.minimum(low, block.amin(0))
         high = torch.maximum(high, block.amax(0))
-        total += block.mean(0, dtype=working_dtype(x, None)).double() * (len(block) / len(x))
+        # As a product with equal weights, since a sum may overflow where a mean does not.
+        weights = torch.full((len(block),), 1 / len(x), dtype=dtype, device=x.device)
+        total += (weights @ block.to(dtype)).double()
     return total, low, high
 
 
@@ -175,12 +190,13 @@ def _refuse_nonfinite(x: Tensor, name: str) -> None:
 
 @contextmanager
 def _full_precision_products(device: torch.device) -> Iterator[None]:
-    """Keep TF32 out of matrix products, and leave the caller's setting as it was."""
-    if device.type != "cuda":
+    """Keep TF32 and bfloat16 out of float32 matrix products, and leave the caller's setting as it was."""
+    backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    setting = backend.matmul
+    before = setting.fp32_precision
+    if before in ("ieee", "none"):
         yield
         return
-    setting = torch.backends.cuda.matmul
-    before = setting.fp32_precision
     setting.fp32_precision = "ieee"
     try:
         yield

@@ -110,8 +110,10 @@ def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any
         }[version]
         shape, fortran, dtype = read_header(stream)
     expected, found = math.prod(shape) * dtype.itemsize, size - stream.tell()
-    if min(shape, default=0) < 0:
+    if min(shape, default=0) < 0 or max(shape, default=0) >= 2**63 or bool in map(type, shape):
         raise ValueError(f"header says the impossible shape {shape}")
+    if dtype.itemsize == 0:
+        raise ValueError(f"header says dtype {dtype}, which holds nothing")
     if not dtype.hasobject and expected != found:
         raise ValueError(f"header says shape {shape} of {dtype}, {expected} bytes, but {found} bytes follow it")
     return shape, fortran, dtype

@@ -80,7 +80,7 @@ class LDReg(nn.Module):
         _check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         _check(0 <= beta < float("inf"), "beta", "a finite number from 0 on", beta)
-        _check(queue_size >= 0, "queue_size", "a number of rows from 0 on", queue_size)
+        _check(isinstance(queue_size, int) and queue_size >= 0, "queue_size", "a number of rows from 0 on", queue_size)
         self.k, self.beta, self.norm, self.target, self.direction = k, beta, norm, target, direction
         self.estimator, self.convention = estimator, convention
         self.reference_grad, self.gather, self.queue_size = reference_grad, gather, queue_size
@@ -98,9 +98,11 @@ class LDReg(nn.Module):
                 momentum representations together: `reg(z, torch.cat([z, momentum]), self_index=torch.arange(len(z)))`.
             self_index: (N,) the row of the reference that is representation i itself; -1: none is.
         """
+        if reference is None and self_index is not None:
+            raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
         found, rows = self._neighbors(representations, reference, self_index)
-        log_lid, regular = self._log_lid(found, rows)
-        if self.queue_size and self.training:
+        log_lid, regular = self._log_lid(found, representations, rows)
+        if self.queue_size and self.training and not torch.is_inference_mode_enabled():
             self._enqueue(representations)
         return self._penalty(log_lid, regular)
 
@@ -140,19 +142,19 @@ class LDReg(nn.Module):
         found = neighbors(representations, self.k, rows, self_index=self_index, reference_grad=self.reference_grad)
         return found, rows
 
-    def _log_lid(self, found: Neighbors, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_lid(self, found: Neighbors, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
         distances = found.distances
         with torch.no_grad():
             values, _ = estimate_from(
-                Neighbors(distances.detach(), found.indices), rows, self.estimator, self.convention
+                Neighbors(distances.detach(), found.indices), x, rows, self.estimator, self.convention
             )
             regular = torch.isfinite(values) & (values > 0)
         # Degenerate rows get distances of a harmless shape, so that no inf or NaN enters the backward pass.
         shape = torch.linspace(0.5, 1, self.k, dtype=distances.dtype, device=distances.device)
         safe = torch.where(regular.unsqueeze(1), distances, shape)
         values, _ = estimate_from(
-            Neighbors(safe, found.indices), rows, self.estimator, self.convention, reference_grad=self.reference_grad
+            Neighbors(safe, found.indices), x, rows, self.estimator, self.convention, reference_grad=self.reference_grad
         )
         return torch.where(regular, values.log(), 0), regular
 
@@ -199,8 +201,10 @@ class LDReg(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         # The queue takes its width from the first batch, so a fresh module's is still empty.
-        if self.queue_size and f"{prefix}queue" in state_dict:
-            self.queue = torch.empty_like(state_dict[f"{prefix}queue"], device=self.queue.device)
+        queue = state_dict.get(f"{prefix}queue")
+        if queue is not None and queue.numel():
+            _check(len(queue) == self.queue_size, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
+            self.queue = torch.empty_like(queue, device=self.queue.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
