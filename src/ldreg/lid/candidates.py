@@ -1,8 +1,8 @@
 """Which reference rows may be among the nearest: selection by matrix products, with a proof of completeness.
 
 Half the squared distance, |x|²/2 + |y|²/2 - x·y, comes from one matrix product of rows that carry their own norms as
-two further columns. Rounding moves a product of D terms by at most γ(|x|² + |y|²)/2 with γ = (D + 16)·u, so shrinking
-the norms by 2γ turns every entry into a lower bound of the true value. The rows kept are those of the smallest bounds;
+two further columns. Rounding moves that by at most γ(|x|² + |y|²) with γ of about (D + 16)·u, so shrinking the norms
+by 2γ turns every entry into a lower bound of the true value. The rows kept are those of the smallest bounds;
 a query whose exact k-th distance lies under the largest bound kept has provably lost no neighbor.
 """
 
@@ -37,7 +37,7 @@ class _Rows:
     def __init__(self, x: Tensor, frame: Frame, *, dtype: torch.dtype, cache_bytes: int) -> None:
         self._x, self._scale, self._dtype = x, frame.scale, dtype
         self._shift = -frame.scale * frame.center.to(dtype)
-        self._shrink = 0.5 * (1 - 2 * (x.shape[1] + 16) * torch.finfo(dtype).eps / 2)
+        self._shrink = 0.5 * (1 - 2 * _rounding(x.shape[1], dtype))
         self._norms: dict[tuple[int, int], Tensor] = {}
         small = len(x) * (x.shape[1] + 2) * dtype.itemsize <= cache_bytes
         self._cache = self._lift(slice(0, len(x)), sign=1) if small else None
@@ -59,10 +59,22 @@ class _Rows:
         norm, one = (dim, dim + 1) if sign < 0 else (dim + 1, dim)
         key = (rows.start, rows.stop)
         if key not in self._norms:
-            self._norms[key] = torch.linalg.vector_norm(moved, dim=1).square_().mul_(self._shrink)
+            norms = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64)
+            self._norms[key] = norms.square_().mul_(self._shrink).to(self._dtype)
         lifted[:, norm] = self._norms[key]
         lifted[:, one] = 1
         return lifted
+
+
+def _rounding(dim: int, dtype: torch.dtype) -> float:
+    """By how much of (|x|² + |y|²) rounding can move half a squared distance.
+
+    A product of `dim` + 2 terms, plus what moving the rows into the frame and rounding their norms adds. Norms are
+    summed in float64, so only there do they add a sum's rounding of their own.
+    """
+    terms = dim + 16 if dtype == torch.float32 else 2 * dim + 16
+    share = terms * torch.finfo(dtype).eps / 2
+    return share / (1 - share)
 
 
 class _Reservoir:
