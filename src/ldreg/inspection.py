@@ -49,7 +49,7 @@ def inspect(
         labels: N class labels (numbers or text), for LID per class.
         k: neighbors of each point, below N.
         estimator: of LID: method of moments, maximum likelihood (Hill), or tight locality.
-        convention: of "mom": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
+        convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
         compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU that it fits on, or else the CPU.

@@ -52,7 +52,7 @@ def settings(report: DimensionReport) -> list[tuple[str, str]]:
         ("Dimensions", count(report.dimensions)),
         ("Measured", f"{count(report.measured)} points, neighbors from all"),
         ("Neighbors k", str(report.k)),
-        ("Estimator", ESTIMATORS[report.estimator] + (convention if report.estimator == "mom" else "")),
+        ("Estimator", ESTIMATORS[report.estimator] + (convention if report.estimator != "tle" else "")),
         ("Seed", str(report.seed)),
         ("Device", report.device),
     ]
