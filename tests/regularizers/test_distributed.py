@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
-from ldreg.regularizers.distributed import gather, total
+from ldreg.distributed import gather, total
 
 WORLD = 2
 OPTIONS: list[dict[str, Any]] = [

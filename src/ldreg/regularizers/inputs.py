@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ldreg.regularizers.distributed import gather
+from ldreg.distributed import gather
 
 
 def batch(representations: Tensor, *, gathered: bool) -> Tensor:

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ldreg import distributed
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.lid.neighbors import neighbors
 from ldreg.lid.search import Neighbors
-from ldreg.regularizers import distributed
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
