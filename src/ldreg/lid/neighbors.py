@@ -50,14 +50,9 @@ def neighbors(
             [0, 2],
             [1, 0]])
     """
-    x = as_matrix(x, "x")
-    if reference is not None:
-        reference = as_matrix(reference, "reference")
-        _check_pair(x, reference)
-        self_index = None if self_index is None else _as_self_index(self_index, x, reference)
-    elif self_index is not None:
-        raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
-    k = _as_k(k, x, reference, self_index)
+    x, reference, self_index, k = as_query(x, k, reference, self_index)
+    if self_index is not None and reference is not None:
+        _check_rows(self_index, reference)
     if progress is not None:
         with torch.no_grad():
             return search(x, reference, self_index, k, progress)
@@ -90,6 +85,20 @@ def as_matrix(value: Any, name: str) -> Tensor:
         return tensor
     # float32 holds whole numbers up to 2^24 alone.
     return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+
+
+def as_query(
+    x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
+    """The arguments of `neighbors` as tensors that fit together; ValueError otherwise. Looks at no value of theirs."""
+    x = as_matrix(x, "x")
+    if reference is not None:
+        reference = as_matrix(reference, "reference")
+        _check_pair(x, reference)
+        self_index = None if self_index is None else _as_self_index(self_index, x)
+    elif self_index is not None:
+        raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
+    return x, reference, self_index, _as_k(k, x, reference, self_index)
 
 
 def _find(
@@ -180,16 +189,19 @@ def _check_pair(x: Tensor, reference: Tensor) -> None:
         raise ValueError(f"reference: expected it on {x.device} as x is, got {reference.device}")
 
 
-def _as_self_index(self_index: Tensor, x: Tensor, reference: Tensor) -> Tensor:
+def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
     index = torch.as_tensor(self_index, device=x.device)
     if index.shape != (len(x),) or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(
             f"self_index: expected {len(x)} integers, one for each row of x, "
             f"got shape {tuple(index.shape)} of {index.dtype}"
         )
-    if bool(((index < -1) | (index >= len(reference))).any()):
-        raise ValueError(f"self_index: expected rows of the reference, 0 to {len(reference) - 1}, or -1, got others")
     return index.long()
+
+
+def _check_rows(self_index: Tensor, reference: Tensor) -> None:
+    if bool(((self_index < -1) | (self_index >= len(reference))).any()):
+        raise ValueError(f"self_index: expected rows of the reference, 0 to {len(reference) - 1}, or -1, got others")
 
 
 def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:

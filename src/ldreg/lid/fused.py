@@ -1,0 +1,222 @@
+"""The regularizer's whole step on a CUDA device, where it is small enough for all squared distances to be held.
+
+Few kernels and no wait for the device: rows to a mean of ln LID, and back to their gradient (`kernels`). Beyond the
+sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
+"""
+
+import functools
+import importlib.util
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ldreg.lid.search import Neighbors, gradients
+
+Terms = Literal["plain", "absolute", "square"]
+Outer = Literal["sum", "mean", "root", "absolute"]
+
+# Which way is taken: "auto" by device and size; tests and benchmarks set "fused" or "plain" to have one of the two.
+PATH: Literal["auto", "fused", "plain"] = "auto"
+
+# Squared distances held, terms summed into them, rows of the reference that one query selects from at once, and values
+# of one set, whose places int32 must hold. Differences take more arithmetic than matrix products, so from some size on
+# those win.
+_MOST_PAIRS = 1 << 26
+_MOST_TERMS = 1 << 37
+_MOST_CANDIDATES = 1 << 14
+_MOST_VALUES = 1 << 30
+_MOST_DIMENSIONS = 1 << 16
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Reduction(NamedTuple):
+    """How ln LID of the regular points becomes a scalar: scale · outer(mean of terms(ln LID - offset)).
+
+    `terms` is "plain" (t), "absolute" (|t|) or "square" (t²); `outer` is "mean", "root" (of the mean), "absolute" (of
+    the mean), or "sum", which takes the sum in place of the mean.
+    """
+
+    terms: Terms
+    outer: Outer
+    offset: float = 0.0
+    scale: float = 1.0
+
+
+class Pass(NamedTuple):
+    """What the forward pass leaves: the scalar, and what the backward pass needs.
+
+    value (); totals (3,), the slope of the value in the sum of terms, the number of regular rows, and the power of two
+    that rows were scaled by; rows (4, N), ln LID, Σ d/w and Σ (w - d)/w (all 0 where LID is degenerate), and w;
+    distances (N, k), scaled like w, the largest last; indices (N, k).
+    """
+
+    value: Tensor
+    totals: Tensor
+    rows: Tensor
+    distances: Tensor
+    indices: Tensor
+
+
+def supports(x: Tensor, reference: Tensor | None) -> bool:
+    """Whether `reduced_log_lid` takes x (N, D) and reference (M, D) and is the way to choose for them.
+
+    >>> supports(torch.zeros(8, 2), None)
+    False
+    """
+    if PATH == "plain" or x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
+        return False
+    (n, dim), m = x.shape, len(x if reference is None else reference)
+    if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * dim > _MOST_VALUES or n * m > _MOST_PAIRS:
+        return False
+    if PATH == "fused":
+        return True
+    return x.is_cuda and n * m * dim <= _MOST_TERMS and (torch.compiler.is_compiling() or _can_launch(x.device))
+
+
+@functools.cache
+def _can_launch(device: torch.device) -> bool:
+    """Whether Triton is there and knows the device; says so once where not."""
+    if torch.version.hip is not None:
+        missing = "an NVIDIA device"
+    elif importlib.util.find_spec("triton") is None:
+        missing = "the package triton"
+    elif torch.cuda.get_device_capability(device) < (7, 5):
+        missing = "compute capability 7.5"
+    else:
+        return True
+    warnings.warn(f"the fast kernels of LDReg need {missing}; the plain way gives the same numbers", stacklevel=2)
+    return False
+
+
+def reduced_log_lid(
+    x: Tensor,
+    k: int,
+    reference: Tensor | None = None,
+    *,
+    self_index: Tensor | None = None,
+    paper: bool = True,
+    reduction: Reduction,
+    reference_grad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and how many those are, a scalar.
+
+    LID is that of the method of moments, in the convention "paper" or else "pseudocode". Arguments are those of
+    `neighbors`, already checked but for their values: NaN or inf gives NaN, and an entry of `self_index` that is no
+    row of the reference leaves nothing out. Distances under about 1e-32 of the largest value count as 0.
+    """
+    # As in `neighbors`: the operator is opaque to torch.compile, and slower to call.
+    apply: Any = _reduce_op if torch.compiler.is_compiling() else _Reduce.apply
+    value, totals, *_ = apply(x, reference, self_index, k, paper, reference_grad, *reduction)
+    return value, totals[1]
+
+
+_Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _forward(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    k: int,
+    paper: bool,
+    reference_grad: bool,
+    terms: str,
+    outer: str,
+    offset: float,
+    scale: float,
+) -> _Tensors:
+    from ldreg.lid import kernels
+
+    value, totals, rows, distances, indices = kernels.forward(
+        x, reference, self_index, k, paper=paper, terms=terms, outer=outer, offset=offset, scale=scale
+    )
+    return value, totals, rows, distances, indices
+
+
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    reference: Tensor | None,
+    saved: list[Tensor],
+    paper: bool,
+    reference_grad: bool,
+    terms: str,
+    offset: float,
+) -> tuple[Tensor, Tensor | None]:
+    from ldreg.lid import kernels
+
+    left = Pass(*saved)
+    if not reference_grad:
+        return kernels.query_gradient(grad, x, reference, left, paper=paper, terms=terms, offset=offset), None
+    # Neighbors share rows, and torch can be told to sum into those in a fixed order.
+    slopes, distances = kernels.distance_slopes(grad, left, paper=paper, terms=terms, offset=offset)
+    return gradients(slopes, x, reference, Neighbors(distances, left.indices.long()), reference_grad=True)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
+    x, reference, _, _, paper, reference_grad, terms, _, offset, _ = inputs
+    ctx.options = (paper, reference_grad, terms, offset)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # or zeros for what has no gradient would be filled in at every step
+    ctx.save_for_backward(x, reference, *output)
+
+
+class _Reduce(torch.autograd.Function):
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_setup_context)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 10
+        x, reference, *saved = ctx.saved_tensors
+        return *_backward(grad, x, reference, saved, *ctx.options), *(None,) * 8
+
+
+_reduce_op = torch.library.custom_op("ldreg::reduced_log_lid", _forward, mutates_args=())
+
+
+@_reduce_op.register_fake
+def _(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, *_: Any) -> _Tensors:
+    n = len(x)
+    shapes = ((), (3,), (4, n), (n, k))
+    value, totals, rows, distances = (x.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return value, totals, rows, distances, x.new_empty((n, k), dtype=torch.int32)
+
+
+@torch.library.custom_op("ldreg::reduced_log_lid_backward", mutates_args=())
+def _backward_op(
+    grad: Tensor,
+    x: Tensor,
+    reference: Tensor | None,
+    saved: list[Tensor],
+    paper: bool,
+    reference_grad: bool,
+    terms: str,
+    offset: float,
+) -> tuple[Tensor, Tensor]:
+    grad_x, grad_reference = _backward(grad, x, reference, saved, paper, reference_grad, terms, offset)
+    return grad_x, x.new_empty(0) if grad_reference is None else grad_reference
+
+
+@_backward_op.register_fake
+def _(
+    grad: Tensor, x: Tensor, reference: Tensor | None, saved: list[Tensor], paper: bool, reference_grad: bool, *_: Any
+) -> tuple[Tensor, Tensor]:
+    rows = reference if reference_grad else None
+    return x.new_empty(x.shape), x.new_empty(0) if rows is None else torch.empty_like(rows)
+
+
+def _op_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 10
+    x, reference, *saved = ctx.saved_tensors
+    grad_x, grad_reference = _backward_op(grad, x, reference, saved, *ctx.options)
+    wanted = ctx.options[1] and reference is not None
+    return grad_x, grad_reference if wanted else None, *(None,) * 8
+
+
+_reduce_op.register_autograd(_op_backward, setup_context=_setup_context)

@@ -1,0 +1,520 @@
+"""Triton kernels behind `fused`: from rows to a mean of ln LID and its gradient, in six launches and without a wait.
+
+Distances come from differences in float32, so that no offset costs digits, and rows are first multiplied by a power of
+two that brings the largest value near the top of the range, so that squares neither overflow nor, down to 1e-32 of
+the largest value, underflow. All that follows is done in those units, since LID has none.
+
+| kernel | does |
+|---|---|
+| `_peaks` | the largest absolute value, in a few hundred parts |
+| `_prepare` | both sets scaled, widened to float32 and transposed, so that a column of rows is one contiguous load |
+| `_squares` | squared distances (N, M) |
+| `_select` | for each row its k nearest, and from them ln LID |
+| `_finish` | the mean over the regular rows, and its slope |
+| `_gather` | backward: what the k neighbors of a row add up to |
+
+This module is imported only where it is used, as Triton is not everywhere.
+"""
+
+# Kernels are typed and their branches on constants resolved when they are compiled; such constants are in capitals.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
+# ruff: noqa: N803, SIM102
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ldreg.lid.fused import Pass
+
+_INFINITY = tl.constexpr(0x7F800000)
+_LARGEST = tl.constexpr(3.4028234663852886e38)
+
+
+# Triton is changing its default for this, and warns where it is not said.
+_FUSION = {"enable_fp_fusion": True}
+
+
+class Tiles(NamedTuple):
+    """How `_squares` cuts its work: `side` rows and columns a program, `chunk` terms at a time, on `warps`.
+
+    With `half`, distances of a set to itself are computed on and above the diagonal alone.
+    """
+
+    side: int = 64
+    chunk: int = 16
+    warps: int = 4
+    half: bool = True
+
+
+TILES = Tiles()
+
+
+@triton.jit
+def _peak(source, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest |value| of this program's share as the bits of a float, which order as numbers do; NaN is on top."""
+    peak = tl.zeros((BLOCK,), tl.int32)
+    for start in range(tl.program_id(0) * BLOCK, size, PARTS * BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        values = tl.load(source + place, mask=place < size, other=0.0).to(tl.float32)
+        peak = tl.maximum(peak, values.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    return tl.max(peak, axis=0)
+
+
+@triton.jit
+def _peaks(x, y, peaks, x_size, y_size, SAME: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    peak = _peak(x, x_size, PARTS, BLOCK)
+    if not SAME:
+        peak = tl.maximum(peak, _peak(y, y_size, PARTS, BLOCK))
+    tl.store(peaks + tl.program_id(0), peak)
+
+
+@triton.jit
+def _scale(peaks, top, PARTS: tl.constexpr):
+    """The power of two that moves the largest value to 2^top, or as near to it as float32 has powers."""
+    peak = tl.max(tl.load(peaks + tl.arange(0, PARTS)), axis=0)
+    exponent = tl.minimum(top - ((peak >> 23) - 127), 126)
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _transpose(source, target, block, n, dim, depth, scale, SIDE: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.arange(0, SIDE)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    places = (block * SIDE + rows)[:, None] * dim + columns[None, :]
+    inside = (block * SIDE + rows < n)[:, None] & (columns < dim)[None, :]
+    tile = tl.load(source + places, mask=inside, other=0.0).to(tl.float32) * scale
+    places = (block * depth + columns)[:, None] * SIDE + rows[None, :]
+    tl.store(target + places, tl.trans(tile), mask=(columns < depth)[:, None])
+
+
+@triton.jit
+def _prepare(
+    x,
+    y,
+    x_tiles,
+    y_tiles,
+    peaks,
+    n,
+    m,
+    dim,
+    depth,
+    x_blocks,
+    top,
+    PARTS: tl.constexpr,
+    SIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    scale = _scale(peaks, top, PARTS)
+    block = tl.program_id(0)
+    if block < x_blocks:
+        _transpose(x, x_tiles, block, n, dim, depth, scale, SIDE, BLOCK)
+    else:
+        _transpose(y, y_tiles, block - x_blocks, m, dim, depth, scale, SIDE, BLOCK)
+
+
+@triton.jit
+def _squares(
+    x_tiles,
+    y_tiles,
+    own,
+    squares,
+    n,
+    m,
+    depth,
+    EXCLUDE: tl.constexpr,
+    HALF: tl.constexpr,
+    SIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    DOWN: tl.constexpr,
+    ACROSS: tl.constexpr,
+):
+    i = tl.program_id(0)
+    j = tl.program_id(1)
+    if HALF:
+        if i > j:
+            return
+    # The tile is written as (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS): Triton hands the last two axes, of as many elements
+    # as there are threads, to the threads and so leaves each of them a block of the first two, whose differences share
+    # their operands. As one matrix, a thread would hold a column, and load an operand for every difference.
+    down = tl.arange(0, SIDE // DOWN)[:, None] * DOWN + tl.arange(0, DOWN)[None, :]
+    across = tl.arange(0, SIDE // ACROSS)[:, None] * ACROSS + tl.arange(0, ACROSS)[None, :]
+    left = x_tiles + i * depth * SIDE + down
+    right = y_tiles + j * depth * SIDE + across
+    total = tl.zeros((SIDE // DOWN, SIDE // ACROSS, DOWN, ACROSS), tl.float32)
+    for _ in range(0, depth, CHUNK):
+        # Sums of sums: the rounding of D terms then grows with CHUNK + D / CHUNK.
+        part = tl.zeros((SIDE // DOWN, SIDE // ACROSS, DOWN, ACROSS), tl.float32)
+        for step in tl.static_range(CHUNK):
+            mine = tl.load(left + step * SIDE)
+            theirs = tl.load(right + step * SIDE)
+            difference = mine[:, None, :, None] - theirs[None, :, None, :]
+            part = tl.fma(difference, difference, part)
+        total += part
+        left += CHUNK * SIDE
+        right += CHUNK * SIDE
+    rows = i * SIDE + down
+    columns = j * SIDE + across
+    if EXCLUDE == "diagonal":
+        total = tl.where(rows[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
+    elif EXCLUDE == "index":
+        self_index = tl.load(own + rows, mask=rows < n, other=-1)
+        total = tl.where(self_index[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
+    rows = rows[:, None, :, None]
+    columns = columns[None, :, None, :]
+    inside = (rows < n) & (columns < m)
+    tl.store(squares + rows.to(tl.int64) * m + columns, total, mask=inside)
+    if HALF:
+        tl.store(squares + columns.to(tl.int64) * m + rows, total, mask=inside)
+
+
+@triton.jit
+def _select(squares, indices, distances, stats, n, m, k, PAPER: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    square = tl.load(squares + row.to(tl.int64) * m + columns, mask=columns < m, other=float("inf"))
+    # The bits of floats from 0 on order as the floats do; whatever is not finite goes last.
+    bits = tl.minimum(square.to(tl.int32, bitcast=True) & 0x7FFFFFFF, _INFINITY)
+    # At most `low` lie fewer than k, at most `high` k or more: halve until they meet or k are met exactly.
+    low = tl.min(bits, axis=0) - 1
+    high = tl.full((), _INFINITY, tl.int32)
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        count = tl.sum((bits <= middle).to(tl.int32), axis=0)
+        low = tl.where(count > k, low, tl.where(count == k, middle - 1, middle))
+        high = tl.where(count >= k, middle, high)
+    last = tl.max(tl.where(bits <= high, bits, -1), axis=0)
+    below = bits < last
+    tied = bits == last
+    taken = tl.sum(below.to(tl.int32), axis=0)
+    place = tl.where(below, tl.cumsum(below.to(tl.int32), 0), taken + tl.cumsum(tied.to(tl.int32), 0)) - 1
+    chosen = (below | tied) & (place < k)
+    distance = tl.sqrt_rn(bits.to(tl.float32, bitcast=True))
+    tl.store(indices + row * k + place, columns, mask=chosen)
+    tl.store(distances + row * k + place, distance, mask=chosen)
+    # Method of moments, as in `estimators.mom`: the rows that are tied with the last have ratio 1 and gap 0.
+    largest = tl.sqrt_rn(last.to(tl.float32, bitcast=True))
+    unit = tl.where(largest > 0, largest, 1.0)
+    ratio = tl.sum(tl.where(below, distance / unit, 0.0), axis=0) + (k - taken)
+    if not PAPER:
+        ratio -= 1
+    gap = tl.sum(tl.where(below, (largest - distance) / unit, 0.0), axis=0)
+    regular = (largest > 0) & (ratio > 0) & (gap > 0)
+    tl.store(stats + row, tl.where(regular, tl.log(ratio / tl.where(regular, gap, 1.0)), 0.0))
+    tl.store(stats + n + row, tl.where(regular, ratio, 0.0))
+    tl.store(stats + 2 * n + row, tl.where(regular, gap, 0.0))
+    tl.store(stats + 3 * n + row, largest)
+
+
+@triton.jit
+def _finish(
+    stats,
+    peaks,
+    value,
+    totals,
+    n,
+    top,
+    offset,
+    scale,
+    TERMS: tl.constexpr,
+    OUTER: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    total = tl.zeros((BLOCK,), tl.float32)
+    count = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        regular = tl.load(stats + n + row, mask=row < n, other=0.0) > 0
+        term = tl.where(regular, tl.load(stats + row, mask=row < n, other=0.0) - offset, 0.0)
+        if TERMS == "square":
+            term = term * term
+        elif TERMS == "absolute":
+            term = tl.abs(term)
+        total += term
+        count += regular.to(tl.float32)
+    result = tl.sum(total, axis=0)
+    regular_rows = tl.sum(count, axis=0)
+    slope = scale
+    if OUTER != "sum":
+        share = 1 / tl.maximum(regular_rows, 1.0)
+        result *= share
+        slope *= share
+        if OUTER == "root":
+            # The root has no slope at 0, where every term is 0 and so is its gradient.
+            positive = result > 0
+            root = tl.sqrt_rn(tl.where(positive, result, 1.0))
+            slope *= tl.where(positive, 0.5 / root, 1.0)
+            result = tl.where(positive, root, result)
+        elif OUTER == "absolute":
+            slope *= tl.where(result > 0, 1.0, tl.where(result < 0, -1.0, 0.0))
+            result = tl.abs(result)
+    # Numbers that are not finite may have dropped out on the way; they still make the outcome NaN.
+    finite = tl.max(tl.load(peaks + tl.arange(0, PARTS)), axis=0) < _INFINITY
+    tl.store(value, tl.where(finite, scale * result, float("nan")))
+    tl.store(totals, tl.where(finite, slope, float("nan")))
+    tl.store(totals + 1, regular_rows)
+    tl.store(totals + 2, _scale(peaks, top, PARTS))
+
+
+@triton.jit
+def _within(value, limit):
+    """The value cut to the range of -limit to limit; NaN stays NaN."""
+    return tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
+
+
+@triton.jit
+def _row_slopes(grad, totals, stats, row, n, k, offset, PAPER: tl.constexpr, TERMS: tl.constexpr):
+    """Slopes of the loss in d/w for all distances of a row but the last, and for the last; and w."""
+    log_lid = tl.load(stats + row)
+    ratio = tl.load(stats + n + row)
+    gap = tl.load(stats + 2 * n + row)
+    regular = ratio > 0
+    slope = tl.load(grad) * tl.load(totals)
+    if TERMS == "square":
+        slope *= 2 * (log_lid - offset)
+    elif TERMS == "absolute":
+        slope *= tl.where(log_lid > offset, 1.0, tl.where(log_lid < offset, -1.0, 0.0))
+    slope *= regular.to(tl.float32)  # not a choice, so that NaN stays NaN
+    of_ratio = slope / tl.where(regular, ratio, 1.0)
+    of_gap = slope / tl.where(regular, gap, 1.0)
+    limit = _LARGEST / (2.0 * k)
+    last = -(k - 1) * of_gap
+    if PAPER:
+        last += of_ratio
+    return _within(of_ratio + of_gap, limit), _within(last, limit), tl.load(stats + 3 * n + row)
+
+
+@triton.jit
+def _gather(
+    grad,
+    totals,
+    stats,
+    x,
+    y,
+    indices,
+    distances,
+    out,
+    n,
+    dim,
+    k,
+    offset,
+    PAPER: tl.constexpr,
+    TERMS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    scale = tl.load(totals + 2)
+    others, last, largest = _row_slopes(grad, totals, stats, row, n, k, offset, PAPER, TERMS)
+    mine = tl.load(x + row * dim + columns, mask=columns < dim, other=0.0).to(tl.float32) * scale
+    total = tl.zeros((NEIGHBORS, BLOCK), tl.float32)
+    for start in range(0, k, NEIGHBORS):
+        place = start + tl.arange(0, NEIGHBORS)
+        index = tl.load(indices + row * k + place, mask=place < k, other=0)
+        distance = tl.load(distances + row * k + place, mask=place < k, other=0.0)
+        inside = (place < k)[:, None] & (columns < dim)[None, :]
+        theirs = tl.load(y + index[:, None] * dim + columns[None, :], mask=inside, other=0.0).to(tl.float32) * scale
+        # A distance of zero has no direction, and adds nothing.
+        inverse = tl.where(distance > 0, 1 / tl.where(distance > 0, distance, 1.0), 0.0)
+        slope = tl.where(place == k - 1, last, others)
+        total += (mine[None, :] - theirs) * inverse[:, None] * slope[:, None]
+    # A slope too steep for float32 is cut to its range.
+    steep = tl.minimum(scale / tl.where(largest > 0, largest, 1.0), _LARGEST)
+    result = _within(tl.sum(total, axis=0) * steep, _LARGEST)
+    tl.store(out + row * dim + columns, result.to(out.dtype.element_ty), mask=columns < dim)
+
+
+@triton.jit
+def _distance_slopes(
+    grad,
+    totals,
+    stats,
+    distances,
+    slopes,
+    unscaled,
+    n,
+    k,
+    offset,
+    PAPER: tl.constexpr,
+    TERMS: tl.constexpr,
+    NEIGHBORS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    scale = tl.load(totals + 2)
+    others, last, largest = _row_slopes(grad, totals, stats, row, n, k, offset, PAPER, TERMS)
+    steep = tl.minimum(scale / tl.where(largest > 0, largest, 1.0), _LARGEST)
+    for start in range(0, k, NEIGHBORS):
+        place = start + tl.arange(0, NEIGHBORS)
+        slope = _within(tl.where(place == k - 1, last, others) * steep, _LARGEST)
+        distance = tl.load(distances + row * k + place, mask=place < k, other=0.0)
+        tl.store(slopes + row * k + place, slope, mask=place < k)
+        tl.store(unscaled + row * k + place, distance / scale, mask=place < k)
+
+
+def forward(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    k: int,
+    *,
+    paper: bool,
+    terms: str,
+    outer: str,
+    offset: float,
+    scale: float,
+) -> Pass:
+    """The reduction over ln LID of the rows of x (N, D); arguments as in `fused.reduced_log_lid`."""
+    with torch.cuda.device_of(x):
+        x = x.contiguous()
+        y = x if reference is None else reference.contiguous()
+        peaks = _launch_peaks(x, y, same=reference is None)
+        squares = _launch_squares(x, y, self_index, peaks, same=reference is None)
+        n, m = squares.shape
+        rows = torch.empty(4, n, dtype=torch.float32, device=x.device)
+        distances = torch.empty(n, k, dtype=torch.float32, device=x.device)
+        indices = torch.empty(n, k, dtype=torch.int32, device=x.device)
+        block = triton.next_power_of_2(m)
+        warps = min(32, max(1, block // 512))
+        _select[(n,)](squares, indices, distances, rows, n, m, k, PAPER=paper, BLOCK=block, num_warps=warps, **_FUSION)
+        value, totals = rows.new_empty(()), rows.new_empty(3)
+        _finish[(1,)](
+            rows,
+            peaks,
+            value,
+            totals,
+            n,
+            _top(x.shape[1]),
+            offset,
+            scale,
+            TERMS=terms,
+            OUTER=outer,
+            PARTS=len(peaks),
+            BLOCK=1024,
+            num_warps=8,
+            **_FUSION,
+        )
+    return Pass(value, totals, rows, distances, indices)
+
+
+def query_gradient(
+    grad: Tensor, x: Tensor, reference: Tensor | None, saved: Pass, *, paper: bool, terms: str, offset: float
+) -> Tensor:
+    """The gradient (N, D) for x as queries, of a loss whose gradient for the value is `grad`."""
+    with torch.cuda.device_of(x):
+        x = x.contiguous()
+        y = x if reference is None else reference.contiguous()
+        (n, k), dim = saved.indices.shape, x.shape[1]
+        out = torch.empty_like(x)
+        block = min(512, triton.next_power_of_2(dim))
+        _gather[(n, triton.cdiv(dim, block))](
+            grad,
+            saved.totals,
+            saved.rows,
+            x,
+            y,
+            saved.indices,
+            saved.distances,
+            out,
+            n,
+            dim,
+            k,
+            offset,
+            PAPER=paper,
+            TERMS=terms,
+            NEIGHBORS=16,
+            BLOCK=block,
+            num_warps=4,
+            **_FUSION,
+        )
+    return out
+
+
+def distance_slopes(grad: Tensor, saved: Pass, *, paper: bool, terms: str, offset: float) -> tuple[Tensor, Tensor]:
+    """Slopes (N, k) of a loss in the distances, and those distances (N, k) in units of the data."""
+    slopes, unscaled = torch.empty_like(saved.distances), torch.empty_like(saved.distances)
+    n, k = slopes.shape
+    with torch.cuda.device_of(slopes):
+        _distance_slopes[(n,)](
+            grad,
+            saved.totals,
+            saved.rows,
+            saved.distances,
+            slopes,
+            unscaled,
+            n,
+            k,
+            offset,
+            PAPER=paper,
+            TERMS=terms,
+            NEIGHBORS=64,
+            num_warps=1,
+            **_FUSION,
+        )
+    return slopes, unscaled
+
+
+def _top(dim: int) -> int:
+    """The power of two to move the largest value to: the sum of `dim` squares of differences then stays under 2^127.
+
+    >>> [_top(dim) for dim in (2, 512, 2048)]
+    [61, 57, 56]
+    """
+    return (123 - (dim - 1).bit_length()) // 2
+
+
+def _launch_peaks(x: Tensor, y: Tensor, *, same: bool) -> Tensor:
+    parts = min(256, triton.next_power_of_2(triton.cdiv(max(x.numel(), y.numel()), 2048)))
+    peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
+    _peaks[(parts,)](x, y, peaks, x.numel(), y.numel(), SAME=same, PARTS=parts, BLOCK=2048, num_warps=4, **_FUSION)
+    return peaks
+
+
+def _launch_squares(x: Tensor, y: Tensor, self_index: Tensor | None, peaks: Tensor, *, same: bool) -> Tensor:
+    """Squared distances (N, M) in scaled units, inf where a row of y is the query itself."""
+    (n, dim), m, (side, chunk, warps, half) = x.shape, len(y), TILES
+    depth = triton.cdiv(dim, chunk) * chunk
+    x_blocks, y_blocks = triton.cdiv(n, side), triton.cdiv(m, side)
+    x_tiles = torch.empty(x_blocks, depth, side, dtype=torch.float32, device=x.device)
+    y_tiles = x_tiles if same else torch.empty(y_blocks, depth, side, dtype=torch.float32, device=x.device)
+    _prepare[(x_blocks if same else x_blocks + y_blocks, triton.cdiv(depth, 64))](
+        x,
+        y,
+        x_tiles,
+        y_tiles,
+        peaks,
+        n,
+        m,
+        dim,
+        depth,
+        x_blocks,
+        _top(dim),
+        PARTS=len(peaks),
+        SIDE=side,
+        BLOCK=64,
+        num_warps=4,
+        **_FUSION,
+    )
+    squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
+    down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
+    _squares[(x_blocks, y_blocks)](
+        x_tiles,
+        y_tiles,
+        self_index,
+        squares,
+        n,
+        m,
+        depth,
+        EXCLUDE="diagonal" if same else "none" if self_index is None else "index",
+        HALF=same and half,
+        SIDE=side,
+        CHUNK=chunk,
+        DOWN=down,
+        ACROSS=32 * warps // down,
+        num_warps=warps,
+        **_FUSION,
+    )
+    return squares
