@@ -1,0 +1,178 @@
+"""Views of a batch of images: every image with a random draw of its own, all on the images' device."""
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import resized_crop as resized_crop_of_one
+
+from ldreg.views.blur import gaussian_blur, kernel_size, sample_sigma
+from ldreg.views.color import JITTER_DRAWS, color_jitter, grayscale, sample_jitter, solarize
+from ldreg.views.config import NORMALIZATIONS, ViewsConfig
+from ldreg.views.crop import BOX_DRAWS, flip, resized_crop, sample_boxes
+
+# Uniform numbers that one view of one image takes: crop, flip, jitter, grayscale, blur and its sigma, solarize.
+DRAWS = (BOX_DRAWS, 1, JITTER_DRAWS, 1, 1, 1, 1)
+
+
+class Views:
+    """Makes the views of a policy out of uint8 images; `count` of them for every image.
+
+    Calling it maps images (B, C, H, W), or (B, V, C, size, size) where `crop` has made the crops already, to V float32
+    tensors (B, C, size, size), cropped, flipped, jittered, normalized, each image of each view by its own draw. All
+    randomness is one draw of uniform numbers from the generator; the rest, `render`, is a function of them that never
+    waits for the device. It is computed in float32 also under autocast; where torch may use TF32, the crop and the blur
+    do, which is finer than the steps of uint8.
+
+    Images of one channel have no color: jitter is then brightness and contrast alone, and grayscale nothing.
+
+    Args:
+        config: The policy and its options.
+        size: Height and width of the views.
+        channels: 1 or 3.
+
+    Raises:
+        ValueError: size is under 2, channels neither 1 nor 3, or config asks for grayscale of one channel; in the
+            calls, images are not uint8 or not of the shape expected.
+
+    >>> views = Views(ViewsConfig("simclr"), size=8, channels=1)
+    >>> images = torch.randint(256, (5, 1, 12, 10), dtype=torch.uint8)
+    >>> [tuple(view.shape) for view in views(images, torch.Generator().manual_seed(0))]
+    [(5, 1, 8, 8), (5, 1, 8, 8)]
+    """
+
+    def __init__(self, config: ViewsConfig, *, size: int, channels: int) -> None:
+        if size < 2:
+            raise ValueError(f"size: expected at least 2, got {size}")
+        if channels not in (1, 3):
+            raise ValueError(f"channels: expected 1 or 3, got {channels}")
+        if channels == 1 and config.grayscale:
+            raise ValueError(f"grayscale: expected None or 0 with images of one channel, got {config.grayscale}")
+        self.config, self.size, self.channels = config, size, channels
+        self.policy = config.resolve()
+        self._compiled: Callable[[Tensor, Tensor], tuple[Tensor, ...]] | None = None
+
+    @property
+    def count(self) -> int:
+        """V, the number of views."""
+        return self.policy.count
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        """The V views (B, C, size, size) of uint8 images (B, C, H, W) or (B, V, C, size, size)."""
+        self._check(images)
+        shape = (len(images) * self.count, sum(DRAWS))
+        uniforms = torch.rand(shape, generator=generator, dtype=torch.float32, device=images.device)
+        return (self._compiled or self.render)(images, uniforms)
+
+    def render(self, images: Tensor, uniforms: Tensor) -> tuple[Tensor, ...]:
+        """The views of images from uniforms (B V, sum(DRAWS)) in [0, 1), those of an image's views in succession."""
+        box, mirror, jitter, gray, blur, sigma, invert = uniforms.split(DRAWS, dim=1)
+        policy = self.policy
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            x = _unit(images)
+            x = x.flatten(0, 1) if images.ndim == 5 else self._crop(x, box)
+            if policy.flip:
+                x = flip(x, mirror[:, 0] < policy.flip)
+            if any(policy.jitter):
+                drawn = sample_jitter(jitter, intensities=policy.jitter, probability=policy.jitter_probability)
+                x = color_jitter(x, drawn)
+            if policy.grayscale and self.channels == 3:
+                x = grayscale(x, gray[:, 0] < policy.grayscale)
+            if any(policy.blur):
+                applied = happens(blur[:, 0], policy.blur)
+                x = gaussian_blur(x, sample_sigma(sigma[:, 0]), applied, width=kernel_size(self.size))
+            if any(policy.solarize):
+                x = solarize(x, happens(invert[:, 0], policy.solarize))
+            return tuple(self._normalize(view) for view in x.unflatten(0, (-1, self.count)).unbind(1))
+
+    def compile(self, **options: Any) -> None:
+        """Has `render` compiled by `torch.compile(render, **options)` from the next call on.
+
+        The draw stays outside, as torch.compile cannot trace a generator.
+        """
+        self._compiled = torch.compile(self.render, **options)
+
+    def crop(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The crops (V, C, size, size) of one uint8 image (C, H, W) on the CPU, for loading images that differ in size.
+
+        Stacked to (B, V, C, size, size), they are what a call takes in place of whole images.
+        """
+        if image.ndim != 3 or image.shape[0] != self.channels or image.dtype != torch.uint8:
+            raise ValueError(f"image: expected uint8 ({self.channels}, H, W), got {_described(image)}")
+        height, width = image.shape[1:]
+        uniforms = torch.rand(self.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
+        boxes = sample_boxes(uniforms, height=height, width=width, scale=self.policy.scale)
+        mode = InterpolationMode(self.policy.interpolation)
+        size = [self.size, self.size]
+        crops = [
+            resized_crop_of_one(image, *box, size, interpolation=mode, antialias=True)
+            for box in torch.stack(boxes, dim=1).tolist()
+        ]
+        return torch.stack(crops)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) without augmentation: normalized float32 (B, C, size, size), for evaluation.
+
+        The largest centered square is resized, antialiased, where it is not of that size.
+        """
+        self._check(images, cropped=False)
+        side = min(images.shape[2:])
+        top, left = (round((extent - side) / 2) for extent in images.shape[2:])
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            x = _unit(images[:, :, top : top + side, left : left + side])
+            if side != self.size:
+                mode = self.policy.interpolation
+                x = functional.interpolate(x, size=(self.size, self.size), mode=mode, antialias=True).clamp(0, 1)
+            return self._normalize(x)
+
+    def _crop(self, x: Tensor, uniforms: Tensor) -> Tensor:
+        boxes = sample_boxes(uniforms, height=x.shape[2], width=x.shape[3], scale=self.policy.scale)
+        x = resized_crop(x, boxes, size=self.size, interpolation=self.policy.interpolation)
+        # Back into the range that the next steps take and images have; bilinear weights stay in it to rounding alone.
+        return x.clamp_(0, 1)
+
+    @property
+    def normalization(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The mean taken off each channel of images from 0 to 1, and the deviation it is divided by."""
+        means, deviations = NORMALIZATIONS[self.config.normalization]
+        return (means, deviations) if self.channels == 3 else ((fmean(means),), (fmean(deviations),))
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        means, deviations = self.normalization
+        # By channel with plain numbers: a tensor of them would have to be sent to the device, which waits for it.
+        channels = zip(x.unbind(1), means, deviations, strict=True)
+        return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], dim=1)
+
+    def _check(self, images: Tensor, *, cropped: bool = True) -> None:
+        whole = images.ndim == 4 and images.shape[1] == self.channels
+        crops = (self.count, self.channels, self.size, self.size)
+        if images.dtype != torch.uint8 or not (whole or (cropped and images.shape[1:] == crops)):
+            shapes = f"(B, {self.channels}, H, W)" + (f" or (B, {', '.join(map(str, crops))})" if cropped else "")
+            raise ValueError(f"images: expected uint8 {shapes}, got {_described(images)}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled cannot be sent to a worker process, which needs `crop` alone.
+        return {**self.__dict__, "_compiled": None}
+
+
+def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
+    """Whether each event of uniforms (B V,) happens, the v-th of an image's V with the v-th of the probabilities.
+
+    >>> happens(torch.tensor([0.3, 0.3, 0.0, 0.0]), (0.5, 0.1))
+    tensor([ True, False,  True,  True])
+    """
+    columns = uniforms.unflatten(0, (-1, len(probabilities))).unbind(1)
+    return torch.stack([column < p for column, p in zip(columns, probabilities, strict=True)], dim=1).flatten()
+
+
+def _unit(images: Tensor) -> Tensor:
+    """Images (..., C, H, W) of uint8 as float32 in [0, 1], laid out in memory as `resample` wants them."""
+    return images.transpose(-3, -2).contiguous().float().div(255).transpose(-3, -2)
+
+
+def _described(images: Tensor) -> str:
+    return f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
