@@ -1,0 +1,188 @@
+"""Archives of images, unpacked once, safely, into a cache."""
+
+import gzip
+import hashlib
+import io
+import lzma
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
+
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file's name ends like an archive that `unpack` reads.
+
+    >>> is_archive(Path("images.tar.xz")), is_archive(Path("images.rar"))
+    (True, False)
+    """
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
+    """The folder in the cache with the archive's content, unpacked there unless it already is.
+
+    An archive is known by its name, size and time of change. It is unpacked into a folder beside and renamed when
+    whole, so that processes that do it at once all end with the same folder, and a damaged archive leaves nothing.
+    Refused are absolute names, names with "..", links that lead outside, members below or in place of a link,
+    devices, and content of more than `limit` bytes (default: 50 times the archive's size plus 100 MB; already
+    compressed images unpack to little more than the archive, uncompressed ones to some ten times).
+
+    Raises:
+        ValueError: where the archive is of another kind, damaged, or has something refused in it.
+        OSError: where the archive cannot be read or the cache cannot be written.
+    """
+    if not is_archive(archive):
+        raise ValueError(f"{archive}: expected an archive ({', '.join(SUFFIXES)})")
+    state = archive.stat()
+    key = hashlib.sha256(repr((archive.name, state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
+    target = cache / "archives" / f"{archive.name.split('.')[0]}-{key}"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=target.parent))
+    try:
+        _extract(archive, temporary, 50 * state.st_size + 100_000_000 if limit is None else limit)
+        temporary.chmod(0o755)
+        _publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    try:
+        temporary.rename(target)
+    except OSError:
+        # Another process was first; its folder is as good as ours.
+        if not target.is_dir():
+            raise
+
+
+def _extract(archive: Path, folder: Path, limit: int) -> None:
+    try:
+        if archive.name.lower().endswith(".zip"):
+            _extract_zip(archive, folder, limit)
+        else:
+            _extract_tar(archive, folder, limit)
+    except DAMAGED as error:
+        detail = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{archive}: the archive is truncated or damaged ({detail})") from error
+    except _RefusedError as error:
+        raise ValueError(f"{archive}: refused to unpack, {error}") from error
+
+
+class _RefusedError(Exception):
+    """Something in an archive that is not unpacked."""
+
+
+class _Members:
+    """Checks one member of an archive after the other, knowing those before."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._limit = limit
+        self._links: set[PurePosixPath] = set()
+
+    def check(self, name: str, *, size: int, link: str | None = None) -> None:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise _RefusedError(f"{name!r} leads outside of the folder")
+        if not self._links.isdisjoint((path, *path.parents)):
+            raise _RefusedError(f"{name!r} lies below or in place of a link")
+        if link is not None:
+            self._check_link(path, link)
+        self._left -= size
+        if size < 0 or self._left < 0:
+            raise _RefusedError(f"its content is larger than {self._limit} bytes")
+
+    def _check_link(self, path: PurePosixPath, link: str) -> None:
+        """Leading ".." climb true folders, as no member lies below a link; later ones could climb from elsewhere."""
+        target = PurePosixPath(link)
+        climbs = 0
+        while climbs < len(target.parts) and target.parts[climbs] == "..":
+            climbs += 1
+        if target.is_absolute() or climbs > len(path.parents) - 1 or ".." in target.parts[climbs:]:
+            raise _RefusedError(f"{str(path)!r} is a link to {link!r}")
+        self._links.add(path)
+
+
+class _Bounded(io.RawIOBase):
+    """A decompressed stream that refuses to grow past a limit, whatever the headers in it say."""
+
+    def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
+        self._stream = stream
+        self._left = limit
+        self._limit = limit
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise _RefusedError(f"its content is larger than {self._limit} bytes")
+        return data
+
+
+class _StrictTarInfo(tarfile.TarInfo):
+    """A header that, where it is damaged or missing, is an error; tarfile takes it for the archive's end."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictTarInfo":
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # a block of zeros is the true end
+                raise
+            raise tarfile.ReadError(str(error)) from error
+
+
+OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
+    ".tar": lambda path: path.open("rb"),
+    ".gz": gzip.GzipFile,
+    ".tgz": gzip.GzipFile,
+    ".xz": lzma.LZMAFile,
+}
+
+
+def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
+    members = _Members(limit)
+    with OPENERS[archive.suffix.lower()](archive) as stream:
+        # Headers and padding take at most 1,536 bytes a member; a stream of many tiny files may be twice its content.
+        bounded = _Bounded(stream, 2 * limit + 1_000_000)
+        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_StrictTarInfo) as tar:
+            for member in tar:
+                _check_tar_member(member, members)
+                tar.extract(member, folder, filter="data")
+        # The checksum of the compressed stream stands at its end.
+        while bounded.read(1 << 20):
+            pass
+
+
+def _check_tar_member(member: tarfile.TarInfo, members: _Members) -> None:
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        raise _RefusedError(f"{member.name!r} is a device or of an unknown kind")
+    if member.islnk() and ".." in PurePosixPath(member.linkname).parts:
+        raise _RefusedError(f"{member.name!r} is a link to {member.linkname!r}")
+    members.check(member.name, size=member.size, link=member.linkname if member.issym() or member.islnk() else None)
+
+
+def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
+    members = _Members(limit)
+    with zipfile.ZipFile(archive) as packed:
+        for member in packed.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _RefusedError(f"{member.filename!r} is a link or a device")
+            members.check(member.filename, size=member.file_size)
+            try:
+                packed.extract(member, folder)
+            except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
+                raise _RefusedError(f"{member.filename!r}: {error}") from error

@@ -1,0 +1,93 @@
+"""Which images, from where, and how they are held."""
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+DATASETS = (
+    "digits",
+    "cifar10",
+    "cifar100",
+    "stl10",
+    "food101",
+    "dtd",
+    "cars",
+    "birdsnap",
+    "imagenet",
+    "folder",
+)
+
+Resident = Literal["auto", "yes", "no"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The images to train or evaluate on.
+
+    Args:
+        name: digits, cifar10, cifar100, stl10, food101, dtd, cars, birdsnap, imagenet, or folder (of any images).
+        path: The folder (torchvision's root for its sets) or archive of the set; digits come with scikit-learn.
+        cache: Where archives are unpacked and decoded sets are kept; default $LDREG_CACHE, else ~/.cache/ldreg.
+        workers: Decoding processes of a set read from files; default as many as cores, at most 16, shared by ranks.
+        resident: Whether all images are held in memory as one array; auto: where they are squares of one size that fit.
+        resident_limit: Gigabytes (1e9 bytes) up to which auto holds a set in memory.
+        max_unreadable: Share of unreadable images past which reading stops with an error.
+        size: Side of the images given to the encoder; default the set's own up to 224, and 224 where sizes differ.
+        limit: Only the first so many images of a shuffled set, always the same ones, to try things.
+
+    >>> DataConfig(name="cifar1O")
+    Traceback (most recent call last):
+    ...
+    ValueError: name: expected a known dataset, got 'cifar1O'; nearest: cifar10, cifar100
+    """
+
+    name: str = "digits"
+    path: str | None = None
+    cache: str | None = None
+    workers: int | None = None
+    resident: Resident = "auto"
+    resident_limit: float = 8.0
+    max_unreadable: float = 0.01
+    size: int | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in DATASETS:
+            near = difflib.get_close_matches(self.name, DATASETS, n=3, cutoff=0.6) or DATASETS
+            raise ValueError(f"name: expected a known dataset, got {self.name!r}; nearest: {', '.join(near)}")
+        if self.name == "digits" and self.path is not None:
+            raise ValueError(f"path: expected none for digits, which come with scikit-learn, got {self.path!r}")
+        if self.resident not in ("auto", "yes", "no"):
+            raise ValueError(f"resident: expected auto, yes or no, got {self.resident!r}")
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers: expected at least 0, got {self.workers}")
+        if not self.resident_limit >= 0:
+            raise ValueError(f"resident_limit: expected at least 0, got {self.resident_limit}")
+        if not 0 <= self.max_unreadable < 1:
+            raise ValueError(f"max_unreadable: expected a share in [0, 1), got {self.max_unreadable}")
+        for name, value in (("size", self.size), ("limit", self.limit)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+
+
+def cache_folder(config: DataConfig) -> Path:
+    """The folder for unpacked archives and decoded sets; it need not exist yet."""
+    return Path(config.cache or os.environ.get("LDREG_CACHE") or "~/.cache/ldreg").expanduser()
+
+
+def worker_count(config: DataConfig, *, processes: int = 1) -> int:
+    """Decoding processes for each of `processes` training processes on this machine.
+
+    >>> worker_count(DataConfig(workers=3), processes=2)
+    3
+    """
+    if config.workers is not None:
+        return config.workers
+    return max(1, min(16, available_cores() // processes))
+
+
+def available_cores() -> int:
+    """Cores this process may use, which on a shared machine are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

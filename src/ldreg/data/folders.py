@@ -1,0 +1,119 @@
+"""Folders of images: which files are of which split and class."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from ldreg.data.images import ImageFiles
+
+logger = logging.getLogger("ldreg")
+
+Split = Literal["train", "test"]
+
+SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
+
+
+class MissingSplitError(ValueError):
+    """The set has images, but not of this split."""
+
+
+def find_root(path: Path) -> Path:
+    """The folder below which the images lie, past folders that hold nothing but one other folder.
+
+    Archives often wrap their content in such a folder; a split's folder (train, test, val) is not taken for one.
+    """
+    while not split_names(path):
+        folders, images = listing(path)
+        if images or len(folders) != 1:
+            return path
+        path = path / folders[0]
+    return path
+
+
+def split_names(path: Path) -> list[str]:
+    """Those of the folders train, test and val that are there."""
+    return [name for names in SPLIT_FOLDERS.values() for name in names if (path / name).is_dir()]
+
+
+def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...] | None = None) -> ImageFiles:
+    """The image files of one split of a folder.
+
+    Read as `train/<class>/` and `test/<class>/` (or val; `order` says which is sought first), else, for training
+    alone, as `<class>/` folders or loose images, which have no labels. Classes are numbered in the order of their
+    names, those of the training split where there is one.
+
+    Raises:
+        ValueError: where there are no images, no such split, or a class that the training split does not have.
+        OSError: where a folder cannot be read.
+    """
+    root = find_root(path)
+    folder = split_folder(root, split, order or SPLIT_FOLDERS[split])
+    class_names, loose = listing(folder)
+    classes = class_names
+    if class_names and folder != root and (root / "train").is_dir():
+        classes = listing(root / "train")[0] or class_names
+    if unknown := sorted(set(class_names) - set(classes)):
+        raise ValueError(f"{folder}: expected the classes of {root / 'train'}, got {', '.join(unknown[:3])} as well")
+    if class_names and loose:
+        logger.warning("%s: %d images that lie beside the class folders are left out", folder, len(loose))
+    numbers = {class_name: number for number, class_name in enumerate(classes)}
+    paths, labels = [], []
+    for class_name in class_names:
+        found = list(images_below(folder / class_name))
+        paths += found
+        labels += [numbers[class_name]] * len(found)
+    if not class_names:
+        paths, labels = [str(folder / file) for file in loose], [-1] * len(loose)
+    if not paths:
+        raise ValueError(f"{folder}: expected images ({', '.join(IMG_EXTENSIONS)}), found none")
+    return ImageFiles(paths, torch.tensor(labels), classes, name)
+
+
+def split_folder(root: Path, split: Split, order: tuple[str, ...]) -> Path:
+    """Where the split's images lie: a folder of its name, or for training the root where it has no such folders.
+
+    Raises:
+        MissingSplitError: where the split is not there.
+    """
+    if found := next((root / name for name in order if (root / name).is_dir()), None):
+        return found
+    if split == "train" and not split_names(root):
+        return root
+    raise MissingSplitError(f"{root}: expected a folder {' or '.join(order)} for the {split} split, found none")
+
+
+def listing(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the folders and of the images in a folder, each sorted; hidden ones and a Mac's leftovers are not seen.
+
+    Raises:
+        OSError: where the folder cannot be read.
+    """
+    folders, images = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name == "__MACOSX":
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif not (entry.is_file() or entry.is_symlink()):
+                continue  # reading a pipe would wait forever
+            elif entry.name.lower().endswith(IMG_EXTENSIONS):
+                images.append(entry.name)
+    return sorted(folders), sorted(images)
+
+
+def images_below(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Paths of the images in a folder and in those below it, in a fixed order; links to folders are followed once."""
+    true_path = os.path.realpath(folder)
+    if true_path in above:
+        return
+    folders, images = listing(folder)
+    for image in images:
+        yield f"{folder}{os.sep}{image}"
+    for name in folders:
+        yield from images_below(folder / name, above | {true_path})

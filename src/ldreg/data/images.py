@@ -1,0 +1,223 @@
+"""Sets of images: one uint8 array, or files that are decoded when drawn."""
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from ldreg.data.unreadable import UnreadableImageError
+
+
+class Batch(NamedTuple):
+    """What loaders yield.
+
+    images: uint8, (B, C, H, W), or (B, V, C, S, S) where workers already made V crops; labels: int64 (B,), -1 where
+    unknown; indices: int64 (B,), where in the set the images stand.
+    """
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+
+
+class ResidentImages:
+    """Square images of one size as one uint8 array (N, C, S, S), with labels int64 (N,), -1 where unknown.
+
+    `unreadable` lists the files that were left out because they could not be decoded, each with the reason.
+
+    Raises:
+        ValueError: where the array's type or shape, or the labels', is another.
+
+    >>> images = ResidentImages(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"), "tiny")
+    >>> len(images), images.channels, images.size, images.labeled
+    (2, 1, 8, True)
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
+        name: str,
+        *,
+        unreadable: Sequence[str] = (),
+    ) -> None:
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
+            raise ValueError(f"images: expected uint8 (N, C, S, S), got {images.dtype} {tuple(images.shape)}")
+        self.images = images
+        self.labels = checked_labels(labels, count=len(images), classes=classes)
+        self.classes = tuple(classes)
+        self.name = name
+        self.unreadable = tuple(unreadable)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def channels(self) -> int:
+        """Channels of every image."""
+        return self.images.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Side of every image."""
+        return self.images.shape[2]
+
+    @property
+    def labeled(self) -> bool:
+        """Whether every image has a label."""
+        return bool((self.labels >= 0).all())
+
+    def take(self, indices: Tensor) -> "ResidentImages":
+        """The set of these images alone, in this order."""
+        images, labels = self.images[indices], self.labels[indices]
+        return ResidentImages(images, labels, self.classes, self.name, unreadable=self.unreadable)
+
+
+class ImageFiles:
+    """Image files of any sizes with labels int64 (N,), -1 where unknown; decoded to RGB when drawn.
+
+    `size` is the side of the images where they are squares of one size (as far as has been looked), else None.
+
+    Raises:
+        ValueError: where labels and paths differ in number.
+    """
+
+    channels = 3
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        labels: Tensor,
+        classes: Sequence[str],
+        name: str,
+        *,
+        size: int | None = None,
+        max_unreadable: float = 0.01,
+    ) -> None:
+        # One array instead of a million strings: worker processes share it without copying, as no counts change.
+        self._paths = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
+        self.labels = checked_labels(labels, count=len(paths), classes=classes)
+        self.classes = tuple(classes)
+        self.name = name
+        self.size = size
+        self.max_unreadable = max_unreadable
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def labeled(self) -> bool:
+        """Whether every image has a label."""
+        return bool((self.labels >= 0).all())
+
+    def path(self, index: int) -> str:
+        """Where image `index` is."""
+        return os.fsdecode(bytes(self._paths[index]))
+
+    def decode(self, index: int) -> Tensor:
+        """Image `index` as uint8 (3, H, W).
+
+        Raises:
+            UnreadableImageError: where the file cannot be decoded.
+        """
+        return decode(self.path(index))
+
+    def take(self, indices: Tensor) -> "ImageFiles":
+        """The set of these images alone, in this order."""
+        paths = [self.path(index) for index in indices.tolist()]
+        return ImageFiles(
+            paths,
+            self.labels[indices],
+            self.classes,
+            self.name,
+            size=self.size,
+            max_unreadable=self.max_unreadable,
+        )
+
+
+ImageSet = ResidentImages | ImageFiles
+
+
+def checked_labels(labels: Tensor, *, count: int, classes: Sequence[str]) -> Tensor:
+    """The labels themselves, int64 (count,), each -1 or the number of a class.
+
+    Raises:
+        ValueError: where they are not.
+    """
+    if labels.dtype != torch.int64 or labels.shape != (count,):
+        raise ValueError(f"labels: expected int64 ({count},), got {labels.dtype} {tuple(labels.shape)}")
+    if count and not -1 <= int(labels.min()) <= int(labels.max()) < max(1, len(classes)):
+        span = f"{int(labels.min())} to {int(labels.max())}"
+        raise ValueError(f"labels: expected -1 to {len(classes) - 1}, got {span}")
+    return labels
+
+
+def decode(path: str) -> Tensor:
+    """An image file as uint8 RGB, (3, H, W).
+
+    Gray, palette, CMYK, transparent (alpha is dropped) and 16-bit images (the high byte is kept) are converted. The
+    first frame of several is read. The EXIF orientation is not applied: as with torchvision's datasets, the stored
+    pixels count.
+
+    Raises:
+        UnreadableImageError: where the file cannot be read or decoded.
+    """
+    try:
+        content = Path(path).read_bytes()
+        if not content:
+            raise ValueError("the file is empty")
+        return to_rgb(content)
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise nearly any class on damaged files
+        raise UnreadableImageError(reason_of(error)) from error
+
+
+def to_rgb(content: bytes) -> Tensor:
+    """The content of an image file as uint8 RGB, (3, H, W); by Pillow, as torchvision gives up its own decoders."""
+    with Image.open(io.BytesIO(content)) as image:
+        if image.mode.startswith("I") or image.mode == "F":
+            pixels = high_byte(np.asarray(image), mode=image.mode)
+        else:
+            # Pillow warns where a palette with transparency goes to RGB in one step.
+            opaque = image.convert("RGBA") if "transparency" in image.info else image
+            pixels = np.array(opaque.convert("RGB"))
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def high_byte(gray: NDArray[Any], *, mode: str) -> NDArray[np.uint8]:
+    """A 16-bit gray image (H, W) as 8-bit RGB (H, W, 3); Pillow's own conversion would cut values off at 255."""
+    if gray.dtype.kind not in "iu" or gray.min() < 0 or gray.max() > 65535:
+        raise ValueError(f"expected at most 16 bits a channel, got pixels of mode {mode}")
+    return np.repeat((gray.astype(np.uint16) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+
+
+def image_size(path: str) -> tuple[int, int]:
+    """Height and width of an image file, from its header alone.
+
+    Raises:
+        UnreadableImageError: where the file cannot be read as an image.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.height, image.width
+    except MemoryError:
+        raise
+    except Exception as error:  # as in decode
+        raise UnreadableImageError(reason_of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """An error's message on one line, without the object addresses Pillow puts in."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__

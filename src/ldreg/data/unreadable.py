@@ -1,0 +1,64 @@
+"""Images that cannot be read: counted, listed, and an error when they are too many."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+logger = logging.getLogger("ldreg")
+
+
+class UnreadableImageError(ValueError):
+    """One image file that cannot be decoded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image of a set that could not be read: its index, its path and the reason."""
+
+    index: int
+    path: str
+    reason: str
+
+
+class Tally:
+    """The distinct unreadable images of a set of `count`, of which a share of `max_share` is borne.
+
+    >>> tally = Tally(200, max_share=0.01)
+    >>> tally.add([Failure(7, "a.jpg", "truncated"), Failure(7, "a.jpg", "truncated")])
+    >>> tally.listed
+    ['a.jpg: truncated']
+    """
+
+    def __init__(self, count: int, *, max_share: float) -> None:
+        self.count = count
+        self.max_share = max_share
+        self._failures: dict[int, Failure] = {}
+
+    @property
+    def listed(self) -> list[str]:
+        """The unreadable images met so far, each as its path and the reason."""
+        return [f"{failure.path}: {failure.reason}" for failure in self._failures.values()]
+
+    def add(self, failures: Iterable[Failure]) -> None:
+        """Count what is new among the failures and log it.
+
+        Raises:
+            ValueError: once the share of unreadable images is past the bound.
+        """
+        for failure in failures:
+            if failure.index not in self._failures:
+                self._failures[failure.index] = failure
+                logger.warning("unreadable image: %s: %s", failure.path, failure.reason)
+        if self.exceeds(len(self._failures)):
+            raise ValueError(self._message())
+
+    def exceeds(self, unreadable: int) -> bool:
+        """Whether so many unreadable images are too many."""
+        return unreadable > self.max_share * self.count
+
+    def _message(self) -> str:
+        bad = len(self._failures)
+        return (
+            f"max_unreadable: expected at most {self.max_share:.2%} unreadable images, got {bad} of {self.count} "
+            f"({bad / self.count:.2%}) so far, among them {'; '.join(self.listed[:3])}"
+        )

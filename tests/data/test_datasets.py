@@ -1,0 +1,448 @@
+import json
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
+
+from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
+from ldreg.data.datasets import LAYOUTS
+
+Tree = Callable[..., Path]
+
+
+def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
+    """Random RGB pixels (H, W, 3), other ones for every seed."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def save(path: Path, seed: int, height: int = 8, width: int = 8) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels(seed, height, width)).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's cache."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("LDREG_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Makes a folder of PNGs, `count` in each of the named folders; image i of the whole has the pixels of seed i."""
+
+    def make(*folders: str, count: int = 3, height: int = 8, width: int = 8) -> Path:
+        root = tmp_path / "images"
+        places = [(folder, number) for folder in folders for number in range(count)]
+        for seed, (folder, number) in enumerate(places):
+            save(root / folder / f"{number:03d}.png", seed, height, width)
+        return root
+
+    return make
+
+
+def folder(path: Path, **options: object) -> DataConfig:
+    return DataConfig(name="folder", path=str(path), **options)  # type: ignore[arg-type]
+
+
+def expected(count: int) -> torch.Tensor:
+    """The images that `tree` makes, (count, 3, 8, 8)."""
+    return torch.from_numpy(np.stack([pixels(seed) for seed in range(count)])).permute(0, 3, 1, 2)
+
+
+def resident(config: DataConfig, split: str = "train") -> ResidentImages:
+    images = load_images(config, split)  # type: ignore[arg-type]
+    assert isinstance(images, ResidentImages)
+    return images
+
+
+def files(config: DataConfig, split: str = "train") -> ImageFiles:
+    images = load_images(config, split)  # type: ignore[arg-type]
+    assert isinstance(images, ImageFiles)
+    return images
+
+
+# digits
+
+
+def test_digits_are_scikit_learn_s_split_once_for_all() -> None:
+    train, test = resident(DataConfig()), resident(DataConfig(), "test")
+    assert (len(train), len(test)) == (1437, 360)
+    data = load_digits()
+    ours = {
+        (image.numpy().tobytes(), int(label))
+        for part in (train, test)
+        for image, label in zip(part.images, part.labels, strict=True)
+    }
+    theirs = {
+        (np.floor(image * 255 / 16 + 0.5).astype(np.uint8).tobytes(), int(label))
+        for image, label in zip(data.images, data.target, strict=True)
+    }
+    assert ours == theirs
+    assert len(ours) == 1797
+    assert (int(train.images.min()), int(train.images.max())) == (0, 255)
+
+
+def test_digits_are_split_alike_in_every_class() -> None:
+    train, test = resident(DataConfig()), resident(DataConfig(), "test")
+    share = test.labels.bincount() / (train.labels.bincount() + test.labels.bincount())
+    assert (share - 360 / 1797).abs().max() < 1 / 170
+    # known values: another split would make figures of different versions incomparable
+    assert test.labels[:12].tolist() == [7, 0, 1, 4, 1, 2, 9, 5, 5, 8, 4, 1]
+    assert int((test.images.long().sum((1, 2, 3)) * torch.arange(360)).sum()) == 319131396
+
+
+def test_a_limit_takes_the_same_few_images_of_all_classes_each_time() -> None:
+    few = resident(DataConfig(limit=100))
+    assert len(few) == 100
+    assert len(few.labels.unique()) == 10
+    assert torch.equal(few.images, resident(DataConfig(limit=100)).images)
+    assert torch.equal(few.images[:50], resident(DataConfig(limit=50)).images)
+    assert len(resident(DataConfig(limit=10_000))) == 1437
+
+
+def test_every_name_has_its_layout() -> None:
+    assert set(LAYOUTS) == set(DATASETS) - {"digits"}
+
+
+# folders
+
+
+def test_split_folders_give_images_and_labels_as_torchvision_numbers_them(tree: Tree) -> None:
+    root = tree("train/cat", "train/dog", "test/cat", "test/dog")
+    train, test = resident(folder(root)), resident(folder(root), "test")
+    reference = ImageFolder(root / "train")
+    assert list(train.classes) == reference.classes == ["cat", "dog"]
+    assert train.labels.tolist() == reference.targets
+    assert torch.equal(train.images, expected(12)[:6])
+    assert torch.equal(test.images, expected(12)[6:])
+    assert train.labeled
+
+
+def test_val_stands_for_test_and_test_comes_first(tree: Tree) -> None:
+    root = tree("train/a", "val/a", count=2)
+    assert torch.equal(resident(folder(root), "test").images, expected(4)[2:])
+    save(root / "test" / "a" / "0.png", 77)
+    assert len(resident(folder(root), "test")) == 1
+    imagenet = DataConfig(name="imagenet", path=str(root))
+    assert len(resident(imagenet, "test")) == 2
+
+
+def test_a_class_that_only_training_has_keeps_the_numbers(tree: Tree) -> None:
+    test = resident(folder(tree("train/a", "train/b", "train/c", "test/c")), "test")
+    assert test.classes == ("a", "b", "c")
+    assert test.labels.tolist() == [2, 2, 2]
+
+
+def test_a_class_that_training_lacks_is_refused(tree: Tree) -> None:
+    with pytest.raises(ValueError, match=r"expected the classes of .*train, got bird as well"):
+        load_images(folder(tree("train/a", "test/a", "test/bird")), "test")
+
+
+def test_class_folders_and_loose_images_are_training_alone(tree: Tree, tmp_path: Path) -> None:
+    classes = resident(folder(tree("a", "b/deeper")))
+    assert (classes.classes, classes.labels.tolist()) == (("a", "b"), [0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match="images: expected a folder test or val for the test split, found none"):
+        load_images(folder(tmp_path / "images"), "test")
+    for number in range(2):
+        save(tmp_path / "loose" / f"{number}.png", number)
+    loose = resident(folder(tmp_path / "loose"))
+    assert (loose.classes, loose.labels.tolist(), loose.labeled) == ((), [-1, -1], False)
+
+
+def test_training_alone_may_be_missing(tree: Tree) -> None:
+    root = tree("test/a")
+    assert len(load_images(folder(root), "test")) == 3
+    with pytest.raises(ValueError, match="expected a folder train for the train split, found none"):
+        load_images(folder(root), "train")
+
+
+def test_wrapping_folders_are_passed_through(tree: Tree) -> None:
+    root = tree("one/two/train/a", "one/two/train/b")
+    assert resident(folder(root)).classes == ("a", "b")
+
+
+def test_hidden_files_and_other_files_are_not_images(tree: Tree) -> None:
+    root = tree("a", "b")
+    save(root / "a" / ".hidden.png", 9)
+    save(root / "__MACOSX" / "a" / "0.png", 9)
+    (root / "a" / "notes.txt").write_text("text")
+    (root / "a" / "upper.PNG").write_bytes((root / "a" / "000.png").read_bytes())
+    images = resident(folder(root))
+    assert images.classes == ("a", "b")
+    assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_images_beside_class_folders_are_left_out_with_a_word(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+    root = tree("a", "b")
+    save(root / "stray.png", 9)
+    assert len(load_images(folder(root), "train")) == 6
+    assert "1 images that lie beside the class folders are left out" in caplog.text
+
+
+def test_links_to_folders_are_followed_and_cycles_end(tree: Tree) -> None:
+    root = tree("a", "b")
+    (root / "c").symlink_to(root / "a")
+    (root / "a" / "again").symlink_to(root / "a")
+    assert resident(folder(root)).labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_missing_or_empty_folder_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"path: expected folders train/.* at {tmp_path}/gone, found nothing there"):
+        load_images(folder(tmp_path / "gone"), "train")
+    with pytest.raises(ValueError, match=rf"{tmp_path}: expected images \(.jpg, .jpeg, .png, .*\), found none"):
+        load_images(folder(tmp_path), "train")
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"train: expected images \(.jpg"):
+        load_images(folder(tmp_path), "train")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"path: expected a folder or an archive \(.tar, .*\), got .*notes.txt"):
+        load_images(folder(tmp_path / "notes.txt"), "train")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
+def test_a_forbidden_folder_is_an_error(tree: Tree) -> None:
+    root = tree("a", "b")
+    (root / "a").chmod(0)
+    try:
+        with pytest.raises(PermissionError):
+            load_images(folder(root), "train")
+    finally:
+        (root / "a").chmod(0o755)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "folder"}))
+def test_every_name_takes_class_folders_and_says_what_it_expects(name: str, tree: Tree, tmp_path: Path) -> None:
+    root = tree("train/a", "val/a" if name == "imagenet" else "test/a")
+    assert len(load_images(DataConfig(name=name, path=str(root)), "test")) == 3
+    for missing in (tmp_path / "gone", tmp_path / "images" / "train" / "a"):
+        with pytest.raises(ValueError, match=r"path: expected .*train/<class>/") as caught:
+            load_images(DataConfig(name=name, path=str(missing)), "train")
+        assert str(missing) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_archive_is_read_like_its_folder(tree: Tree, tmp_path: Path, own_cache: Path) -> None:
+    root = tree("train/a", "train/b", "test/a")
+    archive = tmp_path / "set.tar.xz"
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(root, arcname="prefix")
+    images = resident(DataConfig(name="cifar10", path=str(archive)))
+    assert torch.equal(images.images, expected(9)[:6])
+    assert list((own_cache / "archives").iterdir())
+
+
+# in memory or from files
+
+
+def test_files_and_array_hold_the_same_images(tree: Tree) -> None:
+    root = tree("a", "b")
+    array, from_files = resident(folder(root)), files(folder(root, resident="no"))
+    assert from_files.size == array.size == 8
+    assert torch.equal(array.labels, from_files.labels)
+    for index in range(len(array)):
+        assert torch.equal(array.images[index], from_files.decode(index))
+
+
+def test_auto_holds_squares_of_one_size_that_fit(tree: Tree) -> None:
+    root = tree("a", "b")
+    bytes_needed = 6 * 3 * 8 * 8
+    resident(folder(root, resident_limit=bytes_needed / 1e9))
+    assert files(folder(root, resident_limit=(bytes_needed - 1) / 1e9)).size == 8
+    assert len(resident(folder(root, resident="yes", resident_limit=0))) == 6
+    save(root / "a" / "large.png", 1, 16, 16)
+    assert files(folder(root)).size is None
+    with pytest.raises(ValueError, match="resident: expected square images of one size in folder, got several"):
+        load_images(folder(root, resident="yes"), "train")
+
+
+def test_images_that_are_no_squares_stay_files(tree: Tree) -> None:
+    root = tree("a", "b", height=8, width=9)
+    assert files(folder(root)).size is None
+
+
+def test_a_size_that_the_sample_missed_is_found_when_decoding(tree: Tree) -> None:
+    root = tree("a", count=130)
+    save(root / "a" / "001.png", 1, 9, 9)
+    assert files(folder(root)).size is None
+    with pytest.raises(ValueError, match=r"resident: expected square images of side 8, got 9x9 in .*001.png"):
+        load_images(folder(root, resident="yes"), "train")
+
+
+def test_the_second_start_reads_the_cache(tree: Tree, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree("a", "b")
+    first = resident(folder(root))
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFiles, "decode", lambda *_: pytest.fail("decoded again"))
+        second = resident(folder(root))
+    assert torch.equal(first.images, second.images)
+    assert torch.equal(first.labels, second.labels)
+    save(root / "a" / "000.png", 99)  # a changed file is decoded anew
+    third = resident(folder(root))
+    assert torch.equal(third.images[0], torch.from_numpy(pixels(99)).permute(2, 0, 1))
+    assert len(list((own_cache / "decoded").iterdir())) == 2
+
+
+def test_a_damaged_cache_is_made_again(tree: Tree, own_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tree("a", "b")
+    load_images(folder(root), "train")
+    (stored,) = (own_cache / "decoded").iterdir()
+    stored.write_bytes(stored.read_bytes()[:100])
+    assert torch.equal(resident(folder(root)).images, expected(6))
+    assert "is made again" in caplog.text
+    caplog.clear()
+    resident(folder(root))
+    assert not caplog.records
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    tree: Tree, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    images = resident(folder(tree("a", "b"), cache=str(tmp_path / "file")))
+    assert torch.equal(images.images, expected(6))
+    assert "cannot be kept" in caplog.text
+
+
+def test_unreadable_images_are_left_out_and_listed_also_from_the_cache(tree: Tree) -> None:
+    root = tree("a", "b", count=10)
+    (root / "a" / "003.png").write_bytes(b"")
+    (root / "b" / "002.png").unlink()
+    (root / "b" / "002.png").symlink_to("nowhere")
+    kept = [index for index in range(20) if index not in (3, 12)]
+    for _ in range(2):
+        images = resident(folder(root, max_unreadable=0.1))
+        assert torch.equal(images.images, expected(20)[kept])
+        assert images.labels.tolist() == [0] * 9 + [1] * 9
+        assert images.unreadable == (
+            f"{root}/a/003.png: the file is empty",
+            f"{root}/b/002.png: No such file or directory",
+        )
+    with pytest.raises(ValueError, match=r"at most 5.00% unreadable images, got 2 of 20 \(10.00%\).*a/003.png: the"):
+        load_images(folder(root, max_unreadable=0.05), "train")
+
+
+def test_output_sizes(tree: Tree, tmp_path: Path) -> None:
+    root = tree("a", "b")
+    small = folder(root)
+    assert output_size(small, load_images(small, "train")) == 8
+    assert output_size(folder(root, size=5), load_images(small, "train")) == 5
+    save(root / "a" / "large.png", 1, 16, 16)
+    assert output_size(small, load_images(small, "train")) == 224
+    save(tmp_path / "large" / "0.png", 0, 300, 300)
+    large = folder(tmp_path / "large")
+    assert output_size(large, load_images(large, "train")) == 224
+
+
+# torchvision's own formats, made small; its checksums are of the true files
+
+
+def cifar_batches(root: Path, kind: type[CIFAR10]) -> dict[str, tuple[NDArray[np.uint8], list[int]]]:
+    rng = np.random.default_rng(0)
+    base = root / kind.base_folder
+    base.mkdir(parents=True)
+    key = "fine_labels" if kind is CIFAR100 else "labels"
+    made = {}
+    for name, _ in kind.train_list + kind.test_list:
+        data, labels = rng.integers(0, 256, (4, 3072), dtype=np.uint8), rng.integers(0, 10, 4).tolist()
+        (base / name).write_bytes(pickle.dumps({"data": data, key: labels}))
+        made[name] = data, labels
+    names = [f"class {number}" for number in range(10)]
+    (base / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: names}))
+    return made
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cifar10", CIFAR10), ("cifar100", CIFAR100)])
+def test_cifar_in_torchvision_s_format(
+    name: str, kind: type[CIFAR10], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cifar_batches(tmp_path, kind)
+    config = DataConfig(name=name, path=str(tmp_path))
+    with pytest.raises(ValueError, match=f"path: expected {kind.base_folder}/ .*, found files missing or damaged"):
+        load_images(config, "train")  # the checksums are wrong: nothing is unpickled
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
+    train = resident(config)
+    data = np.concatenate([made[batch][0] for batch, _ in kind.train_list])
+    assert np.array_equal(train.images.numpy(), data.reshape(-1, 3, 32, 32))
+    assert train.labels.tolist() == [label for batch, _ in kind.train_list for label in made[batch][1]]
+    assert train.classes[3] == "class 3"
+    test = resident(config, "test")
+    assert np.array_equal(test.images.numpy(), made[kind.test_list[0][0]][0].reshape(-1, 3, 32, 32))
+    with pytest.raises(ValueError, match=f"resident: expected auto or yes for {name}"):
+        load_images(DataConfig(name=name, path=str(tmp_path), resident="no"), "train")
+
+
+def test_stl10_trains_on_labeled_and_unlabeled_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tmp_path / STL10.base_folder
+    base.mkdir()
+    rng = np.random.default_rng(0)
+    images = {part: rng.integers(0, 256, (2, 3, 96, 96), dtype=np.uint8) for part in ("train", "unlabeled", "test")}
+    for part, array in images.items():
+        array.transpose(0, 1, 3, 2).tofile(base / f"{part}_X.bin")  # stored column by column
+    for part in ("train", "test"):
+        np.array([10, 1], dtype=np.uint8).tofile(base / f"{part}_y.bin")
+    monkeypatch.setattr("torchvision.datasets.stl10.check_integrity", lambda *_: True)
+    train = resident(DataConfig(name="stl10", path=str(tmp_path)))
+    assert np.array_equal(train.images.numpy(), np.concatenate([images["train"], images["unlabeled"]]))
+    assert train.labels.tolist() == [9, 0, -1, -1]
+    assert (train.labeled, train.size) == (False, 96)
+    test = resident(DataConfig(name="stl10", path=str(tmp_path)), "test")
+    assert test.labels.tolist() == [9, 0]
+    assert test.labeled
+
+
+def test_food101_in_torchvision_s_format(tmp_path: Path) -> None:
+    base = tmp_path / "food-101"
+    (base / "meta").mkdir(parents=True)
+    for seed, name in enumerate(["pie/1", "pie/2", "soup/1", "soup/2"]):
+        save(base / "images" / f"{name}.jpg", seed, 20 + seed, 30)
+    (base / "meta" / "train.json").write_text(json.dumps({"pie": ["pie/1"], "soup": ["soup/2"]}))
+    (base / "meta" / "test.json").write_text(json.dumps({"pie": ["pie/2"], "soup": ["soup/1"]}))
+    train = files(DataConfig(name="food101", path=str(tmp_path)))
+    assert (train.classes, train.labels.tolist(), train.size) == (("pie", "soup"), [0, 1], None)
+    assert [train.decode(index).shape for index in range(2)] == [(3, 20, 30), (3, 23, 30)]
+    assert files(DataConfig(name="food101", path=str(tmp_path)), "test").path(1) == str(base / "images/soup/1.jpg")
+
+
+def test_dtd_trains_on_its_train_and_val(tmp_path: Path) -> None:
+    base = tmp_path / "dtd" / "dtd"
+    (base / "labels").mkdir(parents=True)
+    for part, names in {"train": "ab", "val": "ab", "test": "ab"}.items():
+        (base / "labels" / f"{part}1.txt").write_text("".join(f"{name}/{part}.jpg\n" for name in names))
+        for name in names:
+            save(base / "images" / name / f"{part}.jpg", ord(name), 20, 30)
+    train = files(DataConfig(name="dtd", path=str(tmp_path)))
+    assert [Path(train.path(index)).name for index in range(4)] == ["train.jpg", "train.jpg", "val.jpg", "val.jpg"]
+    assert train.labels.tolist() == [0, 1, 0, 1]
+    assert len(load_images(DataConfig(name="dtd", path=str(tmp_path)), "test")) == 2
+
+
+def test_cars_in_torchvision_s_format(tmp_path: Path) -> None:
+    base = tmp_path / "stanford_cars"
+    (base / "devkit").mkdir(parents=True)
+    kind = [("class", int), ("fname", object)]
+    for part, target in {
+        "train": base / "devkit/cars_train_annos.mat",
+        "test": base / "cars_test_annos_withlabels.mat",
+    }.items():
+        rows = np.array([(2, "1.jpg"), (1, "2.jpg")], dtype=kind)
+        scipy.io.savemat(target, {"annotations": rows})
+        for number in (1, 2):
+            save(base / f"cars_{part}" / f"{number}.jpg", number, 20, 20 + number)
+    scipy.io.savemat(base / "devkit" / "cars_meta.mat", {"class_names": np.array(["audi", "bmw"], dtype=object)})
+    train = files(DataConfig(name="cars", path=str(tmp_path)))
+    assert (train.classes, train.labels.tolist()) == (("audi", "bmw"), [1, 0])
+    assert train.path(1) == str(base / "cars_train/2.jpg")
+    assert len(load_images(DataConfig(name="cars", path=str(tmp_path)), "test")) == 2

@@ -1,0 +1,206 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.io import ImageReadMode, decode_image
+
+from ldreg.data import ImageFiles, ResidentImages
+from ldreg.data.images import decode, image_size
+from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
+
+
+def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
+    """Random RGB pixels (H, W, 3), other ones for every seed."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]:
+    """What decoding gives of an image saved at the path, (H, W, 3)."""
+    image.save(path, **options)
+    result = decode(str(path))
+    assert result.dtype == torch.uint8
+    assert result.is_contiguous()
+    return np.asarray(result.permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif", ".ppm"])
+def test_lossless_colors_come_back_exactly(tmp_path: Path, suffix: str) -> None:
+    assert (decoded(Image.fromarray(pixels(0, 5, 7)), tmp_path / f"a{suffix}") == pixels(0, 5, 7)).all()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pgm", ".tif"])
+def test_gray_becomes_three_equal_channels(tmp_path: Path, suffix: str) -> None:
+    gray = pixels(0)[:, :, 0]
+    assert (decoded(Image.fromarray(gray), tmp_path / f"a{suffix}") == gray[:, :, None]).all()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
+def test_sixteen_bits_keep_their_high_byte(tmp_path: Path, suffix: str) -> None:
+    gray = np.random.default_rng(0).integers(0, 65536, (6, 5), dtype=np.uint16)
+    gray[0, :2] = 0, 65535
+    assert (decoded(Image.fromarray(gray), tmp_path / f"a{suffix}") == (gray // 256)[:, :, None]).all()
+
+
+def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) -> None:
+    colors = pixels(1, 1, 4).reshape(4, 3)
+    chosen = np.random.default_rng(2).integers(0, 4, (6, 5), dtype=np.uint8)
+    image = Image.frombytes("P", (5, 6), chosen.tobytes())
+    image.putpalette(colors.flatten().tolist())
+    assert (decoded(image, tmp_path / "a.png") == colors[chosen]).all()
+    assert (decoded(image, tmp_path / "b.png", transparency=bytes([0, 128, 255, 10])) == colors[chosen]).all()
+
+
+def test_alpha_is_dropped(tmp_path: Path) -> None:
+    alpha = np.random.default_rng(3).integers(0, 256, (8, 8, 1), dtype=np.uint8)
+    rgba = Image.fromarray(np.concatenate([pixels(0), alpha], axis=2))
+    assert (decoded(rgba, tmp_path / "a.png") == pixels(0)).all()
+    gray_alpha = Image.fromarray(np.concatenate([pixels(0)[:, :, :1], alpha], axis=2))
+    assert gray_alpha.mode == "LA"
+    assert (decoded(gray_alpha, tmp_path / "b.png") == pixels(0)[:, :, :1]).all()
+
+
+def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
+    bits = pixels(0)[:, :, 0] > 127
+    assert (decoded(Image.fromarray(bits), tmp_path / "a.png") == 255 * bits[:, :, None]).all()
+
+
+def smooth(height: int = 16, width: int = 24) -> NDArray[np.uint8]:
+    """Colors that JPEG keeps nearly as they are, other ones in every channel."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([4 * x + 20, 9 * y + 60, 200 - 3 * x], axis=2).astype(np.uint8)
+
+
+# Torchvision 0.29 announces that its decoders will go; as an independent reference they serve as long as they stay.
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
+def test_jpeg_is_what_torchvision_decodes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    ours = decoded(Image.fromarray(smooth()), path, quality=95)
+    theirs = decode_image(str(path), mode=ImageReadMode.RGB).permute(1, 2, 0).numpy()
+    assert np.abs(ours.astype(int) - theirs).max() <= 1
+    assert np.abs(ours.astype(int) - smooth()).max() <= 12
+
+
+def test_gray_and_cmyk_jpegs_become_rgb(tmp_path: Path) -> None:
+    gray = decoded(Image.fromarray(smooth()[:, :, 0]), tmp_path / "a.jpg", quality=95)
+    assert np.abs(gray.astype(int) - smooth()[:, :, :1]).max() <= 6
+    cmyk = decoded(Image.fromarray(smooth()).convert("CMYK"), tmp_path / "b.jpg", quality=95)
+    assert np.abs(cmyk.astype(int) - smooth()).max() <= 12
+
+
+def test_the_orientation_is_not_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    assert decoded(Image.fromarray(smooth()), tmp_path / "a.jpg", exif=exif).shape == (16, 24, 3)
+
+
+def test_a_jpeg_under_another_name_is_read_by_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(smooth()).save(path, format="JPEG")
+    assert decode(str(path)).shape == (3, 16, 24)
+
+
+def encoded(tmp_path: Path, suffix: str) -> bytes:
+    path = tmp_path / f"whole{suffix}"
+    Image.fromarray(pixels(0, 64, 64)).save(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tif"])
+def test_a_truncated_image_is_unreadable(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"cut{suffix}"
+    path.write_bytes(encoded(tmp_path, suffix)[:1500])
+    with pytest.raises(UnreadableImageError):
+        decode(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", "the file is empty"), (b"hello" * 20, "not an image of a known format"), (b"\xff\xd8\xff\xe0junk", "")],
+)
+def test_what_is_no_image_is_unreadable_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableImageError, match=f"^{reason}" if reason else ".+") as caught:
+        decode(str(path))
+    assert "0x" not in str(caught.value)
+    with pytest.raises(UnreadableImageError):
+        image_size(str(path))
+
+
+def test_more_than_sixteen_bits_are_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    Image.fromarray(np.full((4, 4), 1e6, dtype=np.float32)).save(path)
+    with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode F"):
+        decode(str(path))
+    Image.fromarray(np.full((4, 4), 1_000_000, dtype=np.int32)).save(path)
+    with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode I"):
+        decode(str(path))
+
+
+def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableImageError, match="No such file"):
+        decode(str(tmp_path / "gone.png"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
+def test_a_forbidden_file_is_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels(0)).save(path)
+    path.chmod(0)
+    with pytest.raises(UnreadableImageError, match="Permission denied"):
+        decode(str(path))
+
+
+def test_files_know_their_paths_whatever_bytes_are_in_them(tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xc3\xa9 \xff.png")
+    files = ImageFiles([odd, tmp_path / "b.png"], torch.tensor([0, -1]), ["one"], "odd")
+    assert files.path(0) == odd
+    assert files.path(1) == str(tmp_path / "b.png")
+    assert (len(files), files.channels, files.labeled) == (2, 3, False)
+
+
+def test_taking_images_keeps_everything_else() -> None:
+    images = torch.arange(3, dtype=torch.uint8)[:, None, None, None].expand(3, 1, 2, 2)
+    resident = ResidentImages(images, torch.tensor([0, 1, -1]), ["a", "b"], "tiny", unreadable=["x: y"])
+    taken = resident.take(torch.tensor([2, 0]))
+    assert taken.images[:, 0, 0, 0].tolist() == [2, 0]
+    assert taken.labels.tolist() == [-1, 0]
+    assert (taken.classes, taken.name, taken.unreadable) == (("a", "b"), "tiny", ("x: y",))
+    assert not resident.labeled
+    assert resident.take(torch.tensor([0, 1])).labeled
+    files = ImageFiles(["a", "b", "c"], torch.tensor([0, 1, -1]), ["a", "b"], "tiny", size=9, max_unreadable=0.5)
+    chosen = files.take(torch.tensor([2, 0]))
+    assert [chosen.path(0), chosen.path(1)] == ["c", "a"]
+    assert (chosen.size, chosen.max_unreadable, chosen.labels.tolist()) == (9, 0.5, [-1, 0])
+
+
+def test_sets_refuse_what_is_not_images_and_labels() -> None:
+    labels = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"images: expected uint8 \(N, C, S, S\), got torch.float32 \(2, 1, 4, 4\)"):
+        ResidentImages(torch.zeros(2, 1, 4, 4), labels, ["a"], "tiny")
+    with pytest.raises(ValueError, match=r"images: .* got torch.uint8 \(2, 1, 4, 5\)"):
+        ResidentImages(torch.zeros(2, 1, 4, 5, dtype=torch.uint8), labels, ["a"], "tiny")
+    with pytest.raises(ValueError, match=r"labels: expected int64 \(1,\), got torch.int64 \(2,\)"):
+        ImageFiles(["a"], labels, ["a"], "tiny")
+    with pytest.raises(ValueError, match="labels: expected -1 to 0, got 0 to 1"):
+        ImageFiles(["a", "b"], torch.tensor([0, 1]), ["a"], "tiny")
+
+
+def test_the_tally_counts_an_image_once_and_names_the_first_of_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(100, max_share=0.02)
+    for _ in range(3):
+        tally.add([Failure(4, "d.png", "cut"), Failure(9, "i.png", "empty")])
+    assert tally.listed == ["d.png: cut", "i.png: empty"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "unreadable image: d.png: cut",
+        "unreadable image: i.png: empty",
+    ]
+    expected = "at most 2.00% unreadable images, got 3 of 100 (3.00%) so far, among them d.png: cut; i.png: empty; k"
+    with pytest.raises(ValueError, match="max_unreadable: expected") as caught:
+        tally.add([Failure(10, "k.png", "cut")])
+    assert expected in str(caught.value)

@@ -1,0 +1,277 @@
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torchvision import transforms
+
+from ldreg.data import (
+    Batch,
+    FileLoader,
+    ImageFiles,
+    Loader,
+    ResidentImages,
+    ResidentLoader,
+    batches_in_order,
+    epoch_order,
+)
+
+# A machine with one core hears from torch that two workers are many.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+
+def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
+    """Random RGB pixels (H, W, 3), other ones for every seed."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def save(path: Path, seed: int, height: int = 8, width: int = 8) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels(seed, height, width)).save(path)
+    return path
+
+
+def crop(image: Tensor, generator: torch.Generator) -> Tensor:
+    """Two random 4×4 windows, (2, 3, 4, 4)."""
+    corners = torch.randint(0, 5, (2, 2), generator=generator).tolist()
+    return torch.stack([image[:, y : y + 4, x : x + 4] for y, x in corners])
+
+
+def whole(image: Tensor, generator: torch.Generator) -> Tensor:
+    return image[None]
+
+
+def array(count: int = 20) -> ResidentImages:
+    images = torch.stack([torch.from_numpy(pixels(seed)).permute(2, 0, 1) for seed in range(count)])
+    return ResidentImages(images, torch.arange(count) % 3, ["a", "b", "c"], "tiny")
+
+
+def image_files(
+    folder: Path, count: int = 20, *, bad: tuple[int, ...] = (), max_unreadable: float = 0.01
+) -> ImageFiles:
+    """The images of `array` as PNGs, those in `bad` cut short."""
+    paths = [save(folder / f"{seed:03d}.png", seed) for seed in range(count)]
+    for index in bad:
+        paths[index].write_bytes(paths[index].read_bytes()[:60])
+    return ImageFiles(paths, torch.arange(count) % 3, ["a", "b", "c"], "tiny", size=8, max_unreadable=max_unreadable)
+
+
+@pytest.fixture(params=["resident", "files"])
+def loader(request: pytest.FixtureRequest, tmp_path: Path) -> Loader:
+    return make(request.param, tmp_path)
+
+
+def make(kind: str, folder: Path, *, workers: int = 0) -> Loader:
+    if kind == "resident":
+        return ResidentLoader(array(), batch_size=3, seed=5)
+    return FileLoader(image_files(folder), batch_size=3, seed=5, crop=crop, workers=workers)
+
+
+def same(left: Batch, right: Batch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_resident_batches_are_the_images_of_the_order() -> None:
+    images = array()
+    loader = ResidentLoader(images, batch_size=4, seed=7, rank=1, world=2)
+    loader.set_epoch(3)
+    order = epoch_order(20, seed=7, epoch=3, rank=1, world=2, batch_size=4)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 2
+    for batch, indices in zip(batches, order, strict=True):
+        assert torch.equal(batch.indices, indices)
+        assert torch.equal(batch.images, images.images[indices])
+        assert torch.equal(batch.labels, images.labels[indices])
+        assert batch.images.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_give_the_batches_of_the_array(tmp_path: Path, workers: int) -> None:
+    resident = ResidentLoader(array(), batch_size=4, seed=7)
+    from_files = FileLoader(image_files(tmp_path), batch_size=4, seed=7, crop=whole, workers=workers)
+    for epoch in range(2):
+        resident.set_epoch(epoch)
+        from_files.set_epoch(epoch)
+        for left, right in zip(resident, from_files, strict=True):
+            assert right.images.shape == (4, 1, 3, 8, 8)
+            assert same(left, right._replace(images=right.images[:, 0]))
+
+
+def test_crops_depend_on_seed_epoch_and_image_alone(tmp_path: Path) -> None:
+    files = image_files(tmp_path)
+
+    def crops(*, seed: int = 5, epoch: int = 0, batch_size: int = 5, workers: int = 0) -> dict[int, Tensor]:
+        loader = FileLoader(files, batch_size=batch_size, seed=seed, crop=crop, workers=workers)
+        loader.set_epoch(epoch)
+        return {
+            index: view for batch in loader for index, view in zip(batch.indices.tolist(), batch.images, strict=True)
+        }
+
+    first = crops()
+    assert len(first) == 20
+    for other in (crops(batch_size=10), crops(workers=2)):
+        assert all(torch.equal(first[index], other[index]) for index in first)
+    for other in (crops(seed=6), crops(epoch=1)):
+        assert sum(torch.equal(first[index], other[index]) for index in first) < 5
+
+
+def test_loading_leaves_the_global_generator_alone(loader: Loader) -> None:
+    before = torch.get_rng_state()
+    list(loader)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def run(loader: Loader, epochs: range) -> Iterator[Batch]:
+    for epoch in epochs:
+        loader.set_epoch(epoch)
+        yield from loader
+
+
+@pytest.mark.parametrize("seen", [0, 4, 6, 8])
+@pytest.mark.parametrize("kind", ["resident", "files"])
+def test_a_resumed_run_continues_with_the_batches_not_yet_seen(kind: str, seen: int, tmp_path: Path) -> None:
+    uninterrupted = list(run(make(kind, tmp_path), range(2)))
+    assert len(uninterrupted) == 12
+    before = make(kind, tmp_path)
+    first = list(islice(run(before, range(2)), seen))
+    state = before.state_dict()
+    after = make(kind, tmp_path)
+    after.load_state_dict(state)
+    resumed = first + list(run(after, range(state["epoch"], 2)))
+    assert len(resumed) == 12
+    assert all(same(left, right) for left, right in zip(resumed, uninterrupted, strict=True))
+
+
+def test_resuming_with_workers_that_had_fetched_ahead(tmp_path: Path) -> None:
+    loader = make("files", tmp_path, workers=2)
+    uninterrupted = list(loader)
+    iterator = iter(loader)
+    first = [next(iterator), next(iterator)]
+    assert loader.state_dict() == {"epoch": 0, "batches": 2}
+    loader.load_state_dict(loader.state_dict())
+    resumed = first + list(loader)
+    assert all(same(left, right) for left, right in zip(resumed, uninterrupted, strict=True))
+
+
+def test_positions(loader: Loader) -> None:
+    assert loader.state_dict() == {"epoch": 0, "batches": 0}
+    loader.skip(4)
+    loader.set_epoch(0)  # the present epoch keeps its place
+    assert len(list(loader)) == 2
+    assert loader.state_dict() == {"epoch": 0, "batches": 6}
+    assert len(list(loader)) == 6  # a skip holds once
+    loader.skip(4)
+    loader.set_epoch(1)
+    assert loader.state_dict() == {"epoch": 1, "batches": 0}
+    assert len(list(loader)) == 6
+    loader.skip(6)
+    assert list(loader) == []
+    with pytest.raises(ValueError, match="batches: expected 0 to 6, the batches of an epoch, got 7"):
+        loader.skip(7)
+
+
+def test_a_batch_larger_than_the_set_is_refused(tmp_path: Path) -> None:
+    message = "batch_size: expected at most 10 on each of 2 ranks for 20 images, got 11"
+    with pytest.raises(ValueError, match=message):
+        ResidentLoader(array(), batch_size=11, seed=0, world=2)
+    with pytest.raises(ValueError, match=message):
+        FileLoader(image_files(tmp_path), batch_size=11, seed=0, world=2, crop=crop)
+
+
+def test_the_array_moves_to_the_device_once() -> None:
+    loader = ResidentLoader(array(), batch_size=10, seed=0, device="meta")
+    assert vars(loader)["_moved"] is None
+    list(loader)
+    moved = vars(loader)["_moved"]
+    list(loader)
+    assert vars(loader)["_moved"] is moved
+    assert all(part.device.type == "meta" for part in next(iter(loader)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_files_are_replaced_by_the_next_and_tallied(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = image_files(tmp_path, bad=(4, 5, 19), max_unreadable=0.15)
+    loader = FileLoader(files, batch_size=5, seed=1, crop=whole, workers=workers)
+    replaced = {4: 6, 5: 6, 19: 0}
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        order = epoch_order(20, seed=1, epoch=epoch, batch_size=5)
+        for batch, indices in zip(loader, order, strict=True):
+            assert batch.indices.tolist() == [replaced.get(index, index) for index in indices.tolist()]
+            assert torch.equal(batch.images[:, 0], array().images[batch.indices])
+            assert torch.equal(batch.labels, batch.indices % 3)
+    assert sorted(line.split(": ")[0] for line in loader.unreadable) == [
+        str(tmp_path / f"{i:03d}.png") for i in (4, 5, 19)
+    ]
+    assert sum("unreadable image" in record.getMessage() for record in caplog.records) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_unreadable_files_are_an_error(tmp_path: Path, workers: int) -> None:
+    files = image_files(tmp_path, bad=(4, 5, 19), max_unreadable=0.1)
+    loader = FileLoader(files, batch_size=5, seed=1, crop=whole, workers=workers)
+    with pytest.raises(
+        ValueError, match=r"at most 10.00% unreadable images, got 3 of 20 \(15.00%\) so far, among them"
+    ):
+        list(loader)
+
+
+def test_where_nothing_is_readable_the_first_batch_says_so(tmp_path: Path) -> None:
+    files = image_files(tmp_path, bad=tuple(range(20)), max_unreadable=0.5)
+    loader = FileLoader(files, batch_size=1, seed=1, crop=whole)
+    with pytest.raises(ValueError, match="got 11 of 20"):
+        next(iter(loader))
+
+
+def test_in_order_the_array_comes_as_it_is() -> None:
+    images = array()
+    batches = list(batches_in_order(images, batch_size=8, size=8))
+    assert [len(batch.images) for batch in batches] == [8, 8, 4]
+    assert torch.equal(torch.cat([batch.images for batch in batches]), images.images)
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), images.labels)
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(20))
+    resized = next(batches_in_order(images, batch_size=8, size=12)).images
+    assert resized.shape == (8, 3, 12, 12)
+    assert resized.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_order_files_of_the_size_come_as_they_are(tmp_path: Path, workers: int) -> None:
+    batches = batches_in_order(image_files(tmp_path), batch_size=8, size=8, workers=workers)
+    for left, right in zip(batches, batches_in_order(array(), batch_size=8, size=8), strict=True):
+        assert same(left, right)
+
+
+def test_in_order_other_files_are_resized_and_cropped_as_torchvision_does(tmp_path: Path) -> None:
+    sizes = [(40, 60), (70, 45), (28, 28)]
+    paths = [save(tmp_path / f"{number}.png", number, *size) for number, size in enumerate(sizes)]
+    files = ImageFiles(paths, torch.full((3,), -1), [], "mixed")
+    (batch,) = batches_in_order(files, batch_size=3, size=28)
+    standard = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(28), transforms.PILToTensor()])
+    for path, image in zip(paths, batch.images, strict=True):
+        with Image.open(path) as opened:
+            assert (standard(opened).int() - image.int()).abs().max() <= 1
+    assert batch.labels.tolist() == [-1, -1, -1]
+
+
+def test_in_order_unreadable_files_are_left_out(tmp_path: Path) -> None:
+    files = image_files(tmp_path, bad=(0, 1, 7), max_unreadable=0.15)
+    batches = list(batches_in_order(files, batch_size=2, size=8))
+    indices = [index for index in range(20) if index not in (0, 1, 7)]
+    assert torch.cat([batch.indices for batch in batches]).tolist() == indices
+    assert torch.equal(torch.cat([batch.images for batch in batches]), array().images[indices])
+    files.max_unreadable = 0.1
+    with pytest.raises(ValueError, match="got 3 of 20"):
+        list(batches_in_order(files, batch_size=2, size=8))
+
+
+def test_in_order_refuses_no_batch() -> None:
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+        batches_in_order(array(), batch_size=0, size=8)
