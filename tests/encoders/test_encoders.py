@@ -1,0 +1,236 @@
+import copy
+from typing import Any, cast
+
+import pytest
+import timm
+import torch
+import torchvision
+from lightly.models.modules import MaskedVisionTransformerTIMM
+from timm.layers.drop import DropPath
+from torch import Tensor, nn
+
+from ldreg.encoders import EncoderConfig, build_encoder
+
+
+def dimension(encoder: nn.Module) -> int:
+    return cast(int, encoder.dimension)
+
+
+def state(encoder: nn.Module) -> dict[str, Tensor]:
+    return encoder.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("config", "channels", "size", "expected"),
+    [
+        (EncoderConfig(), 1, 8, 128),
+        (EncoderConfig(), 3, 32, 128),
+        (EncoderConfig(), 3, 17, 128),
+        (EncoderConfig("resnet18"), 3, 32, 512),
+        (EncoderConfig("resnet18", stem="cifar"), 1, 8, 512),
+        (EncoderConfig("resnet50", stem="imagenet"), 3, 64, 2048),
+        (EncoderConfig("resnet50", stem="cifar"), 3, 16, 2048),
+        (EncoderConfig("vit_tiny"), 3, 224, 192),
+        (EncoderConfig("vit_tiny", patch_size=2), 1, 8, 192),
+        (EncoderConfig("vit_small", patch_size=4), 3, 32, 384),
+        (EncoderConfig("vit_base"), 3, 32, 768),
+        (EncoderConfig("convnext_atto", drop_path=0.1), 3, 64, 320),
+        # A head of its own before the classifier: the model calls its width 576, its outputs have 1024.
+        (EncoderConfig("mobilenetv3_small_100"), 1, 32, 1024),
+    ],
+    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
+)
+def test_images_become_representations(config: EncoderConfig, channels: int, size: int, expected: int) -> None:
+    encoder = build_encoder(config, channels=channels, size=size)
+    assert encoder.training
+    representations = encoder(torch.randn(2, channels, size, size))
+    assert representations.shape == (2, expected)
+    assert representations.dtype == torch.float32
+    assert dimension(encoder) == expected
+    assert dimension(copy.deepcopy(encoder)) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        (EncoderConfig(), 8),
+        (EncoderConfig("resnet18", stem="cifar"), 16),
+        (EncoderConfig("resnet50"), 64),
+        (EncoderConfig("vit_tiny", patch_size=4), 8),
+    ],
+    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
+)
+def test_gradients_reach_every_parameter(config: EncoderConfig, size: int) -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(config, channels=3, size=size)
+    for part in encoder.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.ones_(part.weight)  # residual branches start at 0, and with them the gradients inside
+    outputs = encoder(torch.randn(8, 3, size, size))
+    (outputs * torch.randn_like(outputs)).sum().backward()
+    without = [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert without == []
+
+
+def test_residual_branches_of_resnets_start_at_zero() -> None:
+    encoder = build_encoder(EncoderConfig("resnet50"), channels=3, size=32)
+    last = [weight for name, weight in state(encoder).items() if name.endswith("bn3.weight")]
+    assert len(last) == 16
+    assert not torch.stack([weight.abs().max() for weight in last]).any()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_resnets_load_into_torchvision_and_timm_and_agree(name: str) -> None:
+    encoder = build_encoder(EncoderConfig(name), channels=3, size=64).eval()
+    theirs = getattr(torchvision.models, name)()
+    theirs.fc = nn.Identity()
+    images = torch.randn(2, 3, 64, 64)
+    for model in (theirs, timm.create_model(name, num_classes=0)):
+        model.load_state_dict(state(encoder), strict=True)
+        torch.testing.assert_close(model.eval()(images), encoder(images))
+
+
+def test_cifar_stem_loads_into_torchvision_after_two_lines() -> None:
+    encoder = build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32).eval()
+    model = torchvision.models.resnet18()
+    model.fc = nn.Identity()
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    model.load_state_dict(state(encoder), strict=True)
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model.eval()(images), encoder(images))
+
+
+@pytest.mark.parametrize(("stem", "expected"), [("cifar", 4), ("imagenet", 1), (None, 1)])
+def test_stem_sets_the_resolution(stem: Any, expected: int) -> None:
+    encoder = build_encoder(EncoderConfig("resnet18", stem=stem), channels=3, size=32).eval()
+    features = cast(Any, encoder).forward_features(torch.randn(1, 3, 32, 32))
+    assert features.shape == (1, 512, expected, expected)
+
+
+def test_cifar_stem_starts_at_the_scale_of_the_other_convolutions() -> None:
+    torch.manual_seed(0)
+    weights = state(build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32))
+    # He initialization by fan-out: sqrt(2 / (9 * 64)) for the stem as for the 64-channel convolutions after it.
+    assert weights["conv1.weight"].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
+    assert weights["layer1.0.conv1.weight"].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
+
+
+def test_vits_are_plain_timm_with_the_class_token_as_representation() -> None:
+    encoder = build_encoder(EncoderConfig("vit_tiny", patch_size=4), channels=3, size=16).eval()
+    assert type(encoder) is timm.models.VisionTransformer
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=16, patch_size=4).eval()
+    model.load_state_dict(state(encoder), strict=True)
+    images = torch.randn(2, 3, 16, 16)
+    tokens = cast(Any, model).forward_features(images)
+    assert tokens.shape == (2, 1 + 16, 192)
+    torch.testing.assert_close(encoder(images), tokens[:, 0])
+
+
+def test_vits_serve_lightlys_masked_transformer() -> None:
+    encoder = build_encoder(EncoderConfig("vit_tiny", patch_size=4), channels=1, size=8)
+    masked = MaskedVisionTransformerTIMM(vit=encoder)
+    tokens = masked.encode(torch.randn(2, 1, 8, 8), idx_keep=torch.tensor([[0, 1, 3], [0, 2, 4]]))
+    assert tokens.shape == (2, 3, 192)
+
+
+def test_freezing_the_patch_embedding_stops_its_gradient_alone() -> None:
+    config = EncoderConfig("vit_tiny", patch_size=4, freeze_patch_embedding=True)
+    encoder = build_encoder(config, channels=3, size=8)
+    encoder(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    assert {name for name, p in encoder.named_parameters() if p.grad is None} == {
+        "patch_embed.proj.weight",
+        "patch_embed.proj.bias",
+    }
+
+
+@pytest.mark.parametrize("config", [EncoderConfig("resnet18", drop_path=0.4), EncoderConfig("vit_tiny", drop_path=0.4)])
+def test_drop_path_skips_branches_in_training_only(config: EncoderConfig) -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(config, channels=3, size=32)
+    rates = [part.drop_prob for part in encoder.modules() if isinstance(part, DropPath)]
+    assert max(rates) == pytest.approx(0.4)
+    for part in encoder.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.ones_(part.weight)  # residual branches that are 0 would not be missed
+    images = torch.randn(8, 3, 32, 32)
+    assert not torch.equal(encoder(images), encoder(images))
+    encoder.eval()
+    assert torch.equal(encoder(images), encoder(images))
+
+
+def test_small_cnn_is_small() -> None:
+    encoder = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8)
+    # 3x3 convolutions 1-16-32-64-128 without biases, and two parameters for each of 240 normalized channels.
+    assert sum(p.numel() for p in encoder.parameters()) == 9 * (16 + 16 * 32 + 32 * 64 + 64 * 128) + 2 * 240
+    final = cast(Any, encoder).blocks(torch.zeros(1, 1, 8, 8))
+    assert final.shape == (1, 128, 2, 2)
+
+
+def test_small_cnn_averages_over_pixels() -> None:
+    encoder = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8).eval()
+    images = torch.randn(2, 1, 8, 8)
+    expected = nn.functional.adaptive_avg_pool2d(cast(Any, encoder).blocks(images), 1).flatten(1)
+    torch.testing.assert_close(encoder(images), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("smal_cnn", "small_cnn"),
+        ("resnet-50", "resnet50"),
+        ("vit-base", "vit_base"),
+        ("convnext_tinny", "convnext_tiny"),
+        # A tag names pretrained weights, which are never loaded.
+        ("resnet50.a1_in1k", "resnet50"),
+    ],
+)
+def test_unknown_names_are_answered_with_near_ones(name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"^name: expected small_cnn, .* got '{name}'; nearest: .*{nearest}"):
+        EncoderConfig(name)
+
+
+def test_names_near_to_nothing_are_answered_with_ours() -> None:
+    with pytest.raises(ValueError, match=r"vit_base or a model of timm, got '!!!!'$"):
+        EncoderConfig("!!!!")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "vit_tiny", "stem": "cifar"}, "stem: expected to be left out, as vit_tiny is not a ResNet"),
+        ({"stem": "imagenet"}, "stem: expected to be left out, as small_cnn is not a ResNet"),
+        ({"name": "resnet18", "stem": "big"}, "stem: expected imagenet or cifar, got 'big'"),
+        ({"name": "resnet18", "patch_size": 4}, "patch_size: expected to be left out, as resnet18 is not a ViT"),
+        ({"name": "vit_tiny", "patch_size": 0}, "patch_size: expected at least 1, got 0"),
+        ({"name": "resnet18", "freeze_patch_embedding": True}, "freeze_patch_embedding: .* is not a ViT, got True"),
+        ({"drop_path": 0.1}, "drop_path: expected to be left out, as small_cnn is not a timm model"),
+        ({"name": "vit_tiny", "drop_path": 1.0}, r"drop_path: expected a probability in \[0, 1\), got 1.0"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        EncoderConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "message"),
+    [
+        (EncoderConfig("vit_tiny"), 8, "patch_size: expected a divisor of the image size 8, got 16"),
+        (EncoderConfig("vit_tiny", patch_size=5), 32, "patch_size: expected a divisor of the image size 32, got 5"),
+        (EncoderConfig("resnet18d", stem="cifar"), 32, "stem: expected imagenet, .* got 'cifar'"),
+        (EncoderConfig("mobilenetv3_small_100"), 0, "size: expected at least 1, got 0"),
+        (EncoderConfig("convnext_atto"), 8, "size: expected images that convnext_atto takes, got 8 px"),
+        (EncoderConfig("swin_tiny_patch4_window7_224"), 30, "size: expected images that swin_tiny.* takes, got 30 px"),
+        (EncoderConfig("dla34", drop_path=0.1), 32, "drop_path: expected 0, as dla34 has none, got 0.1"),
+    ],
+    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value)[:10],
+)
+def test_what_cannot_be_built_is_refused(config: EncoderConfig, size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build_encoder(config, channels=3, size=size)
+
+
+def test_channels_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"^channels: expected at least 1, got 0"):
+        build_encoder(EncoderConfig(), channels=0, size=8)
