@@ -1,0 +1,93 @@
+"""BYOL: predict a slowly moving copy's embedding of the other view."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ldreg.methods import checks
+from ldreg.methods.heads import mlp
+from ldreg.methods.losses import byol
+from ldreg.methods.momentum import MomentumBranch, cosine_momentum
+from ldreg.methods.outcome import Method, Outcome
+
+
+@dataclass(frozen=True)
+class BYOLConfig:
+    """Options of BYOL (Grill et al., NeurIPS 2020), by default as the LDReg paper sets them.
+
+    Args:
+        momentum: How much of the momentum branch stays at a step, at the start of the training.
+        momentum_end: The same at the end; in between it follows half a cosine.
+        projector: Widths of the projector's layers.
+        predictor: Widths of the predictor's layers; the last is the projector's last.
+
+    Raises:
+        ValueError: a momentum is not from 0 to 1, a width is not positive, or the two last widths differ.
+    """
+
+    momentum: float = 0.99
+    momentum_end: float = 1.0
+    projector: tuple[int, ...] = (4096, 256)
+    predictor: tuple[int, ...] = (4096, 256)
+
+    def __post_init__(self) -> None:
+        checks.share("momentum", self.momentum)
+        checks.share("momentum_end", self.momentum_end)
+        checks.widths("projector", self.projector)
+        checks.widths("predictor", self.predictor)
+        if self.predictor[-1] != self.projector[-1]:
+            raise ValueError(
+                f"predictor: expected to end in the projector's last width, {self.projector[-1]}, got {self.predictor}"
+            )
+
+
+class BYOL(Method):
+    """Predict the momentum branch's embedding of the other view, in both directions (Grill et al., NeurIPS 2020).
+
+    Both views pass each encoder in one call, so batch statistics are of both views together, where the original
+    takes each view's own. Neighbors of the online representations are sought among those of both branches
+    (LDReg paper, appendix "LDReg and SSL methods").
+
+    >>> encoder = nn.Flatten()
+    >>> encoder.dimension = 16
+    >>> method = BYOL(encoder, BYOLConfig(projector=(8, 4), predictor=(8, 4)))
+    >>> outcome = method((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4)))
+    >>> outcome.representations.shape, outcome.reference.shape
+    (torch.Size([12, 16]), torch.Size([24, 16]))
+    """
+
+    candidates = 4
+
+    def __init__(self, encoder: nn.Module, config: BYOLConfig) -> None:
+        super().__init__(encoder)
+        self.start, self.end = config.momentum, config.momentum_end
+        self.projector = mlp(self.dimension, config.projector)
+        self.predictor = mlp(config.projector[-1], config.predictor)
+        self.target = MomentumBranch(encoder, self.projector)
+
+    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
+        """The outcome of two views; nothing is drawn from the generator."""
+        self._check(views)
+        images = torch.cat(tuple(views))
+        representations = self.encoder(images)
+        predictions = self.predictor(self.projector(representations))
+        momentum_representations, targets = self.target(images)
+        loss = byol(*predictions.chunk(2), *targets.chunk(2))
+        return Outcome(
+            loss,
+            {"byol": loss.detach()},
+            representations,
+            reference=torch.cat((representations, momentum_representations)),
+            self_index=torch.arange(len(representations), device=representations.device),
+        )
+
+    def compiled_parts(self) -> list[nn.Module]:
+        """The two encoders."""
+        return [self.encoder, self.target.encoder]
+
+    def after_step(self, progress: float) -> None:
+        """Let the momentum branch follow."""
+        momentum = cosine_momentum(progress, start=self.start, end=self.end)
+        self.target.update(self.encoder, self.projector, momentum=momentum)

@@ -1,0 +1,200 @@
+"""MoCo: version 2 with a queue of past keys, version 3 within the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ldreg.distributed import gather
+from ldreg.methods import checks
+from ldreg.methods.heads import mlp
+from ldreg.methods.losses import info_nce
+from ldreg.methods.momentum import MomentumBranch, cosine_momentum
+from ldreg.methods.outcome import Method, Outcome
+
+Version = Literal["v2", "v3"]
+
+
+@dataclass(frozen=True)
+class MoCoConfig:
+    """Options of MoCo; those left out take the chosen version's original value.
+
+    Args:
+        version: "v2": queue, one direction (Chen et al., 2020); "v3": batch, symmetric, predictor (ICCV 2021).
+        temperature: Divisor of the cosine similarities; v2: 0.2, v3: 1.0.
+        momentum: How much of the momentum branch stays at a step, at the start; v2: 0.999, v3: 0.99.
+        momentum_end: The same at the end, along half a cosine; v2: 0.999, or `momentum` where given; v3: 1.0.
+        projector: Widths of the projector's layers; v2: 2048, 128, v3: 4096, 256.
+        predictor: Widths of the predictor's layers, v3 alone: 4096, 256.
+        queue_size: Number of past keys that are candidates, v2 alone: 65536.
+
+    Raises:
+        ValueError: a value out of range, or an option of the other version.
+    """
+
+    version: Version = "v2"
+    temperature: float | None = None
+    momentum: float | None = None
+    momentum_end: float | None = None
+    projector: tuple[int, ...] | None = None
+    predictor: tuple[int, ...] | None = None
+    queue_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.version not in get_args(Version):
+            raise ValueError(f"version: expected one of {', '.join(get_args(Version))}, got {self.version!r}")
+        foreign = "predictor" if self.version == "v2" else "queue_size"
+        if getattr(self, foreign) is not None:
+            raise ValueError(f"{foreign}: expected None with version {self.version!r}, got {getattr(self, foreign)}")
+        whole = self.settings()
+        checks.positive("temperature", whole.temperature)
+        checks.share("momentum", whole.momentum)
+        checks.share("momentum_end", whole.momentum_end)
+        checks.widths("projector", whole.projector)
+        if self.version == "v2":
+            checks.positive("queue_size", whole.queue_size)
+        else:
+            checks.widths("predictor", whole.predictor)
+            if whole.predictor[-1] != whole.projector[-1]:
+                raise ValueError(
+                    f"predictor: expected to end in {whole.projector[-1]} as the projector does, got {whole.predictor}"
+                )
+
+    def settings(self) -> "MoCoSettings":
+        """All values, the version's own where none was given."""
+        given = {field.name: getattr(self, field.name) for field in fields(MoCoSettings)}
+        if self.version == "v2" and self.momentum_end is None:
+            given["momentum_end"] = self.momentum
+        return replace(ORIGINAL[self.version], **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class MoCoSettings:
+    """`MoCoConfig` without gaps; what a version does not have is empty."""
+
+    temperature: float
+    momentum: float
+    momentum_end: float
+    projector: tuple[int, ...]
+    predictor: tuple[int, ...] = ()
+    queue_size: int = 0
+
+
+ORIGINAL: dict[Version, MoCoSettings] = {
+    "v2": MoCoSettings(0.2, 0.999, 0.999, (2048, 128), queue_size=65536),
+    "v3": MoCoSettings(1.0, 0.99, 1.0, (4096, 256), predictor=(4096, 256)),
+}
+
+
+class MoCoV2(Method):
+    """Tell an image's key from a queue of past keys (Chen et al., "Improved Baselines with Momentum Contrast", 2020).
+
+    The first view is the query, of the encoder, the second the key, of the momentum branch; representations are the
+    queries' (N, D). Keys of all ranks enter the queue of every rank in the same order, in the place of the oldest,
+    and the queue is part of the state dict. The original shuffles keys between devices because each normalizes by its
+    own batch; with statistics of all ranks' batch, a shuffle would change nothing, and there is none.
+
+    >>> encoder = nn.Flatten()
+    >>> encoder.dimension = 16
+    >>> method = MoCoV2(encoder, MoCoConfig(projector=(8, 4), queue_size=10))
+    >>> outcome = method((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4)))
+    >>> outcome.representations.shape, method.pointer
+    (torch.Size([6, 16]), tensor(6))
+    """
+
+    candidates = 1
+    queue: Tensor
+    pointer: Tensor
+
+    def __init__(self, encoder: nn.Module, config: MoCoConfig) -> None:
+        super().__init__(encoder)
+        self.settings = config.settings()
+        self.projector = mlp(self.dimension, self.settings.projector, batch_norm=False)
+        self.target = MomentumBranch(encoder, self.projector)
+        queue = torch.randn(self.settings.queue_size, self.settings.projector[-1])
+        self.register_buffer("queue", F.normalize(queue, dim=1))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
+        """The outcome of two views, whose keys then enter the queue; nothing is drawn from the generator."""
+        self._check(views)
+        representations = self.encoder(views[0])
+        queries = self.projector(representations)
+        _, keys = self.target(views[1])
+        # A copy, because the backward pass needs the queue as it was before these keys enter it.
+        loss = info_nce(queries, keys, temperature=self.settings.temperature, queue=self.queue.clone())
+        if self.training:
+            self._enqueue(keys)
+        return Outcome(loss, {"info_nce": loss.detach()}, representations)
+
+    def compiled_parts(self) -> list[nn.Module]:
+        """The two encoders."""
+        return [self.encoder, self.target.encoder]
+
+    def after_step(self, progress: float) -> None:
+        """Let the momentum branch follow."""
+        momentum = cosine_momentum(progress, start=self.settings.momentum, end=self.settings.momentum_end)
+        self.target.update(self.encoder, self.projector, momentum=momentum)
+
+    @torch.no_grad()
+    def _enqueue(self, keys: Tensor) -> None:
+        """Put all ranks' keys in the place of the oldest; the size of the queue need be no multiple of the batch."""
+        new = gather(F.normalize(keys.to(self.queue.dtype), dim=1))[-len(self.queue) :]
+        place = (self.pointer + torch.arange(len(new), device=new.device)) % len(self.queue)
+        self.queue.index_copy_(0, place, new)
+        self.pointer.add_(len(new)).remainder_(len(self.queue))
+
+
+class MoCoV3(Method):
+    """Tell an image's key from the batch's others, in both directions (Chen, Xie & He, ICCV 2021).
+
+    The loss is 2τ times the cross-entropy, summed over both directions. Heads are those of the original for ResNet:
+    batch norm in every layer but the predictor's last, without scale and shift in the projector's last. Both views
+    pass each encoder in one call, so batch statistics are of both views together, where the original takes each
+    view's own.
+
+    >>> encoder = nn.Flatten()
+    >>> encoder.dimension = 16
+    >>> method = MoCoV3(encoder, MoCoConfig(version="v3", projector=(8, 4), predictor=(8, 4)))
+    >>> method((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4))).representations.shape
+    torch.Size([12, 16])
+    """
+
+    def __init__(self, encoder: nn.Module, config: MoCoConfig) -> None:
+        super().__init__(encoder)
+        self.settings = config.settings()
+        self.projector = mlp(self.dimension, self.settings.projector, last="plain")
+        self.predictor = mlp(self.settings.projector[-1], self.settings.predictor)
+        self.target = MomentumBranch(encoder, self.projector)
+
+    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
+        """The outcome of two views; nothing is drawn from the generator."""
+        self._check(views)
+        images, temperature = torch.cat(tuple(views)), self.settings.temperature
+        representations = self.encoder(images)
+        query_a, query_b = self.predictor(self.projector(representations)).chunk(2)
+        _, keys = self.target(images)
+        key_a, key_b = keys.chunk(2)
+        both = info_nce(query_a, key_b, temperature=temperature) + info_nce(query_b, key_a, temperature=temperature)
+        loss = 2 * temperature * both
+        return Outcome(loss, {"info_nce": loss.detach()}, representations)
+
+    def compiled_parts(self) -> list[nn.Module]:
+        """The two encoders."""
+        return [self.encoder, self.target.encoder]
+
+    def after_step(self, progress: float) -> None:
+        """Let the momentum branch follow."""
+        momentum = cosine_momentum(progress, start=self.settings.momentum, end=self.settings.momentum_end)
+        self.target.update(self.encoder, self.projector, momentum=momentum)
+
+
+VERSIONS: dict[Version, type[MoCoV2] | type[MoCoV3]] = {"v2": MoCoV2, "v3": MoCoV3}
+
+
+def build_moco(encoder: nn.Module, config: MoCoConfig) -> Method:
+    """MoCo around the encoder, in the config's version."""
+    return VERSIONS[config.version](encoder, config)

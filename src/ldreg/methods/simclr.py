@@ -1,0 +1,78 @@
+"""SimCLR, and the tuned version of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ldreg.methods import checks
+from ldreg.methods.heads import mlp
+from ldreg.methods.losses import nt_xent
+from ldreg.methods.outcome import Method, Outcome
+
+
+@dataclass(frozen=True)
+class SimCLRConfig:
+    """Options of SimCLR (Chen et al., ICML 2020), by default as the LDReg paper sets them.
+
+    Args:
+        temperature: Divisor of the cosine similarities.
+        projector: Widths of the projector's layers.
+
+    Raises:
+        ValueError: the temperature or a width is not positive.
+    """
+
+    temperature: float = 0.1
+    projector: tuple[int, ...] = (2048, 128)
+
+    def __post_init__(self) -> None:
+        checks.positive("temperature", self.temperature)
+        checks.widths("projector", self.projector)
+
+
+@dataclass(frozen=True)
+class SimCLRTunedConfig:
+    """Options of SimCLR-Tuned (Garrido et al., "On the Duality...", ICLR 2023), as the LDReg paper sets them.
+
+    Args:
+        temperature: Divisor of the cosine similarities.
+        projector: Widths of the projector's layers.
+
+    Raises:
+        ValueError: the temperature or a width is not positive.
+    """
+
+    temperature: float = 0.15
+    projector: tuple[int, ...] = (8192, 8192, 512)
+
+    def __post_init__(self) -> None:
+        checks.positive("temperature", self.temperature)
+        checks.widths("projector", self.projector)
+
+
+class SimCLR(Method):
+    """Tell the other view of an image from all other images' views (Chen et al., ICML 2020).
+
+    Both views pass the encoder in one call, so batch statistics are of both views together. The projector ends in
+    batch norm with a scale and no shift, as the original's does.
+
+    >>> encoder = nn.Flatten()
+    >>> encoder.dimension = 16
+    >>> outcome = SimCLR(encoder, SimCLRConfig(projector=(8, 4)))((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4)))
+    >>> outcome.representations.shape
+    torch.Size([12, 16])
+    """
+
+    def __init__(self, encoder: nn.Module, config: SimCLRConfig | SimCLRTunedConfig) -> None:
+        super().__init__(encoder)
+        self.temperature = config.temperature
+        self.projector = mlp(self.dimension, config.projector, last="scale")
+
+    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
+        """The outcome of two views; nothing is drawn from the generator."""
+        self._check(views)
+        representations = self.encoder(torch.cat(tuple(views)))
+        loss = nt_xent(*self.projector(representations).chunk(2), temperature=self.temperature)
+        return Outcome(loss, {"nt_xent": loss.detach()}, representations)

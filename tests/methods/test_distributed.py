@@ -1,0 +1,161 @@
+"""Two gloo processes against one that holds the whole batch, for every method, without and with LDReg."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
+
+from ldreg import LDReg
+from ldreg.methods import METHODS, Method, synchronize_batch_norm
+
+WORLD, IMAGES = 2, 8  # images on each rank
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "simclr": ("simclr", {"projector": (10, 6)}),
+    "simclr_tuned": ("simclr_tuned", {"projector": (10, 10, 6)}),
+    "byol": ("byol", {"projector": (10, 6), "predictor": (10, 6), "momentum": 0.5}),
+    "moco": ("moco", {"projector": (10, 6), "queue_size": 37, "momentum": 0.5}),
+    "moco_v3": ("moco", {"version": "v3", "projector": (10, 6), "predictor": (10, 6), "momentum": 0.5}),
+    "vicreg": ("vicreg", {"projector": (10, 10, 6)}),
+    "vicreg, wide": ("vicreg", {"projector": (10, 10, 40)}),
+    "barlow_twins": ("barlow_twins", {"projector": (10, 10, 6)}),
+    "barlow_twins, wide": ("barlow_twins", {"projector": (10, 10, 40)}),
+    "mae": ("mae", {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}),
+}
+NORMS: list[dict[str, Any]] = [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}]
+
+
+class Convolutions(nn.Sequential):
+    dimension = 7
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(64, 7)
+        )
+
+
+def build(case: str) -> Method:
+    torch.manual_seed(0)
+    name, options = CASES[case]
+    encoder: nn.Module = Convolutions()
+    if name == "mae":
+        encoder = VisionTransformer(8, 2, 1, num_classes=0, embed_dim=8, depth=1, num_heads=2)
+        encoder.dimension = 8  # type: ignore[assignment]
+    return METHODS[name].build(encoder, METHODS[name].config(**options)).double()
+
+
+def batch(case: str, *, step: int, rank: int | None) -> tuple[tuple[Tensor, ...], torch.Generator]:
+    """Views and generator of one rank, or of the whole batch; MAE's masks of rank 1 are the later rows' then."""
+    count, generator = WORLD * IMAGES, torch.Generator().manual_seed(step)
+    views = torch.randn(1 if case == "mae" else 2, count, 1, 8, 8, dtype=torch.float64, generator=generator)
+    masks = torch.Generator().manual_seed(100 + step)
+    if rank is not None:
+        views = views.chunk(WORLD, 1)[rank]
+        torch.rand(rank * IMAGES, 16, generator=masks)
+    return views.unbind(), masks
+
+
+def train(case: str, *, regularized: bool, rank: int | None, distributed: bool) -> dict[str, Any]:
+    """Two steps: the losses, the second step's gradients, and all parameters and buffers at the end."""
+    method = build(case)
+    reg = LDReg(k=4, beta=0.5, gather=distributed)
+    shell: nn.Module = method
+    if distributed:
+        shell = nn.parallel.DistributedDataParallel(synchronize_batch_norm(method))
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.05)
+    losses = []
+    for step in range(2):
+        views, generator = batch(case, step=step, rank=rank)
+        optimizer.zero_grad()
+        outcome = shell(views, generator)
+        loss = outcome.loss
+        if regularized:
+            loss = loss + reg(outcome.representations, outcome.reference, self_index=outcome.self_index)
+        loss.backward()
+        losses.append(loss.detach())
+        optimizer.step()
+        method.after_step((step + 1) / 4)
+    gradients = {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
+    return {"losses": losses, "gradients": gradients, "state": method.state_dict()}
+
+
+def normalize(options: dict[str, Any], *, rank: int | None, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Two training steps of batch norm alone: the second's output and gradients, and the state."""
+    norm: nn.Module = nn.BatchNorm2d(3, **options, dtype=torch.promote_types(dtype, torch.float32))
+    norm = norm if rank is None else synchronize_batch_norm(norm)
+    for step in range(2):
+        x = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64).to(dtype) + 3
+        weights = torch.linspace(-1, 1, x.numel(), dtype=dtype).view_as(x)
+        x, weights = (x, weights) if rank is None else (x.chunk(WORLD)[rank], weights.chunk(WORLD)[rank])
+        x = x.contiguous().requires_grad_()
+        y = norm(x)
+        norm.zero_grad()
+        (y.square() * weights).sum().backward()
+    assert x.grad is not None
+    gradients = {f"{name}.grad": p.grad for name, p in norm.named_parameters() if p.grad is not None}
+    return {"output": y.detach(), "input.grad": x.grad, **gradients, **norm.state_dict()}
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    results = {
+        (case, regularized): train(case, regularized=regularized, rank=rank, distributed=True)
+        for case in CASES
+        for regularized in (False, True)
+    }
+    norms = [
+        normalize(options, rank=rank, dtype=dtype) for options in NORMS for dtype in (torch.float64, torch.bfloat16)
+    ]
+    torch.save({"results": results, "norms": norms}, f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    folder = tmp_path_factory.mktemp("ranks")
+    start_processes(worker, args=(str(folder),), nprocs=WORLD, start_method="spawn")
+    return [torch.load(folder / str(rank)) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("regularized", [False, True], ids=["alone", "ldreg"])
+def test_two_processes_train_as_one(ranks: list[Any], case: str, regularized: bool) -> None:
+    whole = train(case, regularized=regularized, rank=None, distributed=False)
+    assert max(gradient.abs().max() for gradient in whole["gradients"].values()) > 1e-3
+    for saved in ranks:
+        got = saved["results"][case, regularized]
+        for part in ("losses", "gradients", "state"):
+            torch.testing.assert_close(got[part], whole[part], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("regularized", [False, True], ids=["alone", "ldreg"])
+def test_local_batches_alone_would_differ(case: str, regularized: bool) -> None:
+    """The test above can fail: the average of two gradients of half the batch is another one."""
+    if case == "mae" and not regularized:
+        pytest.skip("MAE alone is a mean over images, whose halves do average to the whole")
+    whole, *halves = (train(case, regularized=regularized, rank=rank, distributed=False) for rank in (None, 0, 1))
+    name = next(iter(whole["gradients"]))
+    average = (halves[0]["gradients"][name] + halves[1]["gradients"][name]) / 2
+    assert not torch.allclose(average, whole["gradients"][name], rtol=1e-3)
+
+
+@pytest.mark.parametrize("index", range(len(NORMS)))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_batch_norm_over_ranks_is_batch_norm_of_the_whole(ranks: list[Any], index: int, dtype: torch.dtype) -> None:
+    whole = normalize(NORMS[index], rank=None, dtype=dtype)
+    parts = [saved["norms"][2 * index + (dtype == torch.bfloat16)] for saved in ranks]
+    for name, expected in whole.items():
+        if name in ("output", "input.grad"):
+            got = torch.cat([part[name] for part in parts])
+        elif name.endswith(".grad"):
+            got = parts[0][name] + parts[1][name]
+        else:
+            got = parts[0][name]
+            assert torch.equal(got, parts[1][name])
+        rtol, atol = (3e-2, 5e-2) if dtype == torch.bfloat16 else (1e-9, 1e-12)
+        torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)

@@ -1,0 +1,159 @@
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from lightly.models import utils
+from lightly.models.modules import MaskedVisionTransformerTIMM
+from timm.models import VisionTransformer
+from torch import nn
+
+from ldreg.methods import MAE, MAEConfig
+
+SMALL = MAEConfig(decoder_width=16, decoder_depth=1, decoder_heads=2)
+Make = Callable[..., VisionTransformer]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_loss_is_that_of_the_plain_steps(make_transformer: Make, normalize: bool) -> None:
+    """The whole image patched and predicted, and the error averaged over hidden patches by a 0/1 mask."""
+    method = MAE(
+        make_transformer(), MAEConfig(decoder_width=16, decoder_depth=1, decoder_heads=2, norm_pix_loss=normalize)
+    )
+    images = torch.randn(5, 1, 8, 8)
+    outcome = method((images,), seeded())
+    kept, hidden = method.masks(5, generator=seeded())
+    wrapped = MaskedVisionTransformerTIMM(method.encoder, weight_initialization="skip", pos_embed_initialization="skip")
+    tokens = wrapped.encode(images, idx_keep=kept)
+    torch.testing.assert_close(outcome.representations, tokens[:, 0])
+    sequence = utils.repeat_token(method.decoder.mask_token, (5, 17))
+    decoded = method.decoder(utils.set_at_index(sequence, kept, method.embed(tokens)))
+    predictions = method.predict(decoded[:, 1:])
+    # Pixels of patch (i, j), channel last: by slicing rather than by lightly's patchify.
+    patches = torch.stack(
+        [images[:, 0, i : i + 2, j : j + 2].flatten(1) for i in (0, 2, 4, 6) for j in (0, 2, 4, 6)], 1
+    )
+    if normalize:
+        patches = utils.normalize_mean_var(patches)
+    mask = torch.zeros(5, 16).scatter_(1, hidden - 1, 1.0)
+    error = (predictions - patches).square().mean(2)
+    torch.testing.assert_close(outcome.loss, (error * mask).sum() / mask.sum())
+
+
+@pytest.mark.parametrize(("size", "patch", "channels"), [(8, 2, 1), (32, 4, 3), (32, 16, 3)])
+def test_masks_split_the_patches(make_transformer: Make, size: int, patch: int, channels: int) -> None:
+    method = MAE(make_transformer(size, patch, channels), SMALL)
+    kept, hidden = method.masks(7, generator=seeded())
+    patches = (size // patch) ** 2
+    assert kept.shape == (7, 1 + patches // 4)
+    assert (kept[:, 0] == 0).all()
+    for row in torch.cat((kept, hidden), 1):
+        assert row.sort().values.tolist() == list(range(patches + 1))
+    assert len(kept.sort(1).values.unique(dim=0)) > 1
+    loss = method((torch.randn(7, channels, size, size),)).loss
+    assert loss.isfinite()
+
+
+def test_masks_come_from_the_generator(make_transformer: Make) -> None:
+    method, images = MAE(make_transformer(), SMALL), torch.randn(4, 1, 8, 8)
+    assert torch.equal(method((images,), seeded()).loss, method((images,), seeded()).loss)
+    generator = seeded()
+    assert not torch.equal(method((images,), generator).loss, method((images,), generator).loss)
+
+
+def test_every_patch_is_hidden_equally_often(make_transformer: Make) -> None:
+    method = MAE(make_transformer(), SMALL)
+    _, hidden = method.masks(4000, generator=seeded())
+    share = torch.bincount(hidden.flatten(), minlength=17)[1:] / 4000
+    torch.testing.assert_close(share, torch.full((16,), 0.75), atol=5 * (0.75 * 0.25 / 4000) ** 0.5, rtol=0)
+
+
+def test_hidden_pixels_do_not_reach_the_representations(make_transformer: Make) -> None:
+    method, images = MAE(make_transformer(), SMALL), torch.randn(1, 1, 8, 8)
+    _, hidden = method.masks(1, generator=seeded())
+    row, column = divmod(int(hidden[0, 0]) - 1, 4)
+    changed = images.clone()
+    changed[0, 0, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2] += 10
+    before, after = method((images,), seeded()), method((changed,), seeded())
+    assert torch.equal(before.representations, after.representations)
+    assert not torch.equal(method.encoder(images), method.encoder(changed))
+
+
+def test_the_encoder_stays_a_plain_timm_model_with_the_same_weights(make_transformer: Make) -> None:
+    method, images = MAE(make_transformer(), SMALL), torch.randn(4, 1, 8, 8)
+    fresh = make_transformer()
+    fresh.load_state_dict(method.encoder.state_dict())
+    torch.testing.assert_close(method.encoder(images), fresh(images))
+    before = method.encoder(images).detach()
+    method((images,)).loss.backward()
+    with torch.no_grad():
+        for parameter in method.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(0.1 * parameter.grad)
+    assert not torch.allclose(method.encoder(images), before)
+
+
+def test_every_trained_parameter_has_a_gradient_and_the_state_names_it_once(make_transformer: Make) -> None:
+    method = MAE(make_transformer(), SMALL)
+    method((torch.randn(4, 1, 8, 8),)).loss.backward()
+    assert all((p.grad is not None) == p.requires_grad for p in method.parameters())
+    assert {key.split(".")[0] for key in method.state_dict()} == {"encoder", "embed", "decoder", "predict"}
+
+
+def test_a_copy_works_on_its_own_encoder(make_transformer: Make) -> None:
+    method, images = MAE(make_transformer(), SMALL), torch.randn(4, 1, 8, 8)
+    other = copy.deepcopy(method)
+    with torch.no_grad():
+        for parameter in other.encoder.parameters():
+            parameter.zero_()
+    assert method((images,), seeded()).representations.abs().max() > 0
+    assert other((images,), seeded()).representations.abs().max() == 0
+
+
+def test_autocast_runs(make_transformer: Make) -> None:
+    method, images = MAE(make_transformer(), SMALL), torch.randn(4, 1, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = method((images,), seeded()).loss
+    torch.testing.assert_close(loss, method((images,), seeded()).loss, rtol=0.05, atol=0.02)
+    assert loss.dtype == torch.float32
+
+
+class Pooled(nn.Flatten):
+    dimension = 64
+
+
+def test_unfit_encoders_and_images_are_refused(make_transformer: Make) -> None:
+    with pytest.raises(ValueError, match="expected a timm VisionTransformer for MAE, got Pooled"):
+        MAE(Pooled(), SMALL)
+    averaged = VisionTransformer(8, 2, 1, num_classes=0, embed_dim=16, depth=1, num_heads=2, global_pool="avg")
+    averaged.dimension = 16  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="class token for MAE, got 'avg'"):
+        MAE(averaged, SMALL)
+    with pytest.raises(ValueError, match="mask_ratio: expected to keep"):
+        MAE(make_transformer(), MAEConfig(mask_ratio=0.99))
+    with pytest.raises(ValueError, match="norm_pix_loss: expected False"):
+        MAE(make_transformer(4, 1, 1), SMALL)
+    with pytest.raises(ValueError, match=r"views: expected shape \(2, 1, 8, 8\), got \(2, 1, 16, 16\)"):
+        MAE(make_transformer(), SMALL)((torch.zeros(2, 1, 16, 16),))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"decoder_depth": 0}, {"decoder_width": 30, "decoder_heads": 4}],
+)
+def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))}: expected"):
+        MAEConfig(**options)  # type: ignore[arg-type]
+
+
+def test_reconstruction_counts_hidden_patches_alone(make_transformer: Make) -> None:
+    """Of 16 patches the 12 hidden ones are predicted, 4 pixels each."""
+    method, images = MAE(make_transformer(), SMALL), torch.randn(3, 1, 8, 8)
+    asked = []
+    method.predict.register_forward_hook(lambda _module, _args, output: asked.append(output.shape))
+    method((images,), seeded())
+    assert asked == [(3, 12, 4)]
