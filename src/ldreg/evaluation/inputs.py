@@ -1,0 +1,48 @@
+"""The one check of what evaluations are given."""
+
+import torch
+from torch import Tensor
+
+
+def checked(
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same four on the device of `train`: representations in float32 (float64 stays), labels in int64.
+
+    Raises:
+        ValueError: for wrong shapes, differing widths, labels that are not integers of at least 0, NaN or inf.
+
+    >>> x, y = torch.ones(3, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 1], dtype=torch.uint8)
+    >>> [part.dtype for part in checked(x, y, x, y)]
+    [torch.float32, torch.int64, torch.float32, torch.int64]
+    """
+    train, test = _representations(train, "train"), _representations(test, "test").to(train.device)
+    if train.shape[1] != test.shape[1]:
+        raise ValueError(f"test: expected {train.shape[1]} columns, as train has, got {test.shape[1]}")
+    test = test.to(torch.promote_types(train.dtype, test.dtype))
+    return (
+        train.to(test.dtype),
+        _labels(train_labels, train, "train_labels"),
+        test,
+        _labels(test_labels, test, "test_labels"),
+    )
+
+
+def _representations(x: Tensor, name: str) -> Tensor:
+    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < 1 or not x.is_floating_point():
+        raise ValueError(f"{name}: expected floats of shape (N, D), got {x.dtype} of shape {tuple(x.shape)}")
+    x = x.detach()
+    x = x if x.dtype == torch.float64 else x.float()
+    wrong = int((~torch.isfinite(x)).any(1).sum())
+    if wrong:
+        raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")
+    return x
+
+
+def _labels(labels: Tensor, x: Tensor, name: str) -> Tensor:
+    if labels.shape != x.shape[:1] or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"{name}: expected {len(x)} integers, got {labels.dtype} of shape {tuple(labels.shape)}")
+    lowest = int(labels.min())
+    if lowest < 0:
+        raise ValueError(f"{name}: expected a class of at least 0 for every row, got {lowest} (-1 stands for unknown)")
+    return labels.to(x.device, torch.int64)

@@ -1,0 +1,227 @@
+"""The monitor as a Lightning callback, for the trainers of `pytorch_lightning` and of `lightning` alike."""
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ldreg.evaluation.extract import undisturbed
+from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.log import MetricsLog
+from ldreg.monitor.measures import Extracted, measure, measure_set, spread
+from ldreg.monitor.throughput import Throughput, batch_size
+
+logger = logging.getLogger("ldreg")
+
+
+def callback_base() -> type:
+    """Lightning's `Callback`: of whichever of its two packages is loaded, of both if both are, else of one installed.
+
+    A trainer calls hooks by name and takes any callback in a list; only one passed alone must be its own package's.
+
+    Raises:
+        ModuleNotFoundError: neither is installed.
+    """
+    packages = "pytorch_lightning", "lightning.pytorch"
+    loaded = [package for package in packages if sys.modules.get(package)]
+    if not loaded:
+        loaded = [package for package in packages if importlib.util.find_spec(package.split(".")[0])][:1]
+    if not loaded:
+        raise ModuleNotFoundError("Monitor needs Lightning: install ldreg[train], pytorch-lightning or lightning")
+    return type("Callback", tuple(importlib.import_module(package).Callback for package in loaded), {})
+
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback
+else:
+    Callback = callback_base()
+
+
+class Monitor(Callback):
+    """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
+
+    Batch measures, at the first optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`, `batch/lid`,
+    `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`. They are read
+    from what training_step returns: a dict of loss, and optionally terms (scalars by name) and representations (N, D).
+    Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
+
+    Set measures, before training, every `every_epochs` epochs and at the end: `set/lid`, `set/frechet_variance`,
+    `set/effective_rank`, `set/degenerate`, and `set/knn` and `set/linear`, accuracies on test, where labels are known.
+    The linear probe is fitted anew each time on the frozen representations of that moment: it has no state, costs
+    nothing in between, and is the same whenever the run was resumed.
+
+    Everything is measured and written by the first rank alone, from its own rows; numbers go to the metrics file, to
+    the trainer's loggers and into `latest`, alarms to the log "ldreg" and into `alarms`. Training itself is not
+    touched: no random number is drawn and no buffer changes, so a monitored run is bitwise the unmonitored one.
+
+    Args:
+        config: what is watched and how often.
+        path: the metrics file (CSV); None: only the trainer's loggers are written to.
+        extract: returns representations and classes of training and test images, taken as by
+            `evaluation.representations`, which leaves no trace; to be given on every rank and called on the first
+            alone, so it must contain no collectives. None: no set measures.
+        representations: returns representations (N, D) of a batch, given module and batch, for a module whose
+            training_step does not; called at measured steps, in eval mode and without gradients.
+
+    Attributes:
+        latest: the last value of every metric.
+        alarms: all alarms raised, in order.
+        stop_reason: the alarm that ended the run, if one did.
+
+    >>> monitor = Monitor(MonitorConfig(k=20), representations=lambda module, batch: module.backbone(batch[0]))
+    >>> monitor.latest, monitor.alarms
+    ({}, [])
+    """
+
+    def __init__(
+        self,
+        config: MonitorConfig | None = None,
+        *,
+        path: str | PathLike[str] | None = None,
+        extract: Callable[[], Extracted] | None = None,
+        representations: Callable[[Any, Any], Tensor] | None = None,
+    ) -> None:
+        self.config = MonitorConfig() if config is None else config
+        self.latest: dict[str, float] = {}
+        self.alarms: list[str] = []
+        self.stop_reason: str | None = None
+        self._log = None if path is None else MetricsLog(path)
+        self._extract = extract
+        self._representations = representations
+        self._alarm = CollapseAlarm(self.config.alarm)
+        self._speed = Throughput()
+        self._step = 0
+        self._epoch = 0.0
+        self._lr: float | Tensor | None = None
+        self._owed = False  # whether an epoch is over and its set measures are still to come
+        self._warned = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold for a resumed run to log and warn as an unbroken one."""
+        return {"alarm": self._alarm.state_dict(), "epoch": self._epoch, "owed": self._owed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the state that a checkpoint holds."""
+        self._alarm.load_state_dict(state_dict["alarm"])
+        self._epoch, self._owed = state_dict["epoch"], state_dict["owed"]
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Cut the metrics file back to where the run is, and measure the set where that is due."""
+        self._step = trainer.global_step
+        self._speed, self.stop_reason = Throughput(), None
+        if self._step == 0:
+            self._epoch = 0.0
+        if self._log and trainer.is_global_zero:
+            self._log.resume(self._step)
+        # A checkpoint taken at the last batch of an epoch resumes with the next epoch: what was to come between is
+        # made up for here.
+        if self._step == 0 or self._owed:
+            self._measure_set(trainer, module)
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Note the learning rate of this step; once it is over, the schedule has already moved on."""
+        self._lr = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Measure the batch where an optimizer step has made that due."""
+        self._speed.add(batch_size(batch) * trainer.world_size)
+        before, self._step = self._step, trainer.global_step
+        self._epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
+        self._owed = trainer.is_last_batch and self._set_is_due(trainer)
+        every = self.config.every_steps
+        # A multiple was passed, rather than hit: several optimizers make several steps per batch.
+        if self._step // every > before // every or before == 0 < self._step:
+            values = self._batch_values(trainer, module, outputs, batch) if trainer.is_global_zero else {}
+            self._conclude(trainer, values)
+            self._speed.restart()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Measure the set where that is due."""
+        if self._set_is_due(trainer):
+            self._measure_set(trainer, module)
+
+    def _set_is_due(self, trainer: Any) -> bool:
+        done = trainer.current_epoch + 1
+        last = done == trainer.max_epochs or 0 < trainer.max_steps <= self._step or trainer.should_stop
+        return bool(last or done % self.config.every_epochs == 0)
+
+    def _measure_set(self, trainer: Any, module: Any) -> None:
+        self._owed = False
+        if self._extract is None:
+            return
+        values = {}
+        if trainer.is_global_zero:
+            _synchronize(module.device)
+            with self._speed.paused():
+                found = measure_set(self._extract(), self.config)
+            values = {f"set/{name}": value for name, value in found.items()}
+        self._conclude(trainer, values)
+
+    def _batch_values(self, trainer: Any, module: Any, outputs: Any, batch: Any) -> dict[str, float]:
+        _synchronize(module.device)
+        rate = self._speed.rate()
+        outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+        scalars = {f"terms/{name}": value for name, value in outputs.get("terms", {}).items()}
+        if outputs.get("loss") is not None:
+            scalars = {"batch/loss": outputs["loss"], **scalars}
+        values = _numbers(scalars)
+        found = self._batch_representations(trainer, module, outputs, batch)
+        if found is not None:
+            # No more rows than of the set: at batches of thousands, neighbors and spectrum would take seconds.
+            dimensions = measure(spread(found, self.config.points), k=self.config.k)
+            values |= {f"batch/{name}": value for name, value in dimensions.items()}
+        if self._lr is not None:
+            values["lr"] = float(self._lr)
+        return values if rate is None else values | {"images_per_second": rate}
+
+    def _batch_representations(self, trainer: Any, module: Any, outputs: Any, batch: Any) -> Tensor | None:
+        """Representations (N, D) to be measured; None where there are none, or too few, which is said once."""
+        found: Tensor | None = outputs.get("representations")
+        if self._representations is not None:
+            with undisturbed(module, module.device), trainer.precision_plugin.forward_context():
+                found = self._representations(module, batch)
+        if found is None or len(found) > self.config.k:
+            return found
+        if not self._warned:
+            wanted = f"more than k ({self.config.k}) representations in a batch"
+            logger.warning("step %d: expected %s to measure dimensions, got %d", self._step, wanted, len(found))
+            self._warned = True
+        return None
+
+    def _conclude(self, trainer: Any, values: dict[str, float]) -> None:
+        """Write the values, and let the alarm speak; every rank must come here, for all of them stop or none does."""
+        message = None
+        if values:
+            self.latest |= values
+            if self._log:
+                self._log.write(values, step=self._step, epoch=self._epoch)
+            for target in trainer.loggers:
+                target.log_metrics(values, step=self._step)
+            watched = {name: value for name, value in values.items() if not name.startswith("terms/")}
+            message = self._alarm.check(watched, step=self._step, epoch=self._epoch)
+        if message:
+            self.alarms.append(message)
+            logger.warning(message)
+        if self.config.stop_on_alarm and trainer.strategy.reduce_boolean_decision(message is not None, all=False):
+            trainer.should_stop = True
+            self.stop_reason = message or "collapse alarm on the first rank"
+
+
+def _numbers(scalars: dict[str, Tensor]) -> dict[str, float]:
+    """The scalars as numbers, read from the device in one transfer."""
+    if not scalars:
+        return {}
+    stacked = torch.stack([value.detach().float().reshape(()) for value in scalars.values()])
+    return dict(zip(scalars, stacked.tolist(), strict=True))
+
+
+def _synchronize(device: torch.device) -> None:
+    """Wait for the device, so that the clock reads the work done and not the work asked for."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

@@ -1,0 +1,418 @@
+"""The callback in real, tiny runs of Lightning's Trainer."""
+
+import logging
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from ldreg.monitor.callback import Monitor, callback_base
+from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.log import read_metrics
+from ldreg.monitor.measures import Extracted, measure, measure_set
+
+# Lightning on loaders in the process itself and on short epochs, and torch on Lightning's use of its trees: of no
+# concern to what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
+
+CONFIG = MonitorConfig(k=5, every_steps=3, points=50, knn_k=10)
+
+# All that the monitor reads of a trainer and a module, as objects of no Lightning class.
+MODULE = SimpleNamespace(device=torch.device("cpu"))
+TRAINER: dict[str, Any] = {
+    "global_step": 0,
+    "is_global_zero": True,
+    "world_size": 1,
+    "current_epoch": 0,
+    "num_training_batches": 10,
+    "max_epochs": None,
+    "max_steps": -1,
+    "is_last_batch": False,
+    "should_stop": False,
+    "loggers": [],
+}
+
+
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    """Rows (160, 6) whose class is the sign of the first column: ten batches of 16."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(160, 6, generator=torch.Generator().manual_seed(0))
+        self.y = (self.x[:, 0] > 0).long()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+class Foreign(pl.LightningModule):
+    """Anyone's module: training_step returns a loss and no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.projection = nn.Linear(6, 8)
+        self.encoder = nn.Sequential(self.projection, nn.BatchNorm1d(8), nn.Dropout(0.1))
+        self.head = nn.Linear(8, 2)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        return nn.functional.cross_entropy(self.head(self.encoder(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        # The step n, counted from 1, has a learning rate of 1 / n.
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def unchanged(x: Tensor, step: int) -> Tensor:
+    return x
+
+
+class Ours(Foreign):
+    """The contract of our own training: loss, terms and representations, which `spoil` may make collapse."""
+
+    def __init__(self, spoil: Callable[[Tensor, int], Tensor] = unchanged) -> None:
+        super().__init__()
+        self.spoil = spoil
+        self.seen: list[Tensor] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        torch.manual_seed(self.global_step)  # as our training does: a step's randomness depends on the step alone
+        representations = self.encoder(batch[0])
+        loss = nn.functional.cross_entropy(self.head(representations), batch[1])
+        self.seen.append(self.spoil(representations.detach(), self.global_step))
+        terms = {"alignment": 2 * loss.detach(), "lid": torch.tensor(0.5)}
+        return {"loss": loss, "terms": terms, "representations": self.seen[-1]}
+
+
+class Extractor:
+    """What `extract` is given as: the current representations of 120 training and 40 test rows."""
+
+    def __init__(self, module: Foreign) -> None:
+        self.module, self.rows = module, Rows()
+
+    @torch.no_grad()
+    def __call__(self) -> Extracted:
+        x = self.rows.x @ self.module.projection.weight.T
+        return x[:120], self.rows.y[:120], x[120:], self.rows.y[120:]
+
+
+def fit(module: pl.LightningModule, monitor: Monitor | None, *, ckpt: Path | None = None, **options: Any) -> pl.Trainer:
+    settings: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": False} | options
+    callbacks = [callback for callback in (monitor, *settings.pop("callbacks", ())) if callback]
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=settings.pop("logger", False),
+        callbacks=callbacks,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **settings,
+    )
+    torch.manual_seed(2)
+    trainer.fit(module, DataLoader(Rows(), batch_size=16), ckpt_path=ckpt, weights_only=None if ckpt is None else True)
+    return trainer
+
+
+def test_batch_and_set_measures_are_logged_when_due(tmp_path: Path) -> None:
+    module, path = Ours(), tmp_path / "metrics.csv"
+    monitor = Monitor(CONFIG, path=path, extract=Extractor(module))
+    fit(module, monitor)
+    found = read_metrics(path)
+    due = [1, 3, 6, 9, 12, 15, 18]
+    for name in ("batch/loss", "terms/alignment", "terms/lid", "batch/lid", "batch/effective_rank", "lr"):
+        assert [step for step, _, _ in found[name]] == due, name
+    assert [epoch for _, epoch, _ in found["lr"]] == [step / 10 for step in due]
+    assert [value for _, _, value in found["lr"]] == [1 / step for step in due]
+    for name in ("lid", "frechet_variance", "effective_rank", "degenerate", "knn", "linear"):
+        assert [row[:2] for row in found[f"set/{name}"]] == [(0, 0.0), (10, 1.0), (20, 2.0)], name
+    assert [row[0] for row in found["images_per_second"]] == due[1:]
+    assert all(value > 0 for _, _, value in found["images_per_second"])
+
+
+def test_values_are_those_of_the_step_and_of_the_moment(tmp_path: Path) -> None:
+    module, path = Ours(), tmp_path / "metrics.csv"
+    monitor = Monitor(CONFIG, path=path, extract=Extractor(module))
+    fit(module, monitor)
+    found = read_metrics(path)
+    for step, _, value in found["batch/lid"]:
+        assert value == pytest.approx(measure(module.seen[step - 1], k=5)["lid"])
+    for (_, _, loss), (_, _, term) in zip(found["batch/loss"], found["terms/alignment"], strict=True):
+        assert term == pytest.approx(2 * loss)
+    assert monitor.latest["set/lid"] == measure_set(Extractor(module)(), CONFIG)["lid"]
+    assert monitor.latest["batch/loss"] == found["batch/loss"][-1][2]
+
+
+def test_a_monitored_run_is_bitwise_the_unmonitored_one() -> None:
+    plain, watched = Foreign(), Foreign()
+    fit(plain, None)
+    monitor = Monitor(
+        CONFIG, extract=Extractor(watched), representations=lambda module, batch: module.encoder(batch[0])
+    )
+    fit(watched, monitor)
+    assert monitor.latest.keys() >= {"batch/lid", "set/lid"}
+    theirs = watched.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in plain.state_dict().items())
+
+
+def test_a_foreign_module_is_watched_by_a_function() -> None:
+    module, seen = Foreign(), []
+
+    def representations(module: Any, batch: Any) -> Tensor:
+        seen.append((module.training, torch.is_grad_enabled()))
+        found: Tensor = module.encoder(batch[0])
+        return found
+
+    monitor = Monitor(CONFIG, representations=representations)
+    fit(module, monitor, max_epochs=1)
+    assert seen == [(False, False)] * 4
+    assert set(monitor.latest) == {
+        "batch/loss",
+        "batch/lid",
+        "batch/frechet_variance",
+        "batch/effective_rank",
+        "batch/degenerate",
+        "lr",
+        "images_per_second",
+    }
+
+
+def test_without_representations_the_loss_alone_is_logged() -> None:
+    monitor = Monitor(CONFIG)
+    fit(Foreign(), monitor, max_epochs=1)
+    assert set(monitor.latest) == {"batch/loss", "lr", "images_per_second"}
+
+
+class Untouchable(dict[str, Any]):
+    """What training_step returned, at a step where nobody may look at it: a look could wait for the device."""
+
+    def get(self, *args: Any) -> Any:
+        raise AssertionError
+
+    __getitem__ = __iter__ = __contains__ = get
+
+
+def test_steps_not_logged_touch_nothing_on_the_device() -> None:
+    trainer = SimpleNamespace(**TRAINER)
+    monitor = Monitor(CONFIG)
+    monitor.on_train_start(trainer, None)
+    trainer.global_step = 4
+    monitor._step = 3
+    monitor.on_train_batch_end(trainer, None, Untouchable(loss=1), torch.ones(3), 3)
+    trainer.global_step = 6
+    with pytest.raises(AssertionError):
+        monitor.on_train_batch_end(trainer, MODULE, Untouchable(loss=1), torch.ones(3), 5)
+
+
+def test_accumulated_batches_are_counted_as_images_and_not_as_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    fit(Ours(), Monitor(CONFIG, path=path), accumulate_grad_batches=2)
+    assert [row[:2] for row in read_metrics(path)["batch/loss"]] == [(1, 0.2), (3, 0.6), (6, 1.2), (9, 1.8)]
+
+
+def test_too_small_a_batch_is_said_once_and_not_measured(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = Monitor(MonitorConfig(k=16, every_steps=3, points=50))
+    with caplog.at_level(logging.WARNING, "ldreg"):
+        fit(Ours(), monitor)
+    assert "batch/loss" in monitor.latest
+    assert "batch/lid" not in monitor.latest
+    assert [record.message for record in caplog.records if record.name == "ldreg"] == [
+        "step 1: expected more than k (16) representations in a batch to measure dimensions, got 16"
+    ]
+
+
+def flattened(x: Tensor, step: int) -> Tensor:
+    """All but one direction shrinks to nothing from the 12th step on."""
+    return x if step < 11 else x * torch.tensor([1.0] + 7 * [1e-3])
+
+
+def test_a_collapse_is_seen_named_and_placed(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = Monitor(CONFIG)
+    with caplog.at_level(logging.WARNING, "ldreg"):
+        fit(Ours(flattened), monitor)
+    assert len(monitor.alarms) == 1
+    assert monitor.alarms[0].startswith("collapse at epoch 1.20, step 12: LID (batch/lid) fell to ")
+    assert "effective rank (batch/effective_rank) is degenerate: 1 (all points lie on a line)" in monitor.alarms[0]
+    assert monitor.alarms[0] in caplog.messages
+    assert monitor.stop_reason is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, 0.0])
+def test_nan_and_constant_representations_are_logged_and_alarmed(tmp_path: Path, bad: float) -> None:
+    path = tmp_path / "metrics.csv"
+    monitor = Monitor(CONFIG, path=path)
+    fit(Ours(lambda x, step: x if step < 5 else x * bad), monitor, max_epochs=1)
+    values = [value for _, _, value in read_metrics(path)["batch/lid"]]
+    assert [math.isnan(value) for value in values] == [False, False, True, True]
+    assert len(monitor.alarms) == 1
+    assert "step 6: LID (batch/lid) is degenerate: nan" in monitor.alarms[0]
+
+
+def test_the_alarm_stops_the_run_by_option(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    config = MonitorConfig(k=5, every_steps=3, points=50, knn_k=10, stop_on_alarm=True)
+    module = Ours(flattened)
+    monitor = Monitor(config, path=path, extract=Extractor(module))
+    trainer = fit(module, monitor, max_epochs=9)
+    assert trainer.global_step == 12
+    assert monitor.stop_reason == monitor.alarms[0]
+    assert read_metrics(path)["set/lid"][-1][:2] == (12, 1.2)
+
+
+def test_without_an_alarm_a_collapse_is_only_logged() -> None:
+    monitor = Monitor(MonitorConfig(k=5, every_steps=3, points=50, alarm=0))
+    fit(Ours(flattened), monitor)
+    assert monitor.alarms == []
+
+
+class Saver(pl.Callback):
+    """Saves at given steps, at the end of the batch, and breaks the run at another."""
+
+    def __init__(self, path: Path, *, save: int, stop: int) -> None:
+        self.path, self.save, self.stop = path, save, stop
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_step == self.save:
+            trainer.save_checkpoint(self.path)
+        if trainer.global_step == self.stop:
+            raise InterruptedError
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.parametrize(("save", "stop"), [(4, 8), (10, 10), (10, 14), (12, 17)])
+def test_the_log_of_a_resumed_run_is_that_of_an_unbroken_one(tmp_path: Path, save: int, stop: int) -> None:
+    def watch(name: str) -> tuple[Path, Ours, Monitor]:
+        module, path = Ours(), tmp_path / name
+        return path, module, Monitor(CONFIG, path=path, extract=Extractor(module))
+
+    unbroken, module, monitor = watch("unbroken.csv")
+    fit(module, monitor)
+    broken, module, monitor = watch("broken.csv")
+    saver = Saver(tmp_path / "last.ckpt", save=save, stop=stop)
+    with pytest.raises(InterruptedError):
+        fit(module, monitor, callbacks=[saver])
+    _, module, monitor = watch("broken.csv")
+    fit(module, monitor, ckpt=saver.path)
+
+    def rows(path: Path) -> list[str]:
+        return [line for line in path.read_text().splitlines() if "images_per_second" not in line]
+
+    # Lightning's plain loader does not go on mid-epoch where it stopped, so there only what was logged is compared.
+    width = None if save == 10 else 3
+    assert [line.split(",")[:width] for line in rows(broken)] == [line.split(",")[:width] for line in rows(unbroken)]
+
+
+def test_loggers_of_the_trainer_are_given_the_same_values(tmp_path: Path) -> None:
+    received: dict[int, dict[str, float]] = {}
+
+    class Memory(pl.loggers.CSVLogger):
+        def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            received.setdefault(step or 0, {}).update(metrics)
+
+    path = tmp_path / "metrics.csv"
+    fit(Ours(), Monitor(CONFIG, path=path), logger=Memory(str(tmp_path)), log_every_n_steps=1000)
+    for name, rows in read_metrics(path).items():
+        assert rows == [(step, rows[i][1], received[step][name]) for i, (step, _, _) in enumerate(rows)]
+
+
+def test_other_ranks_measure_and_write_nothing(tmp_path: Path) -> None:
+    def refuse() -> Extracted:
+        raise AssertionError
+
+    decisions: list[bool] = []
+
+    def decide(own: bool, *, all: bool) -> bool:
+        decisions.append(own)
+        return not all
+
+    path = tmp_path / "metrics.csv"
+    config = MonitorConfig(k=5, every_steps=1, points=50, stop_on_alarm=True)
+    monitor = Monitor(config, path=path, extract=refuse)
+    strategy = SimpleNamespace(reduce_boolean_decision=decide)
+    trainer = SimpleNamespace(**TRAINER | {"is_global_zero": False, "world_size": 2, "strategy": strategy})
+    monitor.on_train_start(trainer, None)
+    trainer.global_step = 1
+    monitor.on_train_batch_end(trainer, None, None, torch.ones(3), 0)
+    assert not path.exists()
+    assert decisions == [False, False]  # it takes part in deciding, and follows what the first rank found
+    assert trainer.should_stop
+    assert monitor.stop_reason == "collapse alarm on the first rank"
+
+
+class TheirCallback:
+    """What the package `lightning` has as its Callback."""
+
+
+def test_the_base_is_the_callback_of_whichever_package_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert issubclass(callback_base(), pl.Callback)
+    twin = ModuleType("lightning.pytorch")
+    twin.Callback = TheirCallback  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", twin)
+    assert issubclass(callback_base(), pl.Callback)
+    assert issubclass(callback_base(), TheirCallback)
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
+    assert issubclass(callback_base(), TheirCallback)
+    assert not issubclass(callback_base(), pl.Callback)
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    monkeypatch.delitem(sys.modules, "lightning.pytorch")
+    with pytest.raises(ModuleNotFoundError, match="Monitor needs Lightning: install"):
+        callback_base()
+
+
+def test_no_hook_relies_on_the_class_of_trainer_or_module(tmp_path: Path) -> None:
+    """Hooks called by name, as the twin package's trainer does, on objects of no Lightning class."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    trainer = SimpleNamespace(**TRAINER | {"num_training_batches": math.inf, "max_steps": 1, "optimizers": [optimizer]})
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    monitor = Monitor(CONFIG, path=tmp_path / "metrics.csv", extract=lambda: (x, None, None, None))
+    monitor.on_train_start(trainer, MODULE)
+    monitor.on_before_optimizer_step(trainer, MODULE, optimizer)
+    trainer.global_step = 1
+    monitor.on_train_batch_end(trainer, MODULE, {"loss": torch.tensor(2.0), "representations": x}, [x], 0)
+    monitor.on_train_epoch_end(trainer, MODULE)
+    found = read_metrics(tmp_path / "metrics.csv")
+    assert found["lr"] == [(1, 0.0, 0.3)]
+    assert [row[0] for row in found["set/lid"]] == [0, 1]
+    assert found["batch/lid"][0][2] == found["set/lid"][0][2]
+
+
+class Final(pl.Callback):
+    """Writes down where each rank ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        (self.folder / f"rank{trainer.global_rank}").write_text(str(trainer.global_step))
+
+
+def emptied_on_the_first_rank(x: Tensor, step: int) -> Tensor:
+    return x if step < 6 or torch.distributed.get_rank() == 1 else 0 * x
+
+
+@pytest.mark.slow
+def test_the_first_ranks_alarm_stops_all_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    config = MonitorConfig(k=5, every_steps=2, points=50, knn_k=10, stop_on_alarm=True)
+    module = Ours(emptied_on_the_first_rank)
+    monitor = Monitor(config, path=path, extract=Extractor(module))
+    fit(module, monitor, callbacks=[Final(tmp_path)], max_epochs=20, strategy="ddp_spawn", devices=2)
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["8", "8"]
+    found = read_metrics(path)
+    assert [step for step, _, _ in found["batch/loss"]] == [1, 2, 4, 6, 8]
+    assert [step for step, _, _ in found["set/lid"]] == [0, 5, 8]
