@@ -1,7 +1,7 @@
 """Figures of a report: matplotlib `Figure`s without global state, and their SVG for a page of either color scheme."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Any
 
@@ -31,7 +31,7 @@ INK = "#010203"  # stands for the page's text color until the SVG is written
 
 DRAWN_POINTS = 20_000
 DRAWN_CLASSES = 16
-_WIDE_RANGE = 20.0  # above this ratio of largest to smallest, an axis is logarithmic
+WIDE_RANGE = 20.0  # above this ratio of largest to smallest, an axis is logarithmic
 
 
 def figures(report: DimensionReport) -> dict[str, Figure]:
@@ -51,14 +51,14 @@ def figures(report: DimensionReport) -> dict[str, Figure]:
 def histogram(report: DimensionReport) -> Figure:
     """How LID is distributed over the regular points, with the geometric mean and the quartiles."""
     values = report.lid[regular(report.lid)].double().numpy()
-    figure, axes = _canvas()
-    wide = values.max() > _WIDE_RANGE * values.min()
+    figure, axes = canvas()
+    wide = values.max() > WIDE_RANGE * values.min()
     bins = int(min(60, max(8, len(values) ** 0.5)))
     space = numpy.geomspace if wide else numpy.linspace
     edges = space(values.min(), values.max(), bins + 1).tolist() if values.max() > values.min() else bins
     axes.hist(values, bins=edges, color=BLUE, alpha=0.75, edgecolor="none")
     if wide:
-        _plain_log(axes, "x")
+        plain_log(axes, "x")
     axes.axvspan(report.quartiles[0], report.quartiles[2], color=INK, alpha=0.08, linewidth=0, zorder=0)
     axes.axvline(report.mean.value, color=ORANGE, linewidth=2)
     axes.margins(y=0.14)
@@ -73,13 +73,13 @@ def histogram(report: DimensionReport) -> Figure:
 def density(report: DimensionReport) -> Figure:
     """LID of each point against the distance of its k-th neighbor."""
     keep = regular(report.lid) & (report.kth_distance > 0)
-    lid, distance = _thinned(report.lid[keep].numpy(), report.kth_distance[keep].numpy())
-    figure, axes = _canvas()
-    axes.scatter(distance, lid, s=_dot(len(lid)), color=BLUE, alpha=0.45, linewidths=0, rasterized=True)
+    lid, distance = thinned(report.lid[keep].numpy(), report.kth_distance[keep].numpy())
+    figure, axes = canvas()
+    axes.scatter(distance, lid, s=dot(len(lid)), color=BLUE, alpha=0.45, linewidths=0, rasterized=True)
     axes.axhline(report.mean.value, color=ORANGE, linewidth=1.5)
-    _plain_log(axes, "x")
-    if lid.max() > _WIDE_RANGE * lid.min():
-        _plain_log(axes, "y")
+    plain_log(axes, "x")
+    if lid.max() > WIDE_RANGE * lid.min():
+        plain_log(axes, "y")
     axes.set(xlabel=f"distance to neighbor {report.k}   (dense → sparse)", ylabel="LID")
     return figure
 
@@ -88,7 +88,7 @@ def spectrum(report: DimensionReport) -> Figure:
     """Eigenvalues of the covariance, as shares of the largest, with the effective rank."""
     values = report.eigenvalues[report.eigenvalues > 0].numpy()
     share = values / values.max()
-    figure, axes = _canvas()
+    figure, axes = canvas()
     axes.plot(numpy.arange(1, len(share) + 1), share, color=BLUE, linewidth=2, marker="." if len(share) < 40 else "")
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(numticks=6))
@@ -108,61 +108,77 @@ def spectrum(report: DimensionReport) -> Figure:
 def map_by_lid(report: DimensionReport) -> Figure:
     """The points on their first two principal axes, colored by LID."""
     keep = regular(report.lid).numpy()
-    flat, lid = _thinned(report.coordinates.numpy()[keep], report.lid.numpy()[keep])
-    figure, axes = _canvas()
+    lid = report.lid.numpy()[keep]
+    return lid_map(report.coordinates.numpy()[keep], lid, scale=lid_scale(lid))
+
+
+def lid_scale(lid: Array) -> LogNorm:
+    """The color scale of a map: logarithmic, without the outermost fiftieths of the regular values (N,)."""
     low, high = numpy.quantile(lid, (0.02, 0.98))
+    return LogNorm(low, high if high > low else low * 1.01)
+
+
+def lid_map(flat: Array, lid: Array, *, scale: LogNorm) -> Figure:
+    """Points (N, 2) of the plane colored by their regular LID (N,)."""
+    flat, lid = thinned(flat, lid)
+    figure, axes = canvas()
     # Highest LID first, so that the collapsed points end up on top.
     order = numpy.argsort(-lid, kind="stable")
     shown = axes.scatter(
         flat[order, 0],
         flat[order, 1],
         c=lid[order],
-        s=_dot(len(lid)),
+        s=dot(len(lid)),
         cmap=COLORMAP,
         alpha=0.85,
         linewidths=0,
         rasterized=True,
-        norm=LogNorm(low, high if high > low else low * 1.01),
+        norm=scale,
     )
     bar = figure.colorbar(shown, ax=axes, pad=0.02, aspect=30, extend="both")
     bar.outline.set_visible(False)
-    ticks = numpy.geomspace(low, high, 5).tolist() if high > low else [float(low)]
+    low, high = float(scale.vmin or 0), float(scale.vmax or 0)
+    ticks = numpy.geomspace(low, high, 5).tolist() if high > 1.02 * low else [low]
     bar.set_ticks(ticks, labels=[number(tick) for tick in ticks])
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=INK, labelsize=10, length=3, width=0.6)
     bar.ax.set_title("LID", fontsize=10, color=INK)
-    _frameless(axes)
+    frameless(axes)
     return figure
 
 
 def map_by_class(report: DimensionReport) -> Figure:
     """The same map colored by class; with many classes, those of lowest LID stand out of the rest."""
-    labels = report.labels or ()
     lowest = sorted(report.classes, key=lambda row: row.mean.value if row.regular else numpy.inf)
     few = len(report.classes) <= len(CLASS_COLORS)
     named = [row.label for row in (report.classes if few else lowest[: len(CLASS_COLORS) - 1])]
+    return class_map(report.coordinates.numpy(), report.labels or (), named=named, classes=len(report.classes))
+
+
+def class_map(flat: Array, labels: Sequence[str], *, named: Sequence[str], classes: int) -> Figure:
+    """Points (N, 2) of the plane: the `named` classes, of all `classes`, in color and the others gray."""
     rank = {label: place for place, label in enumerate(named)}
     codes = numpy.array([rank.get(label, len(CLASS_COLORS)) for label in labels])
-    flat, codes = _thinned(report.coordinates.numpy(), codes)
+    flat, codes = thinned(flat, codes)
     palette = numpy.array([*CLASS_COLORS, GRAY])
-    figure, axes = _canvas()
+    figure, axes = canvas()
     for others in (True, False):
         part = (codes == len(CLASS_COLORS)) == others
         axes.scatter(
             flat[part, 0],
             flat[part, 1],
             c=palette[codes[part]],
-            s=_dot(len(flat)),
+            s=dot(len(flat)),
             alpha=0.25 if others else 0.85,
             linewidths=0,
             rasterized=True,
         )
     for place, label in enumerate(named):
         axes.scatter([], [], c=CLASS_COLORS[place], s=24, label=_short(label))
-    if not few:
-        axes.scatter([], [], c=GRAY, s=24, label=f"{len(report.classes) - len(named)} others")
+    if classes > len(named):
+        axes.scatter([], [], c=GRAY, s=24, label=f"{classes - len(named)} others")
     _legend(axes)
-    _frameless(axes)
+    frameless(axes)
     return figure
 
 
@@ -172,7 +188,7 @@ def class_bars(report: DimensionReport) -> Figure:
     values = numpy.array([[row.mean.value, row.mean.low, row.mean.high] for row in rows])
     # A class of one regular point has no interval.
     values[:, 1:] = numpy.where(numpy.isnan(values[:, 1:]), values[:, :1], values[:, 1:])
-    figure, axes = _canvas(height=1.1 + 0.24 * max(len(rows), 5))
+    figure, axes = canvas(height=1.1 + 0.24 * max(len(rows), 5))
     places = numpy.arange(len(rows))
     errors = (values[:, 0] - values[:, 1], values[:, 2] - values[:, 0])
     axes.barh(places, values[:, 0], color=BLUE, alpha=0.75, height=0.7)
@@ -202,7 +218,8 @@ def svg(figure: Figure, name: str) -> str:
     return text.replace(INK, "currentColor").strip()
 
 
-def _canvas(height: float = 3.1) -> tuple[Figure, Axes]:
+def canvas(height: float = 3.1) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes in the look of all figures."""
     figure = Figure(figsize=(4.6, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
@@ -215,7 +232,7 @@ def _canvas(height: float = 3.1) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _plain_log(axes: Axes, which: str) -> None:
+def plain_log(axes: Axes, which: str) -> None:
     """A logarithmic axis labeled with plain numbers, also where it spans less than a decade."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set_xscale("log") if which == "x" else axes.set_yscale("log")
@@ -227,7 +244,8 @@ def _plain_log(axes: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _frameless(axes: Axes) -> None:
+def frameless(axes: Axes) -> None:
+    """Axes of a map, where only relative places mean something."""
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xticks=[], yticks=[], xlabel="first principal axis", ylabel="second principal axis")
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -239,7 +257,7 @@ def _legend(axes: Axes) -> None:
         text.set(color=INK, parse_math=False)
 
 
-def _thinned(*arrays: Array) -> tuple[Array, ...]:
+def thinned(*arrays: Array) -> tuple[Array, ...]:
     """The arrays, or an even choice of their rows where there are more than a picture can show."""
     rows = len(arrays[0])
     if rows <= DRAWN_POINTS:
@@ -248,7 +266,7 @@ def _thinned(*arrays: Array) -> tuple[Array, ...]:
     return tuple(array[chosen] for array in arrays)
 
 
-def _dot(points: int) -> float:
+def dot(points: int) -> float:
     """Area of a dot, smaller where there are many."""
     return float(numpy.clip(12_000 / max(points, 1), 2.5, 16))
 

@@ -87,13 +87,13 @@ _READING = (
 
 def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
     """The whole page as HTML; `further` sections, HTML each, come between the figures and the tables."""
-    title = _text(report.title)
+    title = escaped(report.title)
     return document(
         f"{title}: local intrinsic dimensionality",
         [
             f"<h1>{title}</h1>",
             f'<p class="scope">{_scope(report)}</p>',
-            f'<p class="words">{_text(report.in_words())}</p>',
+            f'<p class="words">{escaped(report.in_words())}</p>',
             _tiles(report),
             _figures(report),
             *further,
@@ -110,14 +110,17 @@ def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
     )
 
 
-def document(title: str, body: Iterable[str]) -> str:
-    """A page of HTML parts under an escaped title; its policy lets no request out and no script run."""
+def document(title: str, body: Iterable[str], *, style: str = "") -> str:
+    """A page of HTML parts under an escaped title; its policy lets no request out and no script run.
+
+    `style` is CSS that comes after that of all pages.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -125,10 +128,10 @@ def document(title: str, body: Iterable[str]) -> str:
 def clouds_section(name: str, title: str, text: str, clouds: Sequence[PointCloud], *, close: bool = False) -> str:
     """A section that draws point clouds side by side, each with its numbers in its caption."""
     drawn = [
-        _figure(_text(cloud.caption), cloud_numbers(cloud), svg(panel(cloud, close=close), f"{name}-{place}"))
+        figure_card(escaped(cloud.caption), cloud_numbers(cloud), svg(panel(cloud, close=close), f"{name}-{place}"))
         for place, cloud in enumerate(clouds)
     ]
-    return f'<h2>{_text(title)}</h2><p>{_text(text)}</p><div class="figures small">{"".join(drawn)}</div>'
+    return f'<h2>{escaped(title)}</h2><p>{escaped(text)}</p><div class="figures small">{"".join(drawn)}</div>'
 
 
 def _scope(report: DimensionReport) -> str:
@@ -149,7 +152,7 @@ def _tiles(report: DimensionReport) -> str:
     ]
     if report.comparison is not None:
         other = report.comparison
-        remark = f"to {_text(other.title)}, LID {number(other.mean.value)}"
+        remark = f"to {escaped(other.title)}, LID {number(other.mean.value)}"
         tiles.append(("Fisher-Rao distance", number(other.fisher_rao), remark))
     cells = [
         f'<div class="tile{"" if place else " first"}"><small>{name}</small><b>{value}</b><small>{remark}</small></div>'
@@ -162,11 +165,12 @@ def _figures(report: DimensionReport) -> str:
     drawn = []
     for name, figure in figures(report).items():
         title, caption = _CAPTIONS[name]
-        drawn.append(_figure(title, caption + _omitted(report, name), svg(figure, name)))
+        drawn.append(figure_card(title, caption + _omitted(report, name), svg(figure, name)))
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
 
 
-def _figure(title: str, caption: str, picture: str) -> str:
+def figure_card(title: str, caption: str, picture: str) -> str:
+    """A picture under its title and caption, all of them HTML."""
     picture = picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
     return f"<figure><figcaption>{title}<span>{caption}</span></figcaption>{picture}</figure>"
 
@@ -185,7 +189,7 @@ def _omitted(report: DimensionReport, name: str) -> str:
 def _quantities(title: str, rows: Iterable[Row]) -> str:
     body = "".join(
         f'<tr><th scope="row">{row.name}</th><td class="n">{row.value}</td>'
-        f'<td class="remark">{_text(row.remark)}</td></tr>'
+        f'<td class="remark">{escaped(row.remark)}</td></tr>'
         for row in rows
     )
     table = f'<table class="quantities"><caption>{title}</caption><tbody>{body}</tbody></table>'
@@ -220,8 +224,8 @@ def _table(title: str, names: list[str], rows: list[list[str]]) -> str:
 
     head = "".join(f'<th scope="col"{kind(place)}>{name}</th>' for place, name in enumerate(names))
     body = "".join(
-        f'<tr><th scope="row">{_text(row[0])}</th>'
-        + "".join(f"<td{kind(place)}>{_text(cell)}</td>" for place, cell in enumerate(row[1:], start=1))
+        f'<tr><th scope="row">{escaped(row[0])}</th>'
+        + "".join(f"<td{kind(place)}>{escaped(cell)}</td>" for place, cell in enumerate(row[1:], start=1))
         + "</tr>"
         for row in rows
     )
@@ -235,10 +239,11 @@ def _explanation() -> str:
 
 
 def _origin(report: DimensionReport) -> str:
-    facts = "; ".join(f"{name.lower()} {_text(value)}" for name, value in settings(report)[2:])
-    command = f"<code>{_text(report.command)}</code><br>" if report.command else ""
-    return f"<footer>{command}Made by ldreg {_text(report.version)}: {facts}.</footer>"
+    facts = "; ".join(f"{name.lower()} {escaped(value)}" for name, value in settings(report)[2:])
+    command = f"<code>{escaped(report.command)}</code><br>" if report.command else ""
+    return f"<footer>{command}Made by ldreg {escaped(report.version)}: {facts}.</footer>"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """User text as HTML."""
     return escape(printable(text))

@@ -126,7 +126,7 @@ class DimensionReport:
         """
         arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
         plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
-        return {**_strict(plain), **{name: _column(getattr(self, name)) for name in arrays}}
+        return {**strict(plain), **{name: _column(getattr(self, name)) for name in arrays}}
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
@@ -208,16 +208,16 @@ def _nested(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
     """The same nested value, floats to nine digits (the rest is rounding), None for those that JSON cannot hold."""
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item) for item in value]
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
     return value
 
 
 def _column(values: Tensor) -> list[Any]:
-    return [_strict(value) for value in values.tolist()]
+    return [strict(value) for value in values.tolist()]

@@ -1,0 +1,345 @@
+"""Runs of pretraining side by side: as one self-contained page, and as a table in a terminal."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ldreg.reporting.curves import (
+    MARKED_RUNS,
+    class_maps,
+    class_order,
+    curve,
+    drawable,
+    histograms,
+    lid_maps,
+    regular_values,
+    spectra,
+    style,
+)  # fmt: skip
+from ldreg.reporting.differences import (
+    Cell,
+    headline_rows,
+    in_words,
+    metric_title,
+    ordered_keys,
+    result_rows,
+    run_names,
+    setting_rows,
+)  # fmt: skip
+from ldreg.reporting.figures import CLASS_COLORS, DRAWN_POINTS, svg
+from ldreg.reporting.page import document, escaped, figure_card
+from ldreg.reporting.run_record import SHARES, RunRecord
+from ldreg.reporting.text import count, number
+from ldreg.version import __version__
+
+__all__ = ["RunRecord", "comparison_page", "comparison_text"]
+
+_TILED_RUNS = 4  # of more runs the table alone is easier to read
+_COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
+
+_STYLE = """
+.tile ul, .keys { list-style: none; margin: 0; padding: 0; }
+.tile li { margin-top: .4rem; line-height: 1.3; }
+.tile li b { display: inline; font-size: 1.4rem; white-space: nowrap; }
+.tile li span { color: var(--soft); font-size: .85rem; white-space: nowrap; }
+.keys { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: .85rem; line-height: 1.4; margin: 0 0 .5rem; }
+.keys li, .tile li small { overflow-wrap: anywhere; }
+svg.key { display: inline-block; width: 1.9rem; height: .5rem; margin-right: .35rem; vertical-align: middle; }
+.card { margin-bottom: 1rem; }
+.runs th, .runs td { padding-left: .4rem; }
+.runs th[scope=row] { min-width: 6.5rem; padding-left: 0; position: sticky; left: 0; background: var(--card); }
+.runs thead td { border-top: 0; }
+.runs thead th { vertical-align: bottom; font-size: .85rem; line-height: 1.35; min-width: 7.5rem; white-space: normal; }
+.runs.few thead th { min-width: 5rem; }
+.runs thead svg.key { display: block; margin: 0 0 .2rem auto; }
+.runs td.n:nth-child(2) { font-weight: 400; }
+.runs td small { display: block; color: var(--soft); font-size: .8rem; }
+.runs.settings td.n { white-space: normal; overflow-wrap: anywhere; }
+@media (min-width: 48rem) { .runs.few td small { display: inline-block; width: 5.5rem; }
+  .runs.few thead svg.key { display: inline-block; margin: 0 .35rem 0 0; } }
+footer p { max-width: none; }
+"""
+
+_CURVES = {
+    "lid": "Geometric mean over the representations. A fall is local collapse.",
+    "effective_rank": "Of the representations' covariance. A fall is global collapse.",
+    "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
+    "linear": "Accuracy of a linear classifier on the representations.",
+    "knn": "Accuracy of a vote among the nearest neighbors.",
+}
+
+_READING = (
+    "LID counts the independent directions in which representations vary close to a given one; the geometric mean sums "
+    "it up over all of them. Effective rank counts the directions that the whole set uses. Both are properties of the "
+    "representations alone and need no labels; higher means less collapsed, not by itself better.",
+    "Linear probe and kNN accuracy say how well classes can be read off the representations, which are held fixed. All "
+    "results are those after the last epoch unless they are named otherwise. Differences are to the first run, "
+    "relative ones in percent, those of accuracies in points of percent.",
+    "LID depends on how many points are measured and on the number of neighbors k: compare runs only where both agree.",
+)
+
+
+def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterable[str] = ()) -> str:
+    """A page that compares runs with the first of them; it makes no request and runs no script.
+
+    Args:
+        records: one or more runs, the one to compare with first.
+        title: heading of the page.
+        further: sections, HTML each, that come after the figures.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    _check(records)
+    return document(
+        escaped(title),
+        [
+            f"<h1>{escaped(title)}</h1>",
+            f'<p class="scope">{_scope(records)}</p>',
+            _words(records),
+            _tiles(records),
+            _results(records),
+            _settings("Settings that differ", records, differing=True) if len(records) > 1 else "",
+            _curves(records),
+            _distributions(records),
+            _maps(records),
+            *further,
+            _all_settings(records),
+            _explanation(),
+            _origins(records),
+        ],
+        style=_STYLE,
+    )
+
+
+def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: bool = False) -> str:
+    """The results of the runs as a table of at most `width` columns, and what they say in words.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    _check(records)
+    console = Console(
+        file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+    )
+    tables = [_metrics_down(records)] if len(records) <= _COLUMNS else _runs_down(records, width)
+    parts: list[RenderableType] = [part for table in tables for part in (table, "")]
+    with console.capture() as capture:
+        console.print(Group(*parts, Text(" ".join(in_words(records)))))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _check(records: Sequence[RunRecord]) -> None:
+    if not records:
+        raise ValueError("records: expected at least one run, got none")
+
+
+def _scope(records: Sequence[RunRecord]) -> str:
+    if len(records) == 1:
+        return "One run."
+    return f"{len(records)} runs. Differences are to the first, {escaped(run_names(records)[0])}."
+
+
+def _words(records: Sequence[RunRecord]) -> str:
+    words = " ".join(in_words(records))
+    return f'<p class="words">{escaped(words)}</p>' if words else ""
+
+
+def _key(place: int) -> str:
+    """A run's line as it looks in the figures."""
+    color, dashes = style(place)
+    pattern = f' stroke-dasharray="{" ".join(f"{3 * length:g}" for length in dashes)}"' if dashes else ""
+    line = f'<line x1="0" y1="4" x2="30" y2="4" stroke="{color}" stroke-width="3"{pattern}/>'
+    return f'<svg class="key" viewBox="0 0 30 8" aria-hidden="true">{line}</svg>'
+
+
+def _keys(records: Sequence[RunRecord]) -> str:
+    entries = "".join(f"<li>{_key(place)}{escaped(name)}</li>" for place, name in enumerate(run_names(records)))
+    return f'<ul class="keys">{entries}</ul>' if len(records) > 1 else ""
+
+
+def _tiles(records: Sequence[RunRecord]) -> str:
+    if len(records) > _TILED_RUNS:
+        return ""
+    names = run_names(records)
+
+    def entry(place: int, cell: Cell) -> str:
+        changed = f" <span>{cell.change}</span>" if cell.change else ""
+        name = f"<small>{_key(place)}{escaped(names[place])}</small>" if len(records) > 1 else ""
+        return f"<li>{name}<b>{cell.value}</b>{changed}</li>"
+
+    tiles = [
+        f'<div class="tile"><small>{title}</small><ul>{"".join(map(entry, range(len(cells)), cells))}</ul></div>'
+        for title, cells in headline_rows(records)
+    ]
+    return f'<div class="tiles">{"".join(tiles)}</div>' if tiles else ""
+
+
+def _results(records: Sequence[RunRecord]) -> str:
+    rows = [
+        (title, [cells[0].value, *(f"{cell.value}<small>{cell.change}</small>" for cell in cells[1:])])
+        for title, cells in result_rows(records)
+    ]
+    return _table("Results", "results", records, rows)
+
+
+def _settings(title: str, records: Sequence[RunRecord], *, differing: bool) -> str:
+    rows = [(key, [escaped(value) for value in values]) for key, values in setting_rows(records, differing=differing)]
+    return _table(title, "settings", records, rows)
+
+
+def _table(title: str, kind: str, records: Sequence[RunRecord], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """A table of rows, named by text, with one cell of HTML for each run; `kind` is its class."""
+    if not rows:
+        return ""
+    names = "".join(
+        f'<th scope="col" class="n">{_key(place) if len(records) > 1 else ""}{escaped(name)}</th>'
+        for place, name in enumerate(run_names(records))
+    )
+    body = "".join(
+        f'<tr><th scope="row">{escaped(name)}</th>' + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
+        for name, cells in rows
+    )
+    few = " few" if len(records) <= _COLUMNS else ""
+    table = f'<table class="runs {kind}{few}"><caption>{title}</caption><thead><tr><td></td>{names}</tr></thead>'
+    return f'<div class="card">{table}<tbody>{body}</tbody></table></div>'
+
+
+def _curves(records: Sequence[RunRecord]) -> str:
+    cards: dict[bool, list[str]] = {True: [], False: []}
+    for place, key in enumerate(ordered_keys(record.curves for record in records)):
+        lines = [record.curves.get(key, ()) for record in records]
+        if drawable(lines):
+            picture = svg(curve(lines, share=key in SHARES), f"curve-{place}")
+            cards[key in _CURVES].append(_shared(metric_title(key), _CURVES.get(key, ""), records, picture))
+    known = f'<h2>Over training</h2><div class="figures">{"".join(cards[True])}</div>' if cards[True] else ""
+    rest = f'<div class="figures">{"".join(cards[False])}</div>' if cards[False] else ""
+    return known + (f"<details><summary>Further curves</summary>{rest}</details>" if rest else "")
+
+
+def _shared(title: str, caption: str, records: Sequence[RunRecord], picture: str) -> str:
+    """The card of a figure that shows all runs, with a legend."""
+    return figure_card(escaped(title), caption, picture).replace("</figcaption>", f"</figcaption>{_keys(records)}", 1)
+
+
+def _distributions(records: Sequence[RunRecord]) -> str:
+    cards, few = [], len(records) <= MARKED_RUNS
+    if any(len(regular_values(record.lid)) for record in records):
+        caption = ("Thin lines: the geometric means." if few else "") + _undefined(records)
+        cards.append(_shared("How LID is spread", caption, records, svg(histograms([r.lid for r in records]), "lids")))
+    if any(len(regular_values(record.eigenvalues)) for record in records):
+        ranks = [record.results.get("effective_rank", math.nan) for record in records]
+        marks = "; thin lines: effective rank" if few else ""
+        caption = f"Eigenvalues of the covariance{marks}. A cliff means unused directions."
+        picture = svg(spectra([record.eigenvalues for record in records], ranks), "spectra")
+        cards.append(_shared("Global spectrum", caption, records, picture))
+    return f'<h2>After training</h2><div class="figures">{"".join(cards)}</div>' if cards else ""
+
+
+def _undefined(records: Sequence[RunRecord]) -> str:
+    """Which points the histogram leaves out."""
+    omitted = [
+        f"{count(len(record.lid) - len(regular_values(record.lid)))} of {escaped(name)}"
+        for name, record in zip(run_names(records), records, strict=True)
+        if len(regular_values(record.lid)) < len(record.lid)
+    ]
+    return f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
+
+
+def _maps(records: Sequence[RunRecord]) -> str:
+    """For each run, its map colored by class beside the one colored by LID."""
+    flat = [record.map for record in records]
+    by_class = class_maps(flat, [record.labels for record in records])
+    by_lid = lid_maps(flat, [record.lid for record in records])
+    cards = [
+        card
+        for place, name in enumerate(run_names(records))
+        for card in (
+            *_map(f"{name}: classes", by_class[place], f"map-classes-{place}"),
+            *_map(f"{name}: LID", by_lid[place], f"map-lid-{place}"),
+        )
+    ]
+    text = "Representations on their first two principal axes." + _map_remarks(records)
+    return f'<h2>Maps</h2><p>{text}</p><div class="figures">{"".join(cards)}</div>' if cards else ""
+
+
+def _map(title: str, drawn: Figure | None, name: str) -> Iterator[str]:
+    if drawn is not None:
+        yield figure_card(escaped(title), "", svg(drawn, name))
+
+
+def _map_remarks(records: Sequence[RunRecord]) -> str:
+    several = len(records) > 1
+    remarks = " Each run has axes of its own: compare shapes, not places." if several else ""
+    if any(record.map and record.lid for record in records):
+        scale = " LID has one scale of colors for all runs." if several else ""
+        remarks += f"{scale} Red points are the most collapsed."
+    classes = len(class_order([record.labels for record in records]))
+    if classes > len(CLASS_COLORS):
+        remarks += f" {len(CLASS_COLORS) - 1} of {count(classes)} classes are in color."
+    most = max(len(record.map) for record in records)
+    if most > DRAWN_POINTS:
+        remarks += f" At most {count(DRAWN_POINTS)} points are drawn."
+    return remarks
+
+
+def _all_settings(records: Sequence[RunRecord]) -> str:
+    table = _settings("All settings", records, differing=False)
+    return f"<details><summary>All settings</summary>{table}</details>" if table else ""
+
+
+def _explanation() -> str:
+    paragraphs = "".join(f"<p>{paragraph}</p>" for paragraph in _READING)
+    return f"<details><summary>How to read this</summary>{paragraphs}</details>"
+
+
+def _origins(records: Sequence[RunRecord]) -> str:
+    entries = [_origin(name, record.origin) for name, record in zip(run_names(records), records, strict=True)]
+    return f"<footer>{''.join(entries)}<p>Made by ldreg {escaped(__version__)}.</p></footer>"
+
+
+def _origin(name: str, origin: Mapping[str, str | float | int | None]) -> str:
+    facts = "; ".join(
+        f"{escaped(key)} {escaped(number(value) if isinstance(value, float) else str(value))}"
+        for key, value in origin.items()
+        if key != "command" and value is not None
+    )
+    command = f"<br><code>{escaped(str(origin['command']))}</code>" if origin.get("command") else ""
+    return f"<p><b>{escaped(name)}</b>{command}<br>{facts}</p>" if facts or command else ""
+
+
+def _metrics_down(records: Sequence[RunRecord]) -> Table:
+    """Results as rows, runs as columns, each but the first with its difference to the first."""
+    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    table.add_column("Results", min_width=14)
+    for place, name in enumerate(run_names(records)):
+        table.add_column(Text(name), justify="right", overflow="fold", style="bold")
+        if place:
+            table.add_column("", justify="right", overflow="fold", style="dim")
+    for title, cells in result_rows(records):
+        first, *others = cells
+        table.add_row(Text(title), first.value, *(part for cell in others for part in cell))
+    return table
+
+
+def _runs_down(records: Sequence[RunRecord], width: int) -> list[Table]:
+    """Runs as rows, results as columns, in as many tables as the width asks for."""
+    rows = result_rows(records)
+    most = max(1, (width - 24) // 14)
+    return [_block(run_names(records), rows[start : start + most]) for start in range(0, len(rows), most)]
+
+
+def _block(names: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    table.add_column("Results", ratio=1, overflow="fold")
+    for title, _ in rows:
+        table.add_column(Text(title), justify="right", width=12, overflow="fold", style="bold")
+    for place, name in enumerate(names):
+        table.add_row(Text(name), *(cells[place].value for _, cells in rows))
+    return table

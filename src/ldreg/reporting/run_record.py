@@ -1,0 +1,141 @@
+"""The typed record of one run of pretraining and its evaluation: plain data, written as JSON and read back."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from ldreg.reporting.files import write_atomically
+from ldreg.reporting.record import strict
+
+T = TypeVar("T")
+Setting = str | float | int | bool | None | Sequence[Any]
+
+ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
+SHARES = ACCURACIES | {"degenerate"}  # results from 0 to 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of pretraining: what was set, what came out, how it got there.
+
+    Args:
+        name: how the run is called in tables and legends
+        settings: values by flattened keys, such as "method" or "ldreg.beta"
+        results: the figures after the last epoch, such as lid, effective_rank, linear, knn, minutes; accuracies are
+            shares from 0 to 1
+        curves: (epoch, value) pairs over training by the same names as results, and others such as loss
+        lid: of every point of the evaluated set
+        eigenvalues: of the covariance of the representations, in any order
+        map: the points on their first two principal axes, in the order of `lid`
+        labels: the class of every point, in the order of `map`
+        origin: where the numbers come from: command, commit, version, hardware, seed, epochs, minutes
+
+    Raises:
+        ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
+
+    >>> record = RunRecord("SimCLR", {"method": "simclr", "seed": 0}, {"lid": 7.4, "linear": 0.961})
+    >>> record.results["linear"], record.curves
+    (0.961, {})
+    """
+
+    name: str
+    settings: Mapping[str, Setting]
+    results: Mapping[str, float]
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    lid: Sequence[float] = field(default_factory=list)
+    eigenvalues: Sequence[float] = field(default_factory=list)
+    map: Sequence[tuple[float, float]] = field(default_factory=list)
+    labels: Sequence[str] | None = None
+    origin: Mapping[str, str | float | int | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that the lists fit each other and that shares are from 0 to 1."""
+        for name, values in (("lid", self.lid), ("labels", self.labels)):
+            if self.map and values and len(values) != len(self.map):
+                points = f"{len(self.map)} values, one for each point of map"
+                raise ValueError(f"{name}: expected {points}, got {len(values)}")
+        for name, value in self.results.items():
+            if name in SHARES and not (math.isnan(value) or 0 <= value <= 1):
+                raise ValueError(f"results: expected {name} as a share from 0 to 1, got {value}")
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
+        values = {field.name: strict(getattr(self, field.name)) for field in fields(self)}
+        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
+        write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+    @classmethod
+    def from_json(cls, path: str | PathLike[str]) -> Self:
+        """Read what `to_json` wrote; a null among numbers is NaN, among `lid` infinity, which both mean undefined.
+
+        Raises:
+            ValueError: the file is not JSON, or not of a run.
+            OSError: it cannot be read.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls(**_arguments(content))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path}: expected the record of a run, got {error}") from error
+
+
+def _arguments(content: Any) -> dict[str, Any]:
+    """The fields of a record from parsed JSON."""
+    content = _of(dict, content)
+    required = {entry.name for entry in fields(RunRecord) if entry.default is entry.default_factory is MISSING}
+    if unknown := sorted(content.keys() - _READERS.keys()):
+        raise ValueError(f"the unknown key {unknown[0]!r}")
+    if missing := sorted(required - content.keys()):
+        raise ValueError(f"no key {missing[0]!r}")
+    arguments = {}
+    for key, value in content.items():
+        try:
+            arguments[key] = _READERS[key](value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{key}: {error}") from error
+    return arguments
+
+
+def _of(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+    return value
+
+
+def _number(value: Any, undefined: float = math.nan) -> float:
+    if value is None:
+        return undefined
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{type(value).__name__} in place of a number")
+    return value
+
+
+def _pairs(value: Any) -> list[tuple[float, float]]:
+    return [(_number(first), _number(second)) for first, second in _of(list, value)]
+
+
+def _plain(value: Any) -> Setting:
+    if isinstance(value, dict):
+        raise TypeError("dict in place of a plain value")
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    return {key: read(item) for key, item in _of(dict, value).items()}
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda value: _of(str, value),
+    "settings": lambda value: _values(value, _plain),
+    "results": lambda value: _values(value, _number),
+    "curves": lambda value: _values(value, _pairs),
+    "lid": lambda value: [_number(item, math.inf) for item in _of(list, value)],
+    "eigenvalues": lambda value: [_number(item) for item in _of(list, value)],
+    "map": _pairs,
+    "labels": lambda value: None if value is None else [_of(str, item) for item in _of(list, value)],
+    "origin": lambda value: _values(value, _plain),
+}

@@ -1,0 +1,360 @@
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy
+import pytest
+
+from ldreg.reporting.comparison import RunRecord, comparison_page, comparison_text
+from ldreg.reporting.curves import curve, histograms, lid_maps, spectra, style
+from ldreg.reporting.differences import in_words, result_rows, setting_rows
+
+NAN = float("nan")
+EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2"
+
+
+def make(name: str = "SimCLR", *, points: int = 40, **changes: Any) -> RunRecord:
+    """A record with made-up but coherent numbers."""
+    generator = numpy.random.default_rng(0)
+    epochs = (0.0, 5.0, 10.0)
+    values: dict[str, Any] = {
+        "settings": {"method": "simclr", "regularizer": "none", "epochs": 10, "lr": 0.3, "scale": [0.5, 1.0]},
+        "results": {"minutes": 1.5, "lid": 8.0, "effective_rank": 30.0, "linear": 0.96, "knn": 0.95},
+        "curves": {
+            "lid": [(epoch, 4 + epoch / 5) for epoch in epochs],
+            "loss": [(epoch, 5 - epoch / 5) for epoch in epochs],
+            "linear": [(epoch, 0.5 + epoch / 40) for epoch in epochs],
+        },
+        "lid": generator.uniform(4, 12, points).tolist(),
+        "eigenvalues": numpy.logspace(0, -4, 16).tolist(),
+        "map": [(float(x), float(y)) for x, y in generator.normal(size=(points, 2))],
+        "labels": [str(place % 3) for place in range(points)],
+        "origin": {"command": "ldreg pretrain --seed 0", "commit": "abc1234", "hardware": "2 cores", "minutes": 1.5},
+    }
+    return RunRecord(name, **{**values, **changes})
+
+
+def regularized(name: str = "SimCLR + LDReg", **results: float) -> RunRecord:
+    record = make(name)
+    settings = {**record.settings, "regularizer": "ldreg", "ldreg.beta": 0.01}
+    return replace(
+        record, settings=settings, results={**record.results, "lid": 10.0, "linear": 0.953, "knn": 0.95, **results}
+    )
+
+
+def body(page: str) -> ElementTree.Element:
+    """The page's body, parsed as strictly as XML."""
+    text = page[page.index("<body>") : page.index("</body>") + len("</body>")]
+    return ElementTree.fromstring(text.replace("<br>", "<br/>"))
+
+
+def tags(root: ElementTree.Element) -> list[str]:
+    return [element.tag.rpartition("}")[2] for element in root.iter()]
+
+
+def words(root: ElementTree.Element) -> str:
+    return " ".join("".join(root.itertext()).split())
+
+
+def pictures(root: ElementTree.Element) -> list[str]:
+    """Titles of the figures."""
+    return [(caption.text or "") for caption in root.iter("figcaption")]
+
+
+def table(root: ElementTree.Element, title: str) -> dict[str, list[str]]:
+    """The cells of a table by the names of its rows."""
+    found = next(table for table in root.iter("table") if table.findtext("caption") == title)
+    rows = found.findall("tbody/tr")
+    return {row.findtext("th") or "": [" ".join(cell.itertext()) for cell in row.findall("td")] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def two() -> ElementTree.Element:
+    return body(comparison_page([make(), regularized()], title="With & without"))
+
+
+@pytest.fixture(scope="module")
+def hostile() -> str:
+    evil = make(
+        EVIL,
+        settings={EVIL: EVIL, "list": [EVIL]},
+        results={EVIL: 1.0, "lid": 2.0},
+        curves={EVIL: [(0, 1.0), (1, 2.0)], "lid": [(0, 1.0)]},
+        labels=[EVIL] * 40,
+        origin={EVIL: EVIL, "command": EVIL},
+    )
+    return comparison_page([make(), evil], title=EVIL)
+
+
+def test_page_has_every_section(two: ElementTree.Element) -> None:
+    assert two.findtext(".//h1") == "With & without"
+    assert pictures(two) == [
+        "LID, geometric mean",
+        "Linear probe",
+        "Loss",
+        "How LID is spread",
+        "Global spectrum",
+        "SimCLR: classes",
+        "SimCLR: LID",
+        "SimCLR + LDReg: classes",
+        "SimCLR + LDReg: LID",
+    ]
+    assert [heading.text for heading in two.iter("h2")] == ["Over training", "After training", "Maps"]
+    footer = next(two.iter("footer"))
+    assert [code.text for code in footer.iter("code")] == ["ldreg pretrain --seed 0"] * 2
+    assert "commit abc1234; hardware 2 cores; minutes 1.50" in words(footer)
+
+
+def test_tables_hold_results_and_settings(two: ElementTree.Element) -> None:
+    results = table(two, "Results")
+    assert list(results) == [
+        "LID, geometric mean", "Effective rank", "Linear probe", "kNN accuracy", "Minutes of training",
+    ]  # fmt: skip
+    assert results["LID, geometric mean"] == ["8.00", "10.00 +25 %"]
+    assert results["Linear probe"] == ["96.0 %", "95.3 % −0.7 points"]
+    assert results["kNN accuracy"] == ["95.0 %", "95.0 % ±0"]
+    assert table(two, "Settings that differ") == {"regularizer": ["none", "ldreg"], "ldreg.beta": ["–", "0.01"]}
+    assert table(two, "All settings")["scale"] == ["0.5, 1"] * 2
+
+
+def test_tiles_show_each_run(two: ElementTree.Element) -> None:
+    tiles = [words(tile) for tile in two.iter("div") if tile.get("class") == "tile"]
+    assert len(tiles) == 4
+    assert tiles[0] == "LID, geometric meanSimCLR8.00SimCLR + LDReg10.00 +25 %"
+
+
+def test_every_figure_of_several_runs_has_a_legend(two: ElementTree.Element) -> None:
+    legends = [[entry[0].tail for entry in keys] for keys in two.iter("ul") if keys.get("class") == "keys"]
+    assert legends == [["SimCLR", "SimCLR + LDReg"]] * 5
+    lines = next(keys for keys in two.iter("ul") if keys.get("class") == "keys").findall("li/svg/line")
+    assert len({line.get("stroke") for line in lines}) == 2
+    assert [line.get("stroke-dasharray") is None for line in lines] == [True, False]
+
+
+def test_user_text_is_text(hostile: str) -> None:
+    root = body(hostile)
+    assert not {"script", "img", "link", "iframe", "object"} & set(tags(root))
+    assert root.findtext(".//h1") == EVIL
+    assert words(root).count(EVIL) >= 8
+    assert "<script" not in hostile
+    assert f"<title>{EVIL}" not in hostile
+
+
+def test_nothing_is_fetched_and_ids_are_unique(hostile: str) -> None:
+    attributes = [(name, value) for element in body(hostile).iter() for name, value in element.attrib.items()]
+    for name, value in attributes:
+        if name.rpartition("}")[2] in ("src", "href"):
+            assert value.startswith(("#", "data:image/png;base64,"))
+        assert not name.startswith("on")
+    ids = [value for name, value in attributes if name == "id"]
+    assert len(ids) == len(set(ids)) > 0
+    assert "default-src 'none'" in hostile
+    assert "prefers-color-scheme: dark" in hostile
+
+
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_any_number_of_runs(count: int) -> None:
+    few: dict[str, Any] = {"lid": [], "map": [], "eigenvalues": [], "labels": None}
+    records = [make(f"run {place}", **few, results={"lid": 5.0 + place}) for place in range(count)]
+    root = body(comparison_page(records, title="runs"))
+    assert table(root, "Results")["LID, geometric mean"][0] == "5.00"
+    assert len(table(root, "Results")["LID, geometric mean"]) == count
+    tiles = sum(tile.get("class") == "tile" for tile in root.iter("div"))
+    assert tiles == (count <= 4)
+    assert pictures(root) == ["LID, geometric mean", "Linear probe", "Loss"]
+
+
+def test_what_is_missing_is_left_out() -> None:
+    bare = RunRecord("bare", {}, {})
+    root = body(comparison_page([bare], title="nothing"))
+    assert not {"figure", "table", "h2"} & set(tags(root))
+    root = body(comparison_page([bare, make(curves={}, labels=None)], title="partly"))
+    assert pictures(root) == ["How LID is spread", "Global spectrum", "SimCLR: LID"]
+    assert table(root, "Results")["Linear probe"] == ["–", "96.0 %"]
+
+
+def test_undefined_values_are_dashes_and_gaps() -> None:
+    odd = make(
+        results={"lid": NAN, "linear": NAN},
+        curves={"lid": [(0, 3.0), (1, NAN), (2, math.inf), (3, 4.0)], "loss": [(0, NAN)]},
+        lid=[0.0, math.inf] * 10 + [5.0] * 20,
+        map=[(NAN, 0.0)] + [(1.0, 2.0)] * 39,
+        eigenvalues=[0.0, 0.0],
+    )
+    page = comparison_page([odd, make()], title="odd")
+    root = body(page)
+    assert table(root, "Results")["LID, geometric mean"] == ["–", "8.00"]
+    assert "left out: 20 of SimCLR (1)" in words(root)
+    assert not re.search(r"\bnan\b", words(root), re.IGNORECASE)
+    assert "How LID is spread" in pictures(root)
+
+
+def test_further_sections_are_kept() -> None:
+    root = body(comparison_page([RunRecord("a", {}, {})], title="t", further=["<section>more</section>"]))
+    assert root.findtext(".//section") == "more"
+
+
+def test_no_run_is_an_error() -> None:
+    with pytest.raises(ValueError, match="records: expected at least one run"):
+        comparison_page([], title="t")
+    with pytest.raises(ValueError, match="records: expected at least one run"):
+        comparison_text([])
+
+
+def test_words_say_what_changed_and_in_which_direction() -> None:
+    assert in_words([make(), regularized()]) == [
+        "The runs differ in regularizer and ldreg.beta.",
+        "With SimCLR + LDReg (regularizer = ldreg, β = 0.01), LID is 10.00 instead of 8.00 (+25 %), effective rank is "
+        "the same (30.00), linear-probe accuracy is 95.3 % instead of 96.0 % (−0.7 points) and kNN accuracy is the "
+        "same (95.0 %).",
+        "One run each: differences of a point or so in accuracy are within chance.",
+    ]
+    assert "LID is 6.00 instead of 8.00 (−25 %)" in in_words([make(), regularized(lid=6.0)])[1]
+    assert in_words([make()])[0].startswith("SimCLR: LID is 8.00, effective rank is 30.00")
+
+
+def test_words_of_many_runs_give_the_range() -> None:
+    records = [make(name, results={"lid": value}) for name, value in zip("abcde", (5, 3, NAN, 9, 4), strict=True)]
+    assert "LID goes from 3.00 (b) to 9.00 (d)." in in_words(records)
+
+
+def test_words_know_what_may_be_chance() -> None:
+    seeds = [replace(make(), settings={"method": "simclr", "seed": seed}) for seed in (0, 1)]
+    assert in_words(seeds)[-1] == "Runs that differ in nothing but their seed show how large chance is."
+    plain = [make(results={"lid": 1.0, "degenerate": 0.0}), replace(regularized(), results={"lid": 2.0})]
+    assert in_words(plain)[-1] == "One run each: how much of a difference is chance is not known."
+    sizes = in_words([make(), replace(regularized(), lid=[1.0] * 2000, map=[], labels=None)])
+    assert sizes[-1] == "LID was measured on sets of between 40 and 2,000 points, which alone changes it."
+
+
+def test_runs_of_the_same_name_are_told_apart() -> None:
+    assert "With SimCLR (2), LID is the same" in in_words([make(), make()])[1]
+    assert in_words([make(), make()])[0] == "The runs have the same settings."
+
+
+def test_relative_change_needs_a_positive_first_value() -> None:
+    records = [make(results={"loss": -1.0, "other_loss": 0.0}), make(results={"loss": -1.5, "other_loss": 2.0})]
+    assert [(title, cells[1].change) for title, cells in result_rows(records)] == [
+        ("Loss", "−0.500"),
+        ("other loss", "+2.00"),
+    ]
+
+
+def test_settings_compare_by_value() -> None:
+    records = [
+        make(settings={"a": (1, 2), "b": None, "c": True, "d": 1e-6}),
+        make(settings={"a": [1, 2], "c": False, "d": 1e-6}),
+    ]
+    assert setting_rows(records, differing=True) == [("b", ["none", "–"]), ("c", ["yes", "no"])]
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    record = make(results={"lid": 7.25, "linear": 0.5}, lid=[1.5] * 40, map=[(0.5, -1.25)] * 40)
+    record = replace(record, eigenvalues=[1.0, 0.125])
+    record.to_json(tmp_path / "run.json")
+    assert RunRecord.from_json(tmp_path / "run.json") == record
+    again = RunRecord.from_json(tmp_path / "run.json")
+    again.to_json(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "run.json").read_bytes()
+
+
+def test_json_has_null_for_what_it_cannot_hold(tmp_path: Path) -> None:
+    make(results={"lid": NAN}, lid=[math.inf, 1.0], map=[], labels=None).to_json(tmp_path / "run.json")
+    content = json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+    assert (content["results"], content["lid"]) == ({"lid": None}, [None, 1.0])
+    record = RunRecord.from_json(tmp_path / "run.json")
+    assert math.isnan(record.results["lid"])
+    assert record.lid == [math.inf, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[1]", "list in place of dict"),
+        ("{", "Expecting property name"),
+        ('{"name": "a", "settings": {}}', "no key 'results'"),
+        ('{"name": "a", "settings": {}, "results": {}, "colour": 1}', "the unknown key 'colour'"),
+        ('{"name": "a", "settings": {}, "results": {"lid": "7"}}', "results: str in place of a number"),
+        ('{"name": "a", "settings": {}, "results": {}, "map": [[1, 2, 3]]}', "map: too many values"),
+        ('{"name": "a", "settings": {"b": {}}, "results": {}}', "settings: dict in place of a plain value"),
+        ('{"name": "a", "settings": {}, "results": {"knn": 95}}', "results: expected knn as a share from 0 to 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ValueError, match=re.escape(reason)) as error:
+        RunRecord.from_json(tmp_path / "run.json")
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: expected the record of a run, got ")
+
+
+def test_records_are_checked() -> None:
+    with pytest.raises(ValueError, match="labels: expected 40 values, one for each point of map, got 3"):
+        make(labels=["a"] * 3)
+    with pytest.raises(ValueError, match="results: expected linear as a share from 0 to 1, got 96"):
+        make(results={"linear": 96.0})
+
+
+def test_text_has_results_and_differences() -> None:
+    text = comparison_text([make(), regularized()])
+    rows = {" ".join(line.split()) for line in text.splitlines()}
+    assert {
+        "Results SimCLR SimCLR + LDReg",
+        "LID, geometric mean 8.00 10.00 +25 %",
+        "Linear probe 96.0 % 95.3 % −0.7 points",
+    } <= rows
+    assert "LID is 10.00 instead of 8.00 (+25 %)" in " ".join(text.split())
+
+
+def test_text_of_many_runs_has_one_row_for_each() -> None:
+    text = comparison_text([make(f"run {place}", results={"lid": 5.0 + place}) for place in range(8)])
+    rows = [line.split() for line in text.splitlines() if line.strip().startswith("run ")]
+    assert rows == [["run", str(place), f"{5 + place:.2f}"] for place in range(8)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("width", [60, 80])
+def test_text_keeps_to_its_width(count: int, width: int) -> None:
+    text = comparison_text([make("n" * 200 + str(place)) for place in range(count)], width=width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_text_cannot_drive_the_terminal() -> None:
+    evil = "\x1b[31m[bold]red"
+    text = comparison_text([make(), make(evil, results={evil: 1.0, "lid": 1.0})], width=200)
+    assert "\x1b" not in text
+    assert r"\x1b[31m[bold]red" in text
+    assert "\x1b[1m" in comparison_text([make()], color=True)
+
+
+def test_curves_lie_at_their_values() -> None:
+    axes = curve([[(2, 0.5), (1, 0.25)], [], [(1, 1.0)]], share=True).axes[0]
+    first, empty, last = axes.get_lines()
+    assert numpy.asarray(first.get_xydata()).tolist() == [[1, 0.25], [2, 0.5]]
+    assert len(numpy.asarray(empty.get_xydata())) == 0
+    assert last.get_color() == style(2).color
+
+
+def test_histograms_are_shares_with_the_geometric_mean() -> None:
+    axes = histograms([[2.0, 8.0, 0.0, math.inf], [3.0] * 9]).axes[0]
+    outline = axes.patches[0]
+    assert sum(outline.get_data().values) == pytest.approx(1)  # type: ignore[attr-defined]
+    assert numpy.asarray(axes.get_lines()[0].get_xdata())[0] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("values", [[3.0] * 5, [1e-3, 5.0, 1e6], [7.0]])
+def test_odd_distributions_are_drawn(values: list[float]) -> None:
+    for runs in ([values], [values] * 5):
+        histograms(runs).draw_without_rendering()
+        spectra(runs, [NAN] * len(runs)).draw_without_rendering()
+
+
+def test_maps_share_one_scale() -> None:
+    square = [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]
+    drawn = lid_maps([square, square, []], [[1.0] * 4, [10.0] * 4, []])
+    scales = {figure.axes[0].collections[0].get_clim() for figure in drawn if figure is not None}
+    assert scales == {(1.0, 10.0)}
+    assert drawn[2] is None
