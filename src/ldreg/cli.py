@@ -1,6 +1,7 @@
 """The `ldreg` command: parse, call one function, turn errors into one line."""
 
 import argparse
+import importlib.util
 import inspect as signatures
 import os
 import re
@@ -108,21 +109,47 @@ def _named(**files: str | None) -> Iterator[None]:
         raise
 
 
-def demo_command(*, out: str = "ldreg-demo", seed: int = 0) -> None:
-    """Inspect scikit-learn's digits and redraw two of the paper's figures.
+def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None = None) -> None:
+    """Train SimCLR on scikit-learn's digits without and with LDReg, and compare the two in a report.
 
     Args:
-        out: folder to write the report, its numbers and pictures into
+        out: folder to write the report, its numbers, the runs and pictures into
         seed: of every random draw
+        epochs: of each of the two runs; the recipe's by default
     """
     from ldreg.demo import demo
+    from ldreg.reporting.comparison import comparison_text
 
-    with _progress_bar() as progress:
-        report, reached, path = demo(Path(out), seed=seed, progress=progress)
-    _show(report)
-    for cloud in reached:
+    _need_training()
+    found = demo(Path(out), epochs=epochs, seed=seed, progress=_steps_as_lines())
+    terminal = sys.stdout.isatty()
+    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
+    _print(comparison_text(found.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
+    for cloud in found.reached:
         print(f"{cloud.caption}: reached LID {cloud.mean_lid:.2f}, global dimension {cloud.global_dimension:.2f}")
-    print(f"\nThe report is {path}")
+    print(f"\nThe report is {found.report}")
+    _open(found.report)
+
+
+def _steps_as_lines() -> Reporter:
+    """Say each new step on stderr; training has a bar of its own."""
+    said: list[str] = []
+
+    def say(step: str, fraction: float) -> None:
+        if step not in said:
+            said.append(step)
+            print(f"{step} ...", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _open(page: Path) -> None:
+    """Show a page to whoever sits before a screen; a server has none, and a pipe no one."""
+    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.stdout.isatty() and screen:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
 
 
 def bench_command(
@@ -166,9 +193,7 @@ def bench_command(
         runs = run(plan, progress)
     terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    text = as_text(runs, width=width, color=terminal and "NO_COLOR" not in os.environ)
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
+    _print(as_text(runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
     _write({json: lambda path: write_atomically(path, to_json(runs))})
     if out is not None:
         for path in write_folder(Path(out), runs):
@@ -217,15 +242,38 @@ COMMANDS = {
 }
 
 
+def pretrain_command(words: Sequence[str]) -> None:
+    """Train an encoder by self-supervision, with or without LDReg."""
+    _need_training()
+    from ldreg.training.command import pretrain_command
+
+    pretrain_command(words)
+
+
+def _need_training() -> None:
+    """Raise ValueError where what pretraining builds on is not installed."""
+    for package in ("torchvision", "timm", "lightly", "pytorch_lightning"):
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(f"pretraining needs {package}: pip install 'ldreg[train]' brings it")
+
+
+# Commands that read their words themselves, because their options depend on one another.
+WORDS: dict[str, Callable[[Sequence[str]], None]] = {"pretrain": pretrain_command}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
 
-    0: done; 2: wrong arguments or input, said in one line on stderr; 130: interrupted. With LDREG_DEBUG=1 in the
-    environment, the traceback of an error is printed too.
+    0: done; 1: training went wrong; 2: wrong arguments or input; 130: interrupted. What was wrong is said in one line
+    on stderr; with LDREG_DEBUG=1 in the environment, the traceback is printed too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    program = f"ldreg {arguments[0]}" if arguments and arguments[0] in COMMANDS else "ldreg"
+    program = f"ldreg {arguments[0]}" if arguments and arguments[0] in (*COMMANDS, *WORDS) else "ldreg"
     try:
+        if arguments and arguments[0] in WORDS:
+            WORDS[arguments[0]](arguments[1:])
+            sys.stdout.flush()
+            return 0
         parser = _parser()
         if not arguments:
             parser.print_help(sys.stderr)
@@ -244,6 +292,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (ArgumentError, ValueError, OSError, MemoryError) as error:
         return _fail(program, error)
+    except ArithmeticError as error:  # a run that was well asked for went wrong
+        return _fail(program, error, status=1)
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
@@ -251,11 +301,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _fail(program: str, error: BaseException) -> int:
+def _fail(program: str, error: BaseException, *, status: int = 2) -> int:
     if os.environ.get("LDREG_DEBUG") == "1":
         traceback.print_exception(error)
     print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
-    return 2
+    return status
 
 
 def _one_line(error: BaseException) -> str:
@@ -290,6 +340,8 @@ def _parser() -> ArgumentParser:
     commands = parser.add_subcommands(required=True, title="commands", description=None, metavar="COMMAND", help=None)
     for name, command in COMMANDS.items():
         commands.add_subcommand(name, _command_parser(name, command), help=_summary(command))
+    for name, run in WORDS.items():
+        commands.add_subcommand(name, ArgumentParser(), help=(run.__doc__ or "").partition("\n")[0])
     return parser
 
 
@@ -372,7 +424,11 @@ def _show(report: object) -> None:
     assert isinstance(report, DimensionReport)
     terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    text = as_text(report, width=width, color=terminal and "NO_COLOR" not in os.environ)
+    _print(as_text(report, width=width, color=terminal and "NO_COLOR" not in os.environ))
+
+
+def _print(text: str) -> None:
+    """Print text, with a stand-in for characters that the terminal does not have."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
 

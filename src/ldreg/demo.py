@@ -1,18 +1,17 @@
-"""The main job on embedded data: inspect scikit-learn's digits and redraw the paper's experiments in the plane."""
+"""The main job on embedded data: SimCLR on scikit-learn's digits without and with LDReg, compared in one report."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from sklearn.datasets import load_digits
-
-from ldreg.inspection import inspect
+from ldreg.reporting.comparison import RunRecord, comparison_page
 from ldreg.reporting.files import write_atomically
-from ldreg.reporting.page import clouds_section, page
+from ldreg.reporting.page import clouds_section
 from ldreg.reporting.panels import panels
-from ldreg.reporting.record import DimensionReport, PointCloud
+from ldreg.reporting.record import PointCloud
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
+
+RECIPES = {"SimCLR": "digits/simclr", "SimCLR + LDReg": "digits/simclr_ldreg"}
 
 _COLLAPSE_TEXT = (
     "Each cloud spans the square, and its global dimension (GID, by DANCo) falls by a tenth at most, but neighborhoods "
@@ -26,33 +25,67 @@ _TARGET_TEXT = (
 )
 
 
+@dataclass(frozen=True)
+class Demo:
+    """What was measured, and where the report is."""
+
+    runs: list[RunRecord]
+    reached: list[PointCloud]
+    report: Path
+
+
 def demo(
-    out: Path, *, steps: int = 200, seed: int = 0, progress: Callable[[str, float], None] | None = None
-) -> tuple[DimensionReport, list[PointCloud], Path]:
-    """Run everything, write `report.html`, `digits.json` and two pictures into `out`, and return what was measured.
+    out: Path,
+    *,
+    epochs: int | None = None,
+    steps: int = 200,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> Demo:
+    """Train and evaluate both runs, redraw two figures of the paper, and write all of it and a report into `out`.
 
     Args:
-        out: folder to write into; made if it is missing.
-        steps: of the training toward each target.
+        out: folder to write into; made if it is missing. Runs go to new folders in it.
+        epochs: of each run; None: as the recipe says.
+        steps: of the training toward each target in the plane.
         seed: of every random draw.
         progress: called with the name of the step and the fraction of the whole that is done.
     """
     told = progress or (lambda name, done: None)
     out.mkdir(parents=True, exist_ok=True)
-    digits = load_digits()
-    told("inspecting digits", 0.0)
-    report = inspect(torch.as_tensor(digits.data, dtype=torch.float32), digits.target, seed=seed)
-    report = replace(report, title="ldreg demo: scikit-learn's digits", command="ldreg demo")
-    collapsed = collapse_and_cure(seed=seed, progress=lambda done: told("local collapse", 0.1 + 0.2 * done))
-    reached = reach_targets(TARGETS, steps=steps, seed=seed, progress=lambda done: told("targets", 0.3 + 0.6 * done))
-    told("drawing", 0.9)
-    report.to_json(out / "digits.json")
+    runs = []
+    for place, (name, recipe) in enumerate(RECIPES.items()):
+        told(f"training {name}", 0.4 * place)
+        runs.append(_run(name, recipe, out / "runs", epochs=epochs, seed=seed))
+        runs[-1].to_json(out / f"{Path(recipe).name}.json")
+    collapsed = collapse_and_cure(seed=seed, progress=lambda done: told("local collapse", 0.8 + 0.05 * done))
+    reached = reach_targets(TARGETS, steps=steps, seed=seed, progress=lambda done: told("targets", 0.85 + 0.1 * done))
+    told("drawing", 0.95)
     panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
     panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
     sections = [
         clouds_section("collapse", "Local collapse that global dimension does not see", _COLLAPSE_TEXT, collapsed),
         clouds_section("target", "Any local dimension on request", _TARGET_TEXT, reached, close=True),
     ]
-    write_atomically(out / "report.html", page(report, further=sections))
+    report = out / "report.html"
+    write_atomically(report, comparison_page(runs, title="SimCLR on digits, without and with LDReg", further=sections))
     told("done", 1.0)
-    return report, reached, out / "report.html"
+    return Demo(runs, reached, report)
+
+
+def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> RunRecord:
+    """One run by its recipe, in a new folder."""
+    from ldreg.training.folder import unused
+    from ldreg.training.recipes import load_recipe
+    from ldreg.training.results import run_record
+    from ldreg.training.run import pretrain
+    from ldreg.training.settings import resolve
+
+    options: list[tuple[str, str | None]] = [("seed", str(seed))]
+    if epochs is not None:
+        options.append(("schedule.epochs", str(epochs)))
+    settings = resolve(load_recipe(recipe), options)
+    path = unused(folder / Path(recipe).name)
+    words = " ".join(f"--{key} {value}" for key, value in options)
+    result = pretrain(settings, path, command=f"ldreg pretrain --recipe {recipe} {words}")
+    return run_record(name, settings, result)

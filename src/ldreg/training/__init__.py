@@ -1,0 +1,1 @@
+"""Pretraining: recipes and options to a run folder with an encoder in it."""

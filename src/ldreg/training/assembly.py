@@ -1,0 +1,200 @@
+"""Settings to the parts of a run: data, views, module, and what the monitor looks at."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ldreg.data import (
+    Batch,
+    DataConfig,
+    FileLoader,
+    ImageSet,
+    ResidentImages,
+    ResidentLoader,
+    batches_in_order,
+    load_images,
+    output_size,
+    worker_count,
+)
+from ldreg.data.folders import MissingSplitError
+from ldreg.data.order import batches_per_epoch
+from ldreg.encoders import build_encoder
+from ldreg.evaluation.extract import representations
+from ldreg.methods import METHODS, Method, synchronize_batch_norm
+from ldreg.training.module import LoaderFactory, Pretraining
+from ldreg.training.regularization import build_regularizer
+from ldreg.training.settings import Settings
+from ldreg.views import Views
+
+EVALUATION_BATCH = 512
+
+Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+def build_views(settings: Settings, images: ImageSet) -> Views:
+    """The views of these images, as large as the settings or else the images themselves say."""
+    return Views(settings.views, size=output_size(settings.data, images), channels=images.channels)
+
+
+def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bool) -> Pretraining:
+    """The Lightning module with a freshly drawn encoder.
+
+    Raises:
+        ValueError: settings that do not fit together or the images.
+    """
+    run, config = settings.run, settings.trainer
+    torch.manual_seed(run.seed)
+    method = build_method(settings, images, views)
+    regularizer = build_regularizer(run.regularizer, settings.regularizer)
+    _check_neighbors(settings, method)
+    if config.channels_last:
+        method.to(memory_format=torch.channels_last)
+    if config.sync_batch_norm and config.devices * config.nodes > 1:
+        synchronize_batch_norm(method, device="cuda" if cuda else "cpu")
+    if config.compile:
+        # CUDA graphs spare the host the launches, which small encoders wait for more than for the arithmetic.
+        graphs = cuda and config.devices * config.nodes == 1
+        for part in method.compiled_parts():
+            part.compile(mode="reduce-overhead" if graphs else None)
+        views.compile()
+    return Pretraining(
+        method,
+        regularizer,
+        views,
+        loader=loader_factory(settings, images, views),
+        optimizer=settings.optimizer,
+        schedule=settings.schedule,
+        steps_per_epoch=steps_per_epoch(settings, len(images)),
+        batch_size=run.batch_size,
+        regularizer_start=run.regularizer_start,
+        channels_last=config.channels_last,
+        seed=run.seed,
+    )
+
+
+def steps_per_epoch(settings: Settings, images: int) -> int:
+    """Optimizer steps of one epoch; the last takes what parts are left.
+
+    Raises:
+        ValueError: the images do not fill one batch.
+    """
+    config = settings.trainer
+    batches = batches_per_epoch(images, world=config.devices * config.nodes, batch_size=settings.micro_batch)
+    return math.ceil(batches / config.accumulate)
+
+
+def build_method(settings: Settings, images: ImageSet, views: Views) -> Method:
+    """The method around a freshly drawn encoder.
+
+    Raises:
+        ValueError: views that are not as many as the method takes.
+    """
+    name = settings.run.method
+    encoder = build_encoder(settings.encoder, channels=images.channels, size=views.size)
+    method = METHODS[name].build(encoder, settings.method)
+    if views.count != method.view_count:
+        raise ValueError(
+            f"views.policy: expected a policy of {method.view_count} view(s) for {name}, "
+            f"got {settings.views.policy!r}, which makes {views.count}"
+        )
+    return method
+
+
+def _check_neighbors(settings: Settings, method: Method) -> None:
+    """Refuse a batch too small for k before the first step does."""
+    k = settings.regularizer.get("k")
+    candidates = settings.run.batch_size // settings.trainer.accumulate * method.candidates
+    if k is not None and k >= candidates:
+        raise ValueError(
+            f"{settings.run.regularizer}.k: expected fewer than the {candidates} representations that a batch of "
+            f"{settings.run.batch_size} gives, got {k}"
+        )
+
+
+def loader_factory(settings: Settings, images: ImageSet, views: Views) -> LoaderFactory:
+    """What makes the training batches of one rank on its device."""
+
+    def loader(rank: int, world: int, device: torch.device) -> Iterable[Batch]:
+        shared: dict[str, Any] = {
+            "batch_size": settings.micro_batch,
+            "seed": settings.run.seed,
+            "rank": rank,
+            "world": world,
+        }
+        made: Any
+        if isinstance(images, ResidentImages):
+            made = ResidentLoader(images, device=device, **shared)
+        else:
+            workers = worker_count(settings.data, processes=settings.trainer.devices)
+            made = FileLoader(images, workers=workers, crop=views.crop, **shared)
+        made.sampler = made  # where Lightning looks for set_epoch
+        return made  # type: ignore[no-any-return]
+
+    return loader
+
+
+def training_images(settings: Settings) -> ImageSet:
+    """The images to train on.
+
+    Raises:
+        ValueError: there are none, named by the whole key of the setting.
+    """
+    with _named("data", DataConfig):
+        return load_images(settings.data, "train")
+
+
+def held_out_images(settings: Settings) -> ImageSet | None:
+    """The test images, or None where the set has none."""
+    with _named("data", DataConfig):
+        try:
+            return load_images(settings.data, "test")
+        except MissingSplitError:
+            return None
+
+
+@contextmanager
+def _named(group: str, config: type) -> Iterator[None]:
+    """Have an error that speaks of a field of the config say the whole key."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).partition(":")[0] in {field.name for field in fields(config)}:
+            raise ValueError(f"{group}.{error}") from error
+        raise
+
+
+def extractor(
+    settings: Settings, module: Pretraining, train: ImageSet, test: ImageSet | None
+) -> Callable[[], Extracted]:
+    """What gives the monitor representations of a fixed part of the training set, and of the test set with labels."""
+    train = _part(train, settings.monitor.points)
+    test = _part(test, settings.monitor.points) if test is not None and test.labeled and train.labeled else None
+
+    def extract() -> Extracted:
+        x, labels = represent(module, train)
+        if test is None:
+            return x, None, None, None
+        return x, labels, *represent(module, test)
+
+    return extract
+
+
+def represent(module: Pretraining, images: ImageSet) -> tuple[Tensor, Tensor]:
+    """Representations (N, D) of images without augmentation, and their labels (N,)."""
+    size, device = module.views.size, module.device
+    batches = batches_in_order(images, batch_size=EVALUATION_BATCH, device=device, size=size)
+    plain = ((module.views.plain(batch.images), batch.labels) for batch in batches)
+    return representations(module.method.encoder, plain, device=device)
+
+
+def _part(images: ImageSet, points: int) -> ImageSet:
+    """So many of the images, always the same ones."""
+    if len(images) <= points:
+        return images
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    return images.take(order[:points].sort().values)

@@ -1,0 +1,107 @@
+"""Checkpoints that are whole or not there, and a guard that keeps a broken state out of them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss went NaN or infinite."""
+
+
+class FiniteGuard(Callback):
+    """Stop when the loss is NaN or infinite, and say at which step and in which terms.
+
+    On a CPU every step is looked at as it is made. On a GPU reading a value makes the host wait, so steps are looked
+    at together, every `every_steps` steps and before each checkpoint.
+    """
+
+    def __init__(self, *, every_steps: int) -> None:
+        self._every = every_steps
+        self._unseen: list[tuple[int, dict[str, Tensor]]] = []
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take note of this step's loss."""
+        loss = outputs["loss"].detach()
+        self._unseen.append((trainer.global_step, {"loss": loss, **outputs["terms"]}))
+        if loss.device.type == "cpu" or len(self._unseen) >= self._every:
+            self.check()
+
+    def check(self) -> None:
+        """Raise NotFiniteError if a step taken note of was bad."""
+        if not self._unseen:
+            return
+        steps, self._unseen = self._unseen, []
+        losses = torch.stack([terms["loss"].double() for _, terms in steps])
+        bad = (~torch.isfinite(losses)).tolist()
+        if any(bad):
+            step, terms = steps[bad.index(True)]
+            listed = ", ".join(f"{name} = {value.item():.6g}" for name, value in terms.items())
+            raise NotFiniteError(f"the loss is not finite at step {step}: {listed}")
+
+
+class Checkpoints(Callback):
+    """Save the whole state after epochs, and after steps where asked, keeping the one before.
+
+    A checkpoint is written beside the last one, flushed to the disk, and put into its place in one step, so that a
+    run killed at any moment finds a whole one.
+    """
+
+    def __init__(self, folder: Path, guard: FiniteGuard, *, every_epochs: int, every_steps: int | None) -> None:
+        self._folder, self._guard = folder, guard
+        self._epochs, self._steps = every_epochs, every_steps
+        self._saved_step = -1
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save within an epoch."""
+        step = trainer.global_step
+        last = batch_idx + 1 >= trainer.num_training_batches  # the end of the epoch has its own turn
+        if self._steps is not None and step != self._saved_step and step % self._steps == 0 and not last:
+            self.save(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save after an epoch."""
+        done = trainer.current_epoch + 1
+        if done % self._epochs == 0 or done == trainer.max_epochs or trainer.should_stop:
+            self.save(trainer)
+
+    def save(self, trainer: pl.Trainer) -> None:
+        """Write the state, once it is known to be finite."""
+        self._guard.check()
+        self._saved_step = trainer.global_step
+        fresh, last = self._folder / "writing.ckpt", self._folder / LAST
+        trainer.save_checkpoint(fresh)
+        if trainer.is_global_zero:
+            _flush(fresh)
+            if last.exists():
+                last.replace(self._folder / PREVIOUS)
+            fresh.replace(last)
+            _flush(self._folder)
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint in a folder; None where there is none.
+
+    A run killed between the two renames of a save has no last one; the one before is then the newest.
+    """
+    return next((path for path in (folder / LAST, folder / PREVIOUS) if path.exists()), None)
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold what was written."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

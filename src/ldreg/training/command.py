@@ -1,0 +1,190 @@
+"""`ldreg pretrain`: the words of the command line to a run."""
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from ldreg.reporting.text import number
+from ldreg.training import folder as folders
+from ldreg.training.recipes import flattened, load_recipe, nearest, recipe_names
+from ldreg.training.settings import RunConfig, Settings, option_help, resolve
+
+if TYPE_CHECKING:
+    from ldreg.training.run import Result
+
+Options = list[tuple[str, str | None]]
+
+_SWITCHES = ("help", "print_config", "list_recipes")
+_OWN = ("recipe", "out", "resume")
+
+# A run may go on elsewhere, but not as another run.
+_CHANGEABLE = {
+    "data.path", "data.cache", "data.workers", "trainer.device", "trainer.devices", "trainer.nodes", "trainer.threads",
+    "trainer.checkpoint_epochs", "trainer.checkpoint_steps", "trainer.log_to",
+}  # fmt: skip
+
+# Processes that Lightning starts for further devices are given the same words; they must find the same folder.
+_RUN = "LDREG_RUN"
+
+USAGE = """usage: ldreg pretrain [--recipe NAME] [--out FOLDER] [--SETTING VALUE ...]
+       ldreg pretrain --resume FOLDER
+
+Train an encoder by self-supervision, with or without a regularizer.
+
+  --recipe NAME     settings to start from: a name of --list_recipes, or a .yaml file
+                    (default: digits/METHOD, with _ldreg unless another regularizer is asked for)
+  --out FOLDER      new folder for everything the run leaves (default: runs/...)
+  --resume FOLDER   go on with a run that was interrupted, exactly where its last checkpoint stands
+  --list_recipes    print the names of all recipes and stop
+  --print_config    print every setting as YAML, which --recipe takes, and stop
+  --help            this text, with the settings of the chosen method and regularizer
+
+examples:
+  ldreg pretrain
+  ldreg pretrain --method byol --regularizer ldreg --ldreg.beta 0.005
+  ldreg pretrain --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz --out runs/first
+  ldreg pretrain --recipe imagenet/byol_ldreg --data.path /data/imagenet --trainer.devices 4
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run to be made: its settings and where it goes, or which run it continues."""
+
+    settings: Settings
+    recipe: str | None
+    out: Path
+    resume: bool
+
+
+def words_to_options(words: Sequence[str]) -> Options:
+    """Pairs of key and value; None for a switch, or where no value follows.
+
+    Raises:
+        ValueError: a word is no option.
+
+    >>> words_to_options(["--ldreg.beta", "0.1", "--data.max-unreadable=0", "--help"])
+    [('ldreg.beta', '0.1'), ('data.max_unreadable', '0'), ('help', None)]
+    """
+    options: Options = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("-h", "--help"):
+            options.append(("help", None))
+            continue
+        if not word.startswith("--") or word == "--":
+            raise ValueError(f"expected an option such as --recipe NAME, got {word!r}")
+        key, equals, value = word[2:].partition("=")
+        key = key.replace("-", "_")
+        if equals:
+            options.append((key, value))
+        elif key not in _SWITCHES and rest and not rest[0].startswith("--"):
+            options.append((key, rest.pop(0)))
+        else:
+            options.append((key, None))
+    return options
+
+
+def request(options: Options) -> Request:
+    """What these options ask for.
+
+    Raises:
+        ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
+    """
+    own = {key: _needed(key, value) for key, value in options if key in _OWN}
+    others = [(key, value) for key, value in options if key not in _OWN]
+    if "resume" in own:
+        return _resumed(Path(own["resume"]), own, others)
+    recipe = own.get("recipe", _default_recipe(others))
+    settings = resolve(load_recipe(recipe), others)
+    out = Path(own["out"]) if "out" in own else _default_folder(settings)
+    return Request(settings, recipe, out, resume=False)
+
+
+def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
+    for key in ("recipe", "out"):
+        if key in own:
+            raise ValueError(f"--{key}: expected nothing beside --resume, which has it from the run, got {own[key]!r}")
+    _, tree = folders.existing(path)
+    for key, _ in others:
+        if key not in _CHANGEABLE and key in flattened(tree):
+            raise ValueError(
+                f"--{key}: --resume goes on with the run's own settings; only "
+                f"{', '.join(sorted(_CHANGEABLE))} may change"
+            )
+    return Request(resolve(tree, others), None, path, resume=True)
+
+
+def _needed(key: str, value: str | None) -> str:
+    if not value:
+        raise ValueError(f"--{key}: expected a value, got none")
+    return value
+
+
+def _default_recipe(options: Options) -> str:
+    chosen = dict(options)
+    method = chosen.get("method") or RunConfig().method
+    suffix = "_ldreg" if chosen.get("regularizer", "ldreg") == "ldreg" else ""
+    name = f"digits/{method}{suffix}"
+    if name not in recipe_names():
+        methods = [entry.removeprefix("digits/") for entry in recipe_names() if entry.startswith("digits/")]
+        plain = [entry for entry in methods if not entry.endswith("_ldreg")]
+        raise ValueError(f"method: expected {nearest(method, plain)}, got {method!r}")
+    return name
+
+
+def _default_folder(settings: Settings) -> Path:
+    if _RUN in os.environ:
+        return Path(os.environ[_RUN])
+    run = settings.run
+    regularizer = "" if run.regularizer == "none" else f"-{run.regularizer}"
+    return Path("runs") / f"{settings.data.name}-{run.method}{regularizer}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def pretrain_command(words: Sequence[str]) -> None:
+    """Run `ldreg pretrain` with these words."""
+    options = words_to_options(words)
+    switches = {key for key, _ in options if key in _SWITCHES}
+    options = [(key, value) for key, value in options if key not in _SWITCHES]
+    if "list_recipes" in switches:
+        print("\n".join(recipe_names()))
+        return
+    if "help" in switches:
+        asked = request([*options, ("out", "run")] if "out" not in dict(options) else options)
+        print(USAGE + "\n" + option_help(asked.settings.run.method, asked.settings.run.regularizer))
+        return
+    asked = request(options)
+    if "print_config" in switches:
+        print(yaml.safe_dump(asked.settings.tree, sort_keys=False, allow_unicode=True), end="")
+        return
+    os.environ[_RUN] = str(asked.out)
+    _carry_out(asked, command=shlex.join(["ldreg", "pretrain", *words]))
+
+
+def _carry_out(asked: Request, *, command: str) -> None:
+    from ldreg.training.run import pretrain  # Lightning takes seconds to import
+
+    result = pretrain(asked.settings, asked.out, command=command, resume=asked.resume)
+    if result.main:
+        print(summary(result))
+
+
+def summary(result: "Result") -> str:
+    """What came of the run, in a few lines."""
+    shown = {
+        "set/lid": "LID, geometric mean",
+        "set/effective_rank": "effective rank",
+        "set/linear": "linear probe",
+        "set/knn": "kNN",
+    }
+    found = {name: result.metrics.get(key) for key, name in shown.items()}
+    lines = [f"{name:<20} {number(value)}" for name, value in found.items() if value is not None]
+    end = f"stopped: {result.stopped}" if result.stopped else f"done in {result.minutes:.1f} minutes"
+    return "\n".join([*lines, f"{end}; encoder, card and metrics are in {result.folder.path}"])

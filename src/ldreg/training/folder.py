@@ -1,0 +1,184 @@
+"""The run folder: what a run leaves behind, and what it needs to go on."""
+
+import itertools
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save
+from torch import nn
+
+from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.training.recipes import Tree, read_yaml
+from ldreg.version import __version__
+
+_PACKAGES = ("torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy", "scikit-learn", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, by name."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Every setting, resolved."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, hardware, command."""
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said while it ran."""
+        return self.path / "log.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """Everything measured, a row each."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Whole states to go on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def encoder(self) -> Path:
+        """The trained encoder's weights."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def card(self) -> Path:
+        """What the encoder is and how it came about."""
+        return self.path / "card.json"
+
+
+def check_new(path: Path) -> None:
+    """Find out before the work that a run folder could not be made here.
+
+    Raises:
+        ValueError: the folder holds something already.
+        OSError: it cannot be made or written.
+    """
+    folder = RunFolder(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        hint = f"; --resume {path} continues that run" if folder.config.is_file() else ""
+        raise ValueError(f"out: expected a new or empty folder, got {str(path)!r}, which holds something{hint}")
+    above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"cannot write {str(path)!r}: {str(above)!r} is not a folder")
+    check_writable(above / ".ldreg")
+
+
+def create(path: Path, tree: Tree, *, command: str) -> RunFolder:
+    """A new run folder with its settings and environment in it.
+
+    Raises:
+        ValueError: the folder holds something already.
+        OSError: it cannot be made or written.
+    """
+    check_new(path)
+    folder = RunFolder(path)
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder.environment, json.dumps(environment(command), indent=2) + "\n")
+    # The settings come last: a folder with them is one that --resume takes.
+    write_atomically(folder.config, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return folder
+
+
+def unused(path: Path) -> Path:
+    """The path itself, or with a number after it where that is taken."""
+    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(candidate for candidate in candidates if not candidate.exists())
+
+
+def existing(path: Path) -> tuple[RunFolder, Tree]:
+    """A run folder made before, and the settings in it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ValueError(f"resume: expected a run folder with a config.yaml, got {str(path)!r}")
+    folder.checkpoints.mkdir(exist_ok=True)
+    return folder, read_yaml(folder.config)
+
+
+def environment(command: str) -> dict[str, Any]:
+    """What a reader needs to know to repeat the run: command, versions, hardware, time."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "command": command,
+        "ldreg": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": device,
+        "gpus": torch.cuda.device_count(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def save_encoder(folder: RunFolder, encoder: nn.Module, card: dict[str, Any]) -> None:
+    """Write the encoder's weights, with the card inside and beside them."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(card)})
+    fresh = folder.encoder.with_suffix(".writing")
+    fresh.write_bytes(data)
+    fresh.replace(folder.encoder)
+    write_atomically(folder.card, json.dumps(card, indent=2) + "\n")
+
+
+def log_to(folder: RunFolder) -> logging.Handler:
+    """Have everything said through the logger "ldreg" go to the run's log as well."""
+    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("ldreg")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    return handler
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit that this package runs from; None where it was installed without one."""
+    source = Path(__file__).resolve().parent
+    if "site-packages" in source.parts:
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=source, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def say(message: str) -> None:
+    """A line for the person at the terminal, and for the log."""
+    logging.getLogger("ldreg").info(message)
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,95 @@
+"""What a person sees while a run goes on: a bar on a terminal, a line per epoch elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ldreg.reporting.text import number
+from ldreg.training.module import Pretraining
+
+_PAUSE = 5.0  # seconds at least between two lines where there is no terminal
+_REFRESH = 0.2  # seconds between two looks at the bar, so that it costs a fast run nothing
+_SHOWN = {
+    "batch/loss": "loss",
+    "batch/lid": "LID",
+    "batch/effective_rank": "rank",
+    "set/knn": "kNN",
+    "set/linear": "linear",
+    "images_per_second": "img/s",
+}
+
+
+class ProgressBar(Callback):
+    """Steps done, time left, and the latest loss, LID and probes, on stderr.
+
+    Args:
+        latest: values by name that are looked up whenever the display changes; the monitor keeps them.
+    """
+
+    def __init__(self, latest: Mapping[str, float]) -> None:
+        self._latest = latest
+        self._bar: Progress | None = None
+        self._next = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, module: Pretraining) -> None:  # type: ignore[override]
+        """Show the bar, where there is a terminal."""
+        self._started = time.monotonic()
+        if not trainer.is_global_zero or not sys.stderr.isatty():
+            return
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[values]}"),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task(
+            "", total=module.total_steps, completed=trainer.global_step, epoch="", values=""
+        )
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar on."""
+        now = time.monotonic()
+        if self._bar is None or now < self._next:
+            return
+        self._next = now + _REFRESH
+        self._show(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Move the bar on, or say a line where there is no terminal."""
+        if self._bar is not None:
+            self._show(trainer)
+        elif trainer.is_global_zero and (
+            time.monotonic() >= self._next or trainer.current_epoch + 1 == trainer.max_epochs
+        ):
+            self._next = time.monotonic() + _PAUSE
+            spent = time.monotonic() - self._started
+            done = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, step {trainer.global_step}, {spent:.0f} s"
+            print(f"{done}: {self._values()}", file=sys.stderr, flush=True)
+
+    def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        """Take the bar down, whatever ended the run."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, trainer: pl.Trainer) -> None:
+        assert self._bar is not None
+        epoch = f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self._bar.update(self._task, completed=trainer.global_step, epoch=epoch, values=self._values())
+
+    def _values(self) -> str:
+        named = ((shown, self._latest.get(name)) for name, shown in _SHOWN.items())
+        return "  ".join(f"{shown} {number(value)}" for shown, value in named if value is not None)

@@ -1,0 +1,58 @@
+"""Regularizers by name, as recipes choose them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ldreg.methods import Outcome
+from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovariance
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A regularizer, and those of its arguments that its name settles."""
+
+    type: type[nn.Module]
+    fixed: Mapping[str, Any]
+
+
+_GATHERED = {"gather": True}  # the batch of all processes, whose gradient is that of one
+
+REGULARIZERS = {
+    "ldreg": Entry(LDReg, {**_GATHERED, "direction": "maximize"}),
+    "minlid": Entry(LDReg, {**_GATHERED, "direction": "minimize", "target": None, "norm": "l1"}),
+    "covariance": Entry(Covariance, _GATHERED),
+    "variance_covariance": Entry(VarianceCovariance, _GATHERED),
+    "koleo": Entry(KoLeo, _GATHERED),
+    "sigreg": Entry(SIGReg, _GATHERED),
+}
+
+
+def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+    """The regularizer of this name with these options; None for "none".
+
+    Raises:
+        ValueError: an option is out of range.
+
+    >>> build_regularizer("minlid", {"k": 16, "beta": 0.1}).direction
+    'minimize'
+    """
+    if name == "none":
+        return None
+    entry = REGULARIZERS[name]
+    try:
+        return entry.type(**options, **entry.fixed)
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from error
+
+
+def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
+    """What the regularizer adds to the loss of this batch, from the method's own reference where it takes one."""
+    value: Tensor
+    if isinstance(regularizer, LDReg) and outcome.reference is not None:
+        value = regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)
+    else:
+        value = regularizer(outcome.representations)
+    return value

@@ -1,0 +1,203 @@
+"""Whole runs on digits: every method learns, runs resume bitwise, and what goes wrong is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ldreg.cli import main
+from ldreg.monitor.log import read_metrics
+from ldreg.training import checkpoints
+from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
+from ldreg.training.folder import RunFolder
+from ldreg.training.recipes import load_recipe
+from ldreg.training.run import Result, pretrain
+from ldreg.training.settings import Settings, resolve
+
+METHODS = ("simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "mae")
+QUICK = {"schedule.epochs": "3", "schedule.warmup_epochs": "0.4", "trainer.threads": "1", "trainer.device": "cpu"}
+
+
+def quick(recipe: str, **options: str) -> Settings:
+    given = {**QUICK, **{key.replace("__", "."): value for key, value in options.items()}}
+    return resolve(load_recipe(recipe), list(given.items()))
+
+
+def train(settings: Settings, path: Path, *, resume: bool = False) -> Result:
+    return pretrain(settings, path, command="test", resume=resume)
+
+
+def weights(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path / "checkpoints" / LAST, weights_only=True)
+    return state
+
+
+def assert_same(a: Any, b: Any, where: str = "") -> None:
+    """Bitwise the same, all the way down."""
+    if isinstance(a, Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for place, (left, right) in enumerate(zip(a, b, strict=True)):
+            assert_same(left, right, f"{where}/{place}")
+    else:
+        assert a == b, where
+
+
+STATE = ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")
+
+
+@pytest.mark.parametrize("regularizer", ["none", "ldreg"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_on_digits(method: str, regularizer: str, tmp_path: Path) -> None:
+    recipe = f"digits/{method}" + ("_ldreg" if regularizer == "ldreg" else "")
+    epochs = "10" if method == "moco" else "4"  # its loss rises until the queue has left its random start behind
+    result = train(
+        quick(recipe, schedule__epochs=epochs, monitor__every_steps="1", monitor__every_epochs="10"), tmp_path
+    )
+    logged = read_metrics(RunFolder(tmp_path).metrics)
+    losses = [value for _, _, value in logged["terms/ssl_loss"]]
+    start = 8 if method == "moco" else 0
+    assert sum(losses[-4:]) < sum(losses[start : start + 4])
+    # Ten classes: chance is 0.1.
+    assert result.metrics["set/linear"] > 0.6
+    assert ("terms/regularizer" in logged) == (regularizer == "ldreg")
+
+
+@pytest.mark.parametrize("regularizer", ["minlid", "covariance", "variance_covariance", "koleo", "sigreg"])
+def test_every_other_regularizer_trains(regularizer: str, tmp_path: Path) -> None:
+    settings = quick("digits/byol", regularizer=regularizer, schedule__epochs="1", monitor__every_steps="1")
+    train(settings, tmp_path)
+    values = [value for _, _, value in read_metrics(RunFolder(tmp_path).metrics)["terms/regularizer"]]
+    assert len(values) == 5
+    assert all(value == value and value != 0 for value in values)
+
+
+def test_ldreg_raises_lid_and_minlid_lowers_it(tmp_path: Path) -> None:
+    found = {}
+    for name in ("none", "ldreg", "minlid"):
+        strength = {} if name == "none" else {f"{name}.beta": "1.0", f"{name}.k": "32"}
+        options = {**QUICK, "schedule.epochs": "6", "regularizer": name, "monitor.every_epochs": "6", **strength}
+        result = train(resolve(load_recipe("digits/simclr"), list(options.items())), tmp_path / name)
+        found[name] = result.metrics["set/lid"]
+    assert found["minlid"] < 0.9 * found["none"]
+    assert found["ldreg"] > 1.02 * found["none"]
+
+
+def test_the_run_folder_is_whole(tmp_path: Path) -> None:
+    result = train(quick("digits/simclr_ldreg", schedule__epochs="1", schedule__warmup_epochs="0"), tmp_path)
+    folder = RunFolder(tmp_path)
+    assert resolve(load_recipe(str(folder.config))) == quick(
+        "digits/simclr_ldreg", schedule__epochs="1", schedule__warmup_epochs="0"
+    )
+    environment = json.loads(folder.environment.read_text())
+    assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
+    card = json.loads(folder.card.read_text())
+    assert card["dimension"] == 128
+    assert card["metrics"]["set/lid"] == result.metrics["set/lid"]
+    saved = load_file(folder.encoder)
+    for name, tensor in result.module.method.encoder.state_dict().items():
+        assert torch.equal(saved[name], tensor)
+    assert latest(folder.checkpoints) == folder.checkpoints / LAST
+    assert not (folder.checkpoints / PREVIOUS).exists()
+    assert not list(tmp_path.rglob("*writing*"))
+
+
+class KilledError(Exception):
+    """Stands for a kill, inside one process."""
+
+
+def break_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    look = checkpoints.FiniteGuard.on_train_batch_end
+
+    def killed(self: Any, trainer: Any, *args: Any) -> None:
+        look(self, trainer, *args)
+        if trainer.global_step == step:
+            raise KilledError
+
+    monkeypatch.setattr(checkpoints.FiniteGuard, "on_train_batch_end", killed)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "step", "every"),
+    [("simclr_ldreg", 8, None), ("byol_ldreg", 9, "3"), ("moco", 12, "2"), ("mae_ldreg", 4, "1")],
+)
+def test_a_resumed_run_is_bitwise_the_unbroken_one(
+    recipe: str, step: int, every: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"monitor__every_steps": "2"} | ({"trainer__checkpoint_steps": every} if every else {})
+    settings = quick(f"digits/{recipe}", **options)
+    train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        break_at(patch, step)
+        with pytest.raises(KilledError):
+            train(settings, tmp_path / "broken")
+    train(settings, tmp_path / "broken", resume=True)
+    whole, broken = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert_same({name: whole[name] for name in STATE}, {name: broken[name] for name in STATE})
+    clocked = "images_per_second"
+    metrics = [read_metrics(RunFolder(tmp_path / name).metrics) for name in ("whole", "broken")]
+    first, second = ({name: rows for name, rows in logged.items() if name != clocked} for logged in metrics)
+    assert_same(first, second)
+
+
+def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
+    one = {"schedule__epochs": "1", "schedule__warmup_epochs": "0"}
+    first = train(quick("digits/simclr", **one), tmp_path / "a").module.state_dict()
+    again = train(quick("digits/simclr", **one), tmp_path / "b").module.state_dict()
+    other = train(quick("digits/simclr", seed="1", **one), tmp_path / "c").module.state_dict()
+    assert_same(dict(first), dict(again))
+    assert not torch.equal(first["method.encoder.blocks.0.0.weight"], other["method.encoder.blocks.0.0.weight"])
+
+
+def test_a_loss_gone_nan_stops_names_its_step_and_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ldreg.methods.simclr import SimCLR
+
+    forward, calls = SimCLR.forward, iter(range(1000))
+
+    def failing(self: Any, *args: Any) -> Any:
+        outcome = forward(self, *args)
+        bad = float("nan") if next(calls) == 6 else 1.0
+        return type(outcome)(outcome.loss * bad, outcome.terms, outcome.representations)
+
+    monkeypatch.setattr(SimCLR, "forward", failing)
+    words = [word for key, value in QUICK.items() for word in (f"--{key}", value)]
+    assert main(["pretrain", *words, "--out", str(tmp_path / "run")]) == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("ldreg pretrain: error: the loss is not finite at step 7: loss = nan, ssl_loss = nan")
+    saved = weights(tmp_path / "run")
+    assert saved["global_step"] == 5
+    assert all(torch.isfinite(tensor).all() for tensor in saved["state_dict"].values())
+    calls = iter(range(5, 1000))
+    with pytest.raises(NotFiniteError):  # a resumed run meets it again, rather than hide it
+        train(quick("digits/simclr_ldreg"), tmp_path / "run", resume=True)
+
+
+def test_accumulated_parts_take_one_step_of_the_optimizer(tmp_path: Path) -> None:
+    options = {"trainer__accumulate": "2", "schedule__epochs": "1", "schedule__warmup_epochs": "0"}
+    result = train(quick("digits/byol", **options), tmp_path)
+    # 11 parts of 128 images: five steps of two parts each, and one of the last.
+    assert weights(tmp_path)["global_step"] == result.module.total_steps == 6
+    assert result.module.trainer.num_training_batches == 11
+
+
+def test_the_regularizer_can_start_later(tmp_path: Path) -> None:
+    train(quick("digits/simclr_ldreg", regularizer_start="2", monitor__every_steps="1"), tmp_path)
+    steps = [step for step, _, _ in read_metrics(RunFolder(tmp_path).metrics)["terms/regularizer"]]
+    assert steps == list(range(11, 16))
+
+
+def test_bf16_channels_last_and_clipping_run_together(tmp_path: Path) -> None:
+    options = {"trainer__precision": "bf16", "trainer__channels_last": "true", "trainer__clip_norm": "1.0"}
+    result = train(quick("digits/vicreg_ldreg", schedule__epochs="1", schedule__warmup_epochs="0", **options), tmp_path)
+    assert result.metrics["batch/loss"] == result.metrics["batch/loss"]
