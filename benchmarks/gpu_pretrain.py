@@ -108,21 +108,21 @@ def lightly_speed(archive: str, *, workers: int) -> float:
     return seen / (time.perf_counter() - started)
 
 
-def imagenet(recipes: list[str], *, steps: int) -> list[Row]:
+def imagenet(recipes: list[str], *, steps: int, batch: int | None) -> list[Row]:
     rows: list[Row] = [("recipe", "batch", "img/s", "ms per step", "GPU memory, GB")]
     for recipe in recipes:
         for name in (recipe, f"{recipe}_ldreg"):
-            rows.append(fitting(name, steps=steps))
+            rows.append(fitting(name, steps=steps, batch=batch))
             print(*rows[-1], flush=True)
     return rows
 
 
-def fitting(recipe: str, *, steps: int) -> Row:
-    """The recipe at its own batch size, or at the largest half of it that the memory holds."""
+def fitting(recipe: str, *, steps: int, batch: int | None) -> Row:
+    """The recipe at this batch size, or its own, or else at the largest half of it that the memory holds."""
     from ldreg.training.recipes import load_recipe
     from ldreg.training.settings import resolve
 
-    batch = resolve(load_recipe(recipe), [("data.path", "synthetic")]).run.batch_size
+    batch = batch or resolve(load_recipe(recipe), [("data.path", "synthetic")]).run.batch_size
     while True:
         try:
             return stepped(recipe, batch, steps=steps)
@@ -192,13 +192,14 @@ def main() -> None:
     parser.add_argument("--workers", default="8,16")
     parser.add_argument("--recipes", default="imagenet/simclr,imagenet/byol,imagenet/simclr_vit,imagenet/mae")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int)
     given = parser.parse_args()
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     if given.what == "cifar":
         workers = [int(count) for count in given.workers.split(",") if count]
         print(table(cifar(given.archive, epochs=given.epochs, repeats=given.repeats, workers=workers)))
     else:
-        print(table(imagenet(given.recipes.split(","), steps=given.steps)))
+        print(table(imagenet(given.recipes.split(","), steps=given.steps, batch=given.batch)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ldreg.encoders import build_encoder
 from ldreg.evaluation.extract import representations
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
 from ldreg.training.module import LoaderFactory, Pretraining
-from ldreg.training.regularization import build_regularizer
+from ldreg.training.regularization import build_regularizer, can_be_captured
 from ldreg.training.settings import Settings
 from ldreg.views import Views
 
@@ -59,7 +59,7 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
     if config.compile:
         # CUDA graphs spare the host the launches, which small encoders wait for more than for the arithmetic.
         graphs = cuda and config.devices * config.nodes == 1
-        for part in method.compiled_parts():
+        for part in (*method.compiled_parts(), *([regularizer] if graphs and can_be_captured(regularizer) else [])):
             part.compile(mode="reduce-overhead" if graphs else None)
         views.compile()
     return Pretraining(
@@ -189,7 +189,9 @@ def represent(module: Pretraining, images: ImageSet) -> tuple[Tensor, Tensor]:
     size, device = module.views.size, module.device
     batches = batches_in_order(images, batch_size=EVALUATION_BATCH, device=device, size=size)
     plain = ((module.views.plain(batch.images), batch.labels) for batch in batches)
-    return representations(module.method.encoder, plain, device=device)
+    # Not through what is compiled for training: another mode and batch size would have it compiled anew.
+    with torch.compiler.set_stance("force_eager"):
+        return representations(module.method.encoder, plain, device=device)
 
 
 def _part(images: ImageSet, points: int) -> ImageSet:

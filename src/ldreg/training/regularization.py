@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -46,6 +46,17 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
         return entry.type(**options, **entry.fixed)
     except ValueError as error:
         raise ValueError(f"{name}.{error}") from error
+
+
+def can_be_captured(regularizer: nn.Module | None) -> TypeGuard[LDReg]:
+    """Whether a step of the regularizer is the same kernels every time, as a CUDA graph wants it.
+
+    The other regularizers and estimators wait for the device, and a queue grows.
+
+    >>> can_be_captured(LDReg()), can_be_captured(LDReg(queue_size=100)), can_be_captured(None)
+    (True, False, False)
+    """
+    return isinstance(regularizer, LDReg) and regularizer.estimator == "mom" and regularizer.queue_size == 0
 
 
 def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
