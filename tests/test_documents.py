@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,39 @@ DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that the README speaks of, as `ldreg pretrain` leaves it."""
+    from ldreg.encoders import EncoderConfig, build_encoder
+    from ldreg.training.folder import RunFolder, save_encoder
+
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "runs" / "first")
+    folder.path.mkdir(parents=True)
+    save_encoder(folder, build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32), {})
+
+
+@pytest.mark.usefixtures("run_folder")
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_readme_code_runs(block: str) -> None:
     exec(compile(block, "README.md", "exec"), {})
+
+
+def commands() -> list[list[str]]:
+    lines = re.findall(r"^ldreg pretrain.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    return [shlex.split(line, comments=True)[2:] for line in lines]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_readme_pretraining_commands_are_understood(words: list[str], tmp_path: Path) -> None:
+    from ldreg.training.command import request, words_to_options
+    from ldreg.training.folder import create
+
+    options = words_to_options(words)
+    if "resume" in dict(options):
+        create(tmp_path / "run", request([]).settings.tree, command="")
+        options = [("resume", str(tmp_path / "run"))]
+    assert request(options).settings.run.batch_size >= 256
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

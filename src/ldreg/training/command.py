@@ -13,10 +13,10 @@ import yaml
 from ldreg.reporting.text import number
 from ldreg.training import folder as folders
 from ldreg.training.recipes import flattened, load_recipe, nearest, recipe_names
-from ldreg.training.settings import RunConfig, Settings, option_help, resolve
 
 if TYPE_CHECKING:
     from ldreg.training.run import Result
+    from ldreg.training.settings import Settings
 
 Options = list[tuple[str, str | None]]
 
@@ -57,7 +57,7 @@ examples:
 class Request:
     """A run to be made: its settings and where it goes, or which run it continues."""
 
-    settings: Settings
+    settings: "Settings"
     recipe: str | None
     out: Path
     resume: bool
@@ -98,6 +98,8 @@ def request(options: Options) -> Request:
     Raises:
         ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
     """
+    from ldreg.training.settings import resolve  # torchvision, timm and lightly take seconds to import
+
     own = {key: _needed(key, value) for key, value in options if key in _OWN}
     others = [(key, value) for key, value in options if key not in _OWN]
     if "resume" in own:
@@ -109,6 +111,8 @@ def request(options: Options) -> Request:
 
 
 def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
+    from ldreg.training.settings import resolve
+
     for key in ("recipe", "out"):
         if key in own:
             raise ValueError(f"--{key}: expected nothing beside --resume, which has it from the run, got {own[key]!r}")
@@ -129,6 +133,8 @@ def _needed(key: str, value: str | None) -> str:
 
 
 def _default_recipe(options: Options) -> str:
+    from ldreg.training.settings import RunConfig
+
     chosen = dict(options)
     method = chosen.get("method") or RunConfig().method
     suffix = "_ldreg" if chosen.get("regularizer", "ldreg") == "ldreg" else ""
@@ -140,7 +146,7 @@ def _default_recipe(options: Options) -> str:
     return name
 
 
-def _default_folder(settings: Settings) -> Path:
+def _default_folder(settings: "Settings") -> Path:
     if _RUN in os.environ:
         return Path(os.environ[_RUN])
     run = settings.run
@@ -157,6 +163,8 @@ def pretrain_command(words: Sequence[str]) -> None:
         print("\n".join(recipe_names()))
         return
     if "help" in switches:
+        from ldreg.training.settings import option_help
+
         asked = request([*options, ("out", "run")] if "out" not in dict(options) else options)
         print(USAGE + "\n" + option_help(asked.settings.run.method, asked.settings.run.regularizer))
         return

@@ -1,6 +1,8 @@
 """A finished run as one record: its settings, final figures, curves and points."""
 
 import json
+from inspect import signature
+from typing import Any
 
 from ldreg.data import load_images
 from ldreg.evaluation.knn import knn_accuracy
@@ -10,6 +12,7 @@ from ldreg.monitor.log import read_metrics
 from ldreg.reporting.comparison import RunRecord
 from ldreg.training.assembly import held_out_images, represent
 from ldreg.training.recipes import flattened
+from ldreg.training.regularization import REGULARIZERS
 from ldreg.training.run import Result
 from ldreg.training.settings import Settings
 
@@ -49,7 +52,7 @@ def run_record(name: str, settings: Settings, result: Result) -> RunRecord:
     logged = read_metrics(result.folder.metrics)
     return RunRecord(
         name,
-        settings=flattened(settings.tree),
+        settings=told_settings(settings),
         results=results,
         curves={
             short: [(epoch, value) for _, epoch, value in logged[long]]
@@ -62,6 +65,21 @@ def run_record(name: str, settings: Settings, result: Result) -> RunRecord:
         labels=classes,
         origin=_origin(settings, result),
     )
+
+
+def told_settings(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted keys, without those of the regularizer that nobody changed.
+
+    A run without a regularizer has none of them, and a comparison with it would list them all.
+    """
+    flat, name = flattened(settings.tree), settings.run.regularizer
+    if name == "none":
+        return flat
+    usual = signature(REGULARIZERS[name].type).parameters
+    for option, value in settings.regularizer.items():
+        if option not in ("beta", "k") and value == usual[option].default:
+            del flat[f"{name}.{option}"]
+    return flat
 
 
 def _origin(settings: Settings, result: Result) -> dict[str, str | float | int | None]:

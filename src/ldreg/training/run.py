@@ -69,7 +69,7 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
     if new:
         check_new(path)
     folder = RunFolder(path)
-    with quiet():
+    with quiet(), threads(settings.trainer.threads):
         run = build(settings, folder)
         if new:
             create(path, settings.tree, command=command)
@@ -101,8 +101,6 @@ def build(settings: Settings, folder: RunFolder) -> Run:
     """
     config = settings.trainer
     cuda = on_cuda(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     train, test = training_images(settings), held_out_images(settings)
     module = build_module(settings, train, build_views(settings, train), cuda=cuda)
     monitor = Monitor(settings.monitor, path=folder.metrics, extract=extractor(settings, module, train, test))
@@ -170,6 +168,18 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "stopped": result.stopped,
         "metrics": dict(result.metrics),
     }
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many threads of the CPU for PyTorch; as before where there is no count."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
