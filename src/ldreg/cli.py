@@ -264,15 +264,16 @@ WORDS: dict[str, Callable[[Sequence[str]], None]] = {"pretrain": pretrain_comman
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
 
-    0: done; 1: training went wrong; 2: wrong arguments or input; 130: interrupted. What was wrong is said in one line
-    on stderr; with LDREG_DEBUG=1 in the environment, the traceback is printed too.
+    0: done; 1: training went wrong; 2: wrong arguments or input; 130 or 143: interrupted. What was wrong is said in
+    one line on stderr; with LDREG_DEBUG=1 in the environment, the traceback is printed too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = f"ldreg {arguments[0]}" if arguments and arguments[0] in (*COMMANDS, *WORDS) else "ldreg"
     try:
         if arguments and arguments[0] in WORDS:
             WORDS[arguments[0]](arguments[1:])
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may have been closed by whoever started us
+                sys.stdout.flush()
             return 0
         parser = _parser()
         if not arguments:
@@ -287,15 +288,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; the flush at exit must not fail on it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"{program}: {stop or 'interrupted'}", file=sys.stderr)
+        return int(getattr(stop, "status", 130))
     except (ArgumentError, ValueError, OSError, MemoryError) as error:
         return _fail(program, error)
     except ArithmeticError as error:  # a run that was well asked for went wrong
         return _fail(program, error, status=1)
     except RuntimeError as error:
-        if "out of memory" not in str(error):
+        if not _is_out_of_memory(error):
             raise
         return _fail(program, error)
     return 0
@@ -304,18 +305,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(program: str, error: BaseException, *, status: int = 2) -> int:
     if os.environ.get("LDREG_DEBUG") == "1":
         traceback.print_exception(error)
-    print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
+    print(f"{program}: error: {_one_line(error, program)}", file=sys.stderr)
     return status
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException, program: str) -> str:
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         message = f"{error.filename}: {error.strerror}"
-    if isinstance(error, MemoryError) or "out of memory" in message:
-        message = "out of memory; --sample measures fewer points, --device cpu needs no GPU memory"
+    if _is_out_of_memory(error):
+        message = f"out of memory; {_LESS_MEMORY.get(program, 'a smaller problem may fit')}"
     message = " ".join("".join(char if char.isprintable() else " " for char in message).split())
     return (_argument_message(message) if isinstance(error, ArgumentError) else message) or type(error).__name__
+
+
+_LESS_MEMORY = {
+    "ldreg inspect": "--sample measures fewer points, --device cpu needs no GPU memory",
+    "ldreg pretrain": "a smaller --batch_size, --trainer.accumulate or --trainer.precision bf16 needs less",
+}
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    said = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
 
 
 def _argument_message(message: str) -> str:

@@ -133,7 +133,7 @@ def test_batch_and_set_measures_are_logged_when_due(tmp_path: Path) -> None:
     monitor = Monitor(CONFIG, path=path, extract=Extractor(module))
     fit(module, monitor)
     found = read_metrics(path)
-    due = [1, 3, 6, 9, 12, 15, 18]
+    due = [1, 3, 6, 9, 12, 15, 18, 20]  # every third, the first and the last
     for name in ("batch/loss", "terms/alignment", "terms/lid", "batch/lid", "batch/effective_rank", "lr"):
         assert [step for step, _, _ in found[name]] == due, name
     assert [epoch for _, epoch, _ in found["lr"]] == [step / 10 for step in due]
@@ -179,7 +179,7 @@ def test_a_foreign_module_is_watched_by_a_function() -> None:
 
     monitor = Monitor(CONFIG, representations=representations)
     fit(module, monitor, max_epochs=1)
-    assert seen == [(False, False)] * 4
+    assert seen == [(False, False)] * 5
     assert set(monitor.latest) == {
         "batch/loss",
         "batch/lid",
@@ -221,7 +221,7 @@ def test_steps_not_logged_touch_nothing_on_the_device() -> None:
 def test_accumulated_batches_are_counted_as_images_and_not_as_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     fit(Ours(), Monitor(CONFIG, path=path), accumulate_grad_batches=2)
-    assert [row[:2] for row in read_metrics(path)["batch/loss"]] == [(1, 0.2), (3, 0.6), (6, 1.2), (9, 1.8)]
+    assert [row[:2] for row in read_metrics(path)["batch/loss"]] == [(1, 0.2), (3, 0.6), (6, 1.2), (9, 1.8), (10, 2.0)]
 
 
 def test_too_small_a_batch_is_said_once_and_not_measured(caplog: pytest.LogCaptureFixture) -> None:
@@ -257,7 +257,7 @@ def test_nan_and_constant_representations_are_logged_and_alarmed(tmp_path: Path,
     monitor = Monitor(CONFIG, path=path)
     fit(Ours(lambda x, step: x if step < 5 else x * bad), monitor, max_epochs=1)
     values = [value for _, _, value in read_metrics(path)["batch/lid"]]
-    assert [math.isnan(value) for value in values] == [False, False, True, True]
+    assert [math.isnan(value) for value in values] == [False, False, True, True, True]
     assert len(monitor.alarms) == 1
     assert "step 6: LID (batch/lid) is degenerate: nan" in monitor.alarms[0]
 

@@ -69,6 +69,23 @@ def test_the_default_recipe_follows_method_and_regularizer(
         (["--resume", "nowhere", "--out", "x"], "--out: expected nothing beside --resume"),
         (["--batch_size", "40", "--ldreg.k", "80"], "ldreg.k: expected fewer than the 80 representations"),
         (["--batch_size", "2000"], "batch_size: expected at most 1437"),
+        (["--batch_size", "2000", "--trainer.accumulate", "2"], "batch_size: expected at most the 1437 images"),
+        (
+            ["--batch_size", "4", "--trainer.accumulate", "4", "--regularizer", "none"],
+            "batch_size: expected at least 2",
+        ),
+        (["--data.limit", "150", "--batch_size", "64"], "monitor.knn_k: expected at most the 150 images"),
+        (
+            ["--data.limit", "30", "--batch_size", "20", "--ldreg.k", "8"],
+            "monitor.k: expected fewer than the 30 images",
+        ),
+        (["--schedule.epochs", "1", "--schedule.warmup_epochs", "0.95"], "schedule.warmup_epochs: expected to leave"),
+        (["--schedule.min_lr", "5"], "schedule.min_lr: expected at most the peak learning rate"),
+        (
+            ["--trainer.precision", "fp16", "--trainer.device", "cpu"],
+            "trainer.precision: expected fp32 or bf16 on a CPU",
+        ),
+        (["--trainer.nodes", "2"], "trainer.nodes: expected torchrun or SLURM"),
         (["--data.name", "folder"], "data.path: expected"),
         (["--data.name", "folder", "--data.path", "nowhere"], "nowhere"),
         (

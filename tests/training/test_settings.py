@@ -37,10 +37,12 @@ def test_the_tree_gives_the_same_settings_again() -> None:
         ([("simclr.temperature", "-1")], "simclr.temperature: expected"),
         ([("batch_size", "1")], "batch_size: expected at least 2"),
         ([("batch_size", "30"), ("trainer.accumulate", "4")], "batch_size: expected a multiple of"),
-        ([("trainer.device", "tpu")], "trainer.device: expected auto, cpu or cuda, got 'tpu'"),
+        ([("trainer.device", "tpu")], "trainer.device: expected one of 'auto', 'cpu', 'cuda', got tpu"),
         ([("trainer.clip_norm", "0")], "trainer.clip_norm: expected a finite number above 0"),
         ([("seed", "-1")], "seed: expected 0 to"),
         ([("regularizer_start", "-1")], "regularizer_start: expected"),
+        ([("regularizer_start", "1")], "regularizer_start: expected 0 without a regularizer"),
+        ([("regularizer", "koleo"), ("regularizer_start", "100")], "regularizer_start: expected fewer than the 100"),
         ([("optimizer.lr", None)], "--optimizer.lr: expected a value, got none"),
     ],
 )
@@ -72,9 +74,11 @@ def test_who_replaces_the_regularizer_need_not_know_the_recipes_options() -> Non
 
 
 def test_help_has_the_options_of_the_choice_alone() -> None:
-    text = option_help("byol", "minlid")
+    text = option_help(resolve({"method": "byol", "regularizer": "minlid", "minlid": {"beta": 0.25}}))
     assert "--byol.momentum" in text
     assert "--minlid.beta" in text
     assert "--simclr" not in text
     assert "--minlid.direction" not in text  # settled by the name
     assert "--minlid.gather" not in text
+    assert "default: 0.25" in text  # what the recipe says
+    assert "configuration file" not in text

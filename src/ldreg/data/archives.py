@@ -4,16 +4,20 @@ import gzip
 import hashlib
 import io
 import lzma
+import os
 import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
+
+ENDS = 1 << 20
 
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
 
@@ -30,11 +34,12 @@ def is_archive(path: Path) -> bool:
 def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
     """The folder in the cache with the archive's content, unpacked there unless it already is.
 
-    An archive is known by its name, size and time of change. It is unpacked into a folder beside and renamed when
-    whole, so that processes that do it at once all end with the same folder, and a damaged archive leaves nothing.
-    Refused are absolute names, names with "..", links that lead outside, members below or in place of a link,
-    devices, and content of more than `limit` bytes (default: 50 times the archive's size plus 100 MB; already
-    compressed images unpack to little more than the archive, uncompressed ones to some ten times).
+    An archive is known by its place, size, time of change, and its first and last MiB. It is unpacked into a folder
+    beside and renamed when whole, so that processes that do it at once all end with the same folder, and a damaged
+    archive leaves nothing. Refused are absolute names, names with "..", files without a name, links that lead
+    outside, members below or in place of another that is no folder, devices, and content of more than `limit` bytes
+    (default: 50 times the archive's size plus 100 MB; already compressed images unpack to little more than the
+    archive, uncompressed ones to some ten times).
 
     Raises:
         ValueError: where the archive is of another kind, damaged, or has something refused in it.
@@ -43,8 +48,7 @@ def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
     if not is_archive(archive):
         raise ValueError(f"{archive}: expected an archive ({', '.join(SUFFIXES)})")
     state = archive.stat()
-    key = hashlib.sha256(repr((archive.name, state.st_size, state.st_mtime_ns)).encode()).hexdigest()[:16]
-    target = cache / "archives" / f"{archive.name.split('.')[0]}-{key}"
+    target = cache / "archives" / f"{archive.name.split('.')[0]}-{_key(archive, state)}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +60,17 @@ def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def _key(archive: Path, state: os.stat_result) -> str:
+    """Hex digits that differ between archives; the ends stand for the content, which may take minutes to read."""
+    digest = hashlib.blake2b(os.fsencode(archive.resolve()), digest_size=8)
+    digest.update(f"\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    with archive.open("rb") as stream:
+        digest.update(stream.read(ENDS))
+        stream.seek(max(0, state.st_size - ENDS))
+        digest.update(stream.read(ENDS))
+    return digest.hexdigest()
 
 
 def _publish(temporary: Path, target: Path) -> None:
@@ -160,7 +175,9 @@ def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
         with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_StrictTarInfo) as tar:
             for member in tar:
                 _check_tar_member(member, members)
-                tar.extract(member, folder, filter="data")
+                if not _is_root(member.name, is_folder=member.isdir()):
+                    with _in_place(member.name):
+                        tar.extract(member, folder, filter="data")
         # The checksum of the compressed stream stands at its end.
         while bounded.read(1 << 20):
             pass
@@ -174,6 +191,25 @@ def _check_tar_member(member: tarfile.TarInfo, members: _Members) -> None:
     members.check(member.name, size=member.size, link=member.linkname if member.issym() or member.islnk() else None)
 
 
+def _is_root(name: str, *, is_folder: bool) -> bool:
+    """Whether a member is the folder that all is unpacked into, which is there already."""
+    if PurePosixPath(name).parts:
+        return False
+    if not is_folder:
+        raise _RefusedError(f"{name!r} is no name for a file")
+    return True
+
+
+@contextmanager
+def _in_place(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise _RefusedError(f"{name!r} lies below a file or in place of another member") from error
+    except KeyError as error:  # tarfile's word for a hard link to nothing
+        raise _RefusedError(f"{name!r} is a link to a member that is not there") from error
+
+
 def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
     members = _Members(limit)
     with zipfile.ZipFile(archive) as packed:
@@ -182,7 +218,10 @@ def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _RefusedError(f"{member.filename!r} is a link or a device")
             members.check(member.filename, size=member.file_size)
+            if _is_root(member.filename, is_folder=member.filename.endswith("/")):
+                continue
             try:
-                packed.extract(member, folder)
+                with _in_place(member.filename):
+                    packed.extract(member, folder)
             except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
                 raise _RefusedError(f"{member.filename!r}: {error}") from error

@@ -14,6 +14,7 @@ from ldreg.data.config import DataConfig, cache_folder
 from ldreg.data.folders import Split, find_root, read_folder, split_names
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
 from ldreg.data.resident import held
+from ldreg.data.unreadable import Tally
 
 DIGITS_TEST = 360
 
@@ -40,8 +41,9 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
         raise ValueError(f"path: expected the folder or archive of {config.name}, got {config.path!r}")
     images = _digits(split) if config.path is None else _from_path(config, _located(config), split)
     if isinstance(images, ImageFiles):
-        images.max_unreadable = config.max_unreadable
-        return held(_limited(images, config.limit), config)
+        limited = _limited(images, config.limit)
+        limited.tally = Tally(len(limited), max_share=config.max_unreadable)
+        return held(limited, config)
     if config.resident == "no":
         raise ValueError(f"resident: expected auto or yes for {config.name}, which comes as one array, got no")
     return _limited(images, config.limit)

@@ -10,6 +10,7 @@ import torch
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from ldreg.data.images import ImageFiles
+from ldreg.data.unreadable import shown
 
 logger = logging.getLogger("ldreg")
 
@@ -48,7 +49,8 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...] |
     names, those of the training split where there is one.
 
     Raises:
-        ValueError: where there are no images, no such split, or a class that the training split does not have.
+        MissingSplitError: where the split is not there, or is the test split and has no images.
+        ValueError: where there are no images to train on, or a class that the training split does not have.
         OSError: where a folder cannot be read.
     """
     root = find_root(path)
@@ -58,9 +60,10 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...] |
     if class_names and folder != root and (root / "train").is_dir():
         classes = listing(root / "train")[0] or class_names
     if unknown := sorted(set(class_names) - set(classes)):
-        raise ValueError(f"{folder}: expected the classes of {root / 'train'}, got {', '.join(unknown[:3])} as well")
+        known, more = shown(root / "train"), ", ".join(map(shown, unknown[:3]))
+        raise ValueError(f"{shown(folder)}: expected the classes of {known}, got {more} as well")
     if class_names and loose:
-        logger.warning("%s: %d images that lie beside the class folders are left out", folder, len(loose))
+        logger.warning("%s: %d images that lie beside the class folders are left out", shown(folder), len(loose))
     numbers = {class_name: number for number, class_name in enumerate(classes)}
     paths, labels = [], []
     for class_name in class_names:
@@ -69,8 +72,11 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...] |
         labels += [numbers[class_name]] * len(found)
     if not class_names:
         paths, labels = [str(folder / file) for file in loose], [-1] * len(loose)
+    if not paths and split == "test":
+        logger.warning("%s: there are no images in it, so the set has no test split", shown(folder))
+        raise MissingSplitError(f"{shown(folder)}: expected images for the test split, found none")
     if not paths:
-        raise ValueError(f"{folder}: expected images ({', '.join(IMG_EXTENSIONS)}), found none")
+        raise ValueError(f"{shown(folder)}: expected images ({', '.join(IMG_EXTENSIONS)}), found none")
     return ImageFiles(paths, torch.tensor(labels), classes, name)
 
 
@@ -84,7 +90,7 @@ def split_folder(root: Path, split: Split, order: tuple[str, ...]) -> Path:
         return found
     if split == "train" and not split_names(root):
         return root
-    raise MissingSplitError(f"{root}: expected a folder {' or '.join(order)} for the {split} split, found none")
+    raise MissingSplitError(f"{shown(root)}: expected a folder {' or '.join(order)} for the {split} split, found none")
 
 
 def listing(folder: Path) -> tuple[list[str], list[str]]:

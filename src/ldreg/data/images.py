@@ -2,6 +2,8 @@
 
 import io
 import os
+import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from ldreg.data.unreadable import UnreadableImageError
+from ldreg.data.unreadable import Tally, UnreadableImageError
+
+_FILTERS = threading.Lock()
 
 
 class Batch(NamedTuple):
@@ -75,6 +79,11 @@ class ResidentImages:
         """Whether every image has a label."""
         return bool((self.labels >= 0).all())
 
+    @property
+    def labeled_indices(self) -> Tensor:
+        """Where in the set the images with a label stand, int64 (M,)."""
+        return (self.labels >= 0).nonzero().squeeze(1)
+
     def take(self, indices: Tensor) -> "ResidentImages":
         """The set of these images alone, in this order."""
         images, labels = self.images[indices], self.labels[indices]
@@ -85,6 +94,7 @@ class ImageFiles:
     """Image files of any sizes with labels int64 (N,), -1 where unknown; decoded to RGB when drawn.
 
     `size` is the side of the images where they are squares of one size (as far as has been looked), else None.
+    `tally` counts the files that cannot be decoded, of which a share of `max_unreadable` is borne.
 
     Raises:
         ValueError: where labels and paths differ in number.
@@ -108,7 +118,7 @@ class ImageFiles:
         self.classes = tuple(classes)
         self.name = name
         self.size = size
-        self.max_unreadable = max_unreadable
+        self.tally = Tally(len(paths), max_share=max_unreadable)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -117,6 +127,11 @@ class ImageFiles:
     def labeled(self) -> bool:
         """Whether every image has a label."""
         return bool((self.labels >= 0).all())
+
+    @property
+    def labeled_indices(self) -> Tensor:
+        """Where in the set the images with a label stand, int64 (M,)."""
+        return (self.labels >= 0).nonzero().squeeze(1)
 
     def path(self, index: int) -> str:
         """Where image `index` is."""
@@ -131,16 +146,11 @@ class ImageFiles:
         return decode(self.path(index))
 
     def take(self, indices: Tensor) -> "ImageFiles":
-        """The set of these images alone, in this order."""
+        """The set of these images alone, in this order; unreadable ones count in the tally of the whole."""
         paths = [self.path(index) for index in indices.tolist()]
-        return ImageFiles(
-            paths,
-            self.labels[indices],
-            self.classes,
-            self.name,
-            size=self.size,
-            max_unreadable=self.max_unreadable,
-        )
+        taken = ImageFiles(paths, self.labels[indices], self.classes, self.name, size=self.size)
+        taken.tally = self.tally
+        return taken
 
 
 ImageSet = ResidentImages | ImageFiles
@@ -183,7 +193,7 @@ def decode(path: str) -> Tensor:
 
 def to_rgb(content: bytes) -> Tensor:
     """The content of an image file as uint8 RGB, (3, H, W); by Pillow, as torchvision gives up its own decoders."""
-    with Image.open(io.BytesIO(content)) as image:
+    with opened(io.BytesIO(content)) as image:
         if image.mode.startswith("I") or image.mode == "F":
             pixels = high_byte(np.asarray(image), mode=image.mode)
         else:
@@ -191,6 +201,14 @@ def to_rgb(content: bytes) -> Tensor:
             opaque = image.convert("RGBA") if "transparency" in image.info else image
             pixels = np.array(opaque.convert("RGB"))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def opened(source: str | io.BytesIO) -> Image.Image:
+    """An image with its header read; one so large that Pillow only warns of a decompression bomb is an error."""
+    # The filters of warnings belong to the process, and several threads decode.
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(source)
 
 
 def high_byte(gray: NDArray[Any], *, mode: str) -> NDArray[np.uint8]:
@@ -207,7 +225,7 @@ def image_size(path: str) -> tuple[int, int]:
         UnreadableImageError: where the file cannot be read as an image.
     """
     try:
-        with Image.open(path) as image:
+        with opened(path) as image:
             return image.height, image.width
     except MemoryError:
         raise

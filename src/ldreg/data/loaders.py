@@ -11,7 +11,9 @@ from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
 from ldreg.data.order import batches_per_epoch, derived_seed, epoch_order
-from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
+from ldreg.data.unreadable import Failure, UnreadableImageError
+
+LONGEST = 4  # times the shorter side: how much of an image is resized; the middle of it is kept anyway
 
 Crop = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -149,13 +151,13 @@ class FileLoader(Loader):
         workers: int = 0,
     ) -> None:
         super().__init__(files, batch_size=batch_size, seed=seed, rank=rank, world=world)
-        self._tally = Tally(len(files), max_share=files.max_unreadable)
+        self._tally = files.tally
         self._keys = _Keys()
         self._loader = _data_loader(_Crops(files, crop=crop, seed=seed), self._keys, workers=workers)
 
     @property
     def unreadable(self) -> list[str]:
-        """The unreadable files met so far by this rank, each with the reason."""
+        """The unreadable files of the set met so far by this rank, each with the reason."""
         return self._tally.listed
 
     def _batches(self, order: Tensor) -> Iterator[Batch]:
@@ -198,14 +200,13 @@ class _Crops(Dataset[_Sample]):
         self.files = files
         self.crop = crop
         self.seed = seed
-        self._bound = Tally(len(files), max_share=files.max_unreadable)
 
     def __getitem__(self, key: tuple[int, int]) -> _Sample:
         epoch, index = key
         generator = torch.Generator().manual_seed(derived_seed(self.seed, epoch, index))
         failures: list[Failure] = []
         # Past the bound the main process stops anyway, so the search need not go through the whole set.
-        while not self._bound.exceeds(len(failures)):
+        while not self.files.tally.exceeds(len(failures)):
             try:
                 image = self.files.decode(index)
             except UnreadableImageError as error:
@@ -242,6 +243,9 @@ def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
     >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
     torch.Size([3, 224, 224])
     """
+    longest = LONGEST * min(image.shape[1:])
+    # A long thin image would be enlarged beyond memory. Cutting as much from either end leaves the middle in place.
+    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in image.shape[1:]])
     resized = tvf.resize(image, [round(size * 256 / 224)], antialias=True)
     cropped: Tensor = tvf.center_crop(resized, [size, size])
     return cropped
@@ -288,10 +292,9 @@ def _resident_in_order(
 def _files_in_order(
     files: ImageFiles, *, batch_size: int, size: int, device: torch.device | str, workers: int
 ) -> Iterator[Batch]:
-    tally = Tally(len(files), max_share=files.max_unreadable)
     chunks = [chunk.tolist() for chunk in torch.arange(len(files)).split(batch_size)]
     for batch, failures in _data_loader(_Plain(files, size=size), chunks, workers=workers):
-        tally.add(failures)
+        files.tally.add(failures)
         if batch is not None:
             yield Batch(*(part.to(device, non_blocking=True) for part in batch))
 

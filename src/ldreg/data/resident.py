@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ldreg.data.config import DataConfig, available_cores, cache_folder
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages, image_size
-from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
+from ldreg.data.unreadable import Failure, UnreadableImageError, shown
 
 logger = logging.getLogger("ldreg")
 
@@ -72,14 +72,13 @@ def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
     store = cache / "decoded" / f"{files.name}-{fingerprint(files)}.safetensors"
     stored = _read(store) if store.exists() else None
     images, failures = stored or decode_into_memory(files, side=side)
-    tally = Tally(len(files), max_share=files.max_unreadable)
-    tally.add(failures)
+    files.tally.add(failures)
     readable = torch.ones(len(files), dtype=torch.bool)
     readable[[failure.index for failure in failures]] = False
     if stored is None:
         images = images[readable] if failures else images
         _write(store, images, failures)
-    return ResidentImages(images, files.labels[readable], files.classes, files.name, unreadable=tally.listed)
+    return ResidentImages(images, files.labels[readable], files.classes, files.name, unreadable=files.tally.listed)
 
 
 def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Failure]]:
@@ -89,7 +88,6 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
         DifferentSizesError: where an image is not a square of this side.
     """
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
-    tally = Tally(len(files), max_share=files.max_unreadable)
 
     def decode_some(indices: Iterable[int]) -> list[Failure]:
         failures = []
@@ -100,7 +98,7 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
                 failures.append(Failure(index, files.path(index), str(error)))
                 continue
             if image.shape != images.shape[1:]:
-                got = f"{image.shape[1]}x{image.shape[2]} in {files.path(index)}"
+                got = f"{image.shape[1]}x{image.shape[2]} in {shown(files.path(index))}"
                 raise DifferentSizesError(f"resident: expected square images of side {side}, got {got}")
             images[index] = image
         return failures
@@ -113,7 +111,7 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
         try:
             for found in pool.map(decode_some, parts):
                 failures += found
-                if tally.exceeds(len(failures)):
+                if files.tally.exceeds(len(failures)):
                     break
         finally:
             pool.shutdown(cancel_futures=True)

@@ -19,9 +19,24 @@ class Failure:
     path: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{shown(self.path)}: {shown(self.reason)}"
+
+
+def shown(text: object) -> str:
+    r"""A path or message as it is, or with escapes in quotes where it would break a line of a log.
+
+    >>> print(shown("a b.png"), shown("a\nb.png"))
+    a b.png 'a\nb.png'
+    """
+    plain = str(text)
+    return plain if plain.isprintable() else repr(plain)
+
 
 class Tally:
-    """The distinct unreadable images of a set of `count`, of which a share of `max_share` is borne.
+    """The distinct unreadable files of a set of `count`, of which a share of `max_share` is borne.
+
+    Each is logged once, however often it is met.
 
     >>> tally = Tally(200, max_share=0.01)
     >>> tally.add([Failure(7, "a.jpg", "truncated"), Failure(7, "a.jpg", "truncated")])
@@ -32,12 +47,12 @@ class Tally:
     def __init__(self, count: int, *, max_share: float) -> None:
         self.count = count
         self.max_share = max_share
-        self._failures: dict[int, Failure] = {}
+        self._failures: dict[str, Failure] = {}
 
     @property
     def listed(self) -> list[str]:
         """The unreadable images met so far, each as its path and the reason."""
-        return [f"{failure.path}: {failure.reason}" for failure in self._failures.values()]
+        return [str(failure) for failure in self._failures.values()]
 
     def add(self, failures: Iterable[Failure]) -> None:
         """Count what is new among the failures and log it.
@@ -46,9 +61,9 @@ class Tally:
             ValueError: once the share of unreadable images is past the bound.
         """
         for failure in failures:
-            if failure.index not in self._failures:
-                self._failures[failure.index] = failure
-                logger.warning("unreadable image: %s: %s", failure.path, failure.reason)
+            if failure.path not in self._failures:
+                self._failures[failure.path] = failure
+                logger.warning("unreadable image: %s", failure)
         if self.exceeds(len(self._failures)):
             raise ValueError(self._message())
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ldreg.evaluation.extract import undisturbed
 from ldreg.monitor.alarm import CollapseAlarm
 from ldreg.monitor.config import MonitorConfig
-from ldreg.monitor.log import MetricsLog
+from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.measures import Extracted, measure, measure_set, spread
 from ldreg.monitor.throughput import Throughput, batch_size
 
@@ -46,8 +46,8 @@ else:
 class Monitor(Callback):
     """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
 
-    Batch measures, at the first optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`, `batch/lid`,
-    `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`. They are read
+    Batch measures, at the first and last optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`,
+    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`. They are read
     from what training_step returns: a dict of loss, and optionally terms (scalars by name) and representations (N, D).
     Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
 
@@ -119,6 +119,7 @@ class Monitor(Callback):
             self._epoch = 0.0
         if self._log and trainer.is_global_zero:
             self._log.resume(self._step)
+            self.latest |= {name: rows[-1][2] for name, rows in read_metrics(self._log.path).items()}
         # A checkpoint taken at the last batch of an epoch resumes with the next epoch: what was to come between is
         # made up for here.
         if self._step == 0 or self._owed:
@@ -136,7 +137,8 @@ class Monitor(Callback):
         self._owed = trainer.is_last_batch and self._set_is_due(trainer)
         every = self.config.every_steps
         # A multiple was passed, rather than hit: several optimizers make several steps per batch.
-        if self._step // every > before // every or before == 0 < self._step:
+        due = self._step // every > before // every or before == 0 < self._step
+        if due or (self._step > before and _is_last(trainer)):
             values = self._batch_values(trainer, module, outputs, batch) if trainer.is_global_zero else {}
             self._conclude(trainer, values)
             self._speed.restart()
@@ -168,8 +170,10 @@ class Monitor(Callback):
         rate = self._speed.rate()
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         scalars = {f"terms/{name}": value for name, value in outputs.get("terms", {}).items()}
-        if outputs.get("loss") is not None:
-            scalars = {"batch/loss": outputs["loss"], **scalars}
+        # "objective" where the trainer divides "loss" by the number of accumulated parts.
+        loss = outputs.get("objective", outputs.get("loss"))
+        if loss is not None:
+            scalars = {"batch/loss": loss, **scalars}
         values = _numbers(scalars)
         found = self._batch_representations(trainer, module, outputs, batch)
         if found is not None:
@@ -211,6 +215,11 @@ class Monitor(Callback):
         if self.config.stop_on_alarm and trainer.strategy.reduce_boolean_decision(message is not None, all=False):
             trainer.should_stop = True
             self.stop_reason = message or "collapse alarm on the first rank"
+
+
+def _is_last(trainer: Any) -> bool:
+    """Whether this is the last step of the whole training."""
+    return bool(trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs)
 
 
 def _numbers(scalars: dict[str, Tensor]) -> dict[str, float]:

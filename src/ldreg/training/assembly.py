@@ -1,6 +1,5 @@
 """Settings to the parts of a run: data, views, module, and what the monitor looks at."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -26,9 +25,10 @@ from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import build_encoder
 from ldreg.evaluation.extract import representations
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
+from ldreg.optim import scaled_lr
 from ldreg.training.module import LoaderFactory, Pretraining
 from ldreg.training.regularization import build_regularizer, can_be_captured
-from ldreg.training.settings import Settings
+from ldreg.training.settings import Settings, identity
 from ldreg.views import Views
 
 EVALUATION_BATCH = 512
@@ -74,18 +74,34 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
         regularizer_start=run.regularizer_start,
         channels_last=config.channels_last,
         seed=run.seed,
+        identity=identity(settings),
     )
 
 
 def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Optimizer steps of one epoch; the last takes what parts are left.
+    """Optimizer steps of one epoch; what does not fill a whole batch at its end is left out.
 
     Raises:
-        ValueError: the images do not fill one batch.
+        ValueError: the images do not fill one batch, or the schedule does not fit the steps.
     """
-    config = settings.trainer
+    config, schedule = settings.trainer, settings.schedule
     batches = batches_per_epoch(images, world=config.devices * config.nodes, batch_size=settings.micro_batch)
-    return math.ceil(batches / config.accumulate)
+    steps = batches // config.accumulate
+    if steps == 0:
+        raise ValueError(f"batch_size: expected at most the {images} images there are, got {settings.run.batch_size}")
+    if settings.micro_batch < 2:
+        raise ValueError(
+            f"batch_size: expected at least 2 images for each process and part, got {settings.run.batch_size}"
+        )
+    if round(schedule.warmup_epochs * steps) >= schedule.epochs * steps:
+        raise ValueError(
+            f"schedule.warmup_epochs: expected to leave a step of {schedule.epochs * steps} after the warm-up, "
+            f"got {schedule.warmup_epochs}"
+        )
+    peak = scaled_lr(settings.optimizer, settings.run.batch_size)
+    if schedule.min_lr > peak:
+        raise ValueError(f"schedule.min_lr: expected at most the peak learning rate {peak:g}, got {schedule.min_lr}")
+    return steps
 
 
 def build_method(settings: Settings, images: ImageSet, views: Views) -> Method:
@@ -111,8 +127,8 @@ def _check_neighbors(settings: Settings, method: Method) -> None:
     candidates = settings.run.batch_size // settings.trainer.accumulate * method.candidates
     if k is not None and k >= candidates:
         raise ValueError(
-            f"{settings.run.regularizer}.k: expected fewer than the {candidates} representations that a batch of "
-            f"{settings.run.batch_size} gives, got {k}"
+            f"{settings.run.regularizer}.k: expected fewer than the {candidates} representations there are at once "
+            f"with a batch_size of {settings.run.batch_size} in {settings.trainer.accumulate} part(s), got {k}"
         )
 
 
@@ -171,23 +187,39 @@ def _named(group: str, config: type) -> Iterator[None]:
 def extractor(
     settings: Settings, module: Pretraining, train: ImageSet, test: ImageSet | None
 ) -> Callable[[], Extracted]:
-    """What gives the monitor representations of a fixed part of the training set, and of the test set with labels."""
-    train = _part(train, settings.monitor.points)
-    test = _part(test, settings.monitor.points) if test is not None and test.labeled and train.labeled else None
+    """What gives the monitor representations of a fixed part of the training set, and of the test set with labels.
+
+    Of a set that is labeled in part, the labeled images are taken; a set of one class has nothing to probe for.
+
+    Raises:
+        ValueError: too few images for the monitor's settings.
+    """
+    config = settings.monitor
+    labeled = (train.labels >= 0).nonzero().flatten()
+    train = _part(train.take(labeled) if 0 < len(labeled) < len(train) else train, config.points)
+    probed = test is not None and test.labeled and train.labeled and len(train.labels.unique()) > 1
+    known = _part(test, config.points) if test is not None and probed else None
+    if config.k >= len(train):
+        raise ValueError(f"monitor.k: expected fewer than the {len(train)} images that are measured, got {config.k}")
+    if known is not None and config.knn and config.knn_k > len(train):
+        raise ValueError(
+            f"monitor.knn_k: expected at most the {len(train)} images that are measured, got {config.knn_k}"
+        )
+    workers = worker_count(settings.data, processes=settings.trainer.devices)
 
     def extract() -> Extracted:
-        x, labels = represent(module, train)
-        if test is None:
+        x, labels = represent(module, train, workers=workers)
+        if known is None:
             return x, None, None, None
-        return x, labels, *represent(module, test)
+        return x, labels, *represent(module, known, workers=workers)
 
     return extract
 
 
-def represent(module: Pretraining, images: ImageSet) -> tuple[Tensor, Tensor]:
+def represent(module: Pretraining, images: ImageSet, *, workers: int = 0) -> tuple[Tensor, Tensor]:
     """Representations (N, D) of images without augmentation, and their labels (N,)."""
     size, device = module.views.size, module.device
-    batches = batches_in_order(images, batch_size=EVALUATION_BATCH, device=device, size=size)
+    batches = batches_in_order(images, batch_size=EVALUATION_BATCH, device=device, size=size, workers=workers)
     plain = ((module.views.plain(batch.images), batch.labels) for batch in batches)
     # Not through what is compiled for training: another mode and batch size would have it compiled anew.
     with torch.compiler.set_stance("force_eager"):

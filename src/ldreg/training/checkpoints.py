@@ -1,13 +1,17 @@
 """Checkpoints that are whole or not there, and a guard that keeps a broken state out of them."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
+
+from ldreg.training.module import SETTINGS
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 
@@ -31,7 +35,7 @@ class FiniteGuard(Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take note of this step's loss."""
-        loss = outputs["loss"].detach()
+        loss = outputs["objective"]
         self._unseen.append((trainer.global_step, {"loss": loss, **outputs["terms"]}))
         if loss.device.type == "cpu" or len(self._unseen) >= self._every:
             self.check()
@@ -60,6 +64,25 @@ class Checkpoints(Callback):
         self._folder, self._guard = folder, guard
         self._epochs, self._steps = every_epochs, every_steps
         self._saved_step = -1
+        self._before, self._started = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, with the parts before it was resumed."""
+        return self._before + time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, float]:
+        """The time that the run has taken."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        """Go on counting from there."""
+        self._before, self._started = state_dict["seconds"], time.monotonic()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Save when the machine is to be given up: Lightning raises that between two steps."""
+        if isinstance(exception, SIGTERMException) and trainer.global_step != self._saved_step:
+            self.save(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -79,6 +102,7 @@ class Checkpoints(Callback):
     def save(self, trainer: pl.Trainer) -> None:
         """Write the state, once it is known to be finite."""
         self._guard.check()
+        _check_weights(trainer)
         self._saved_step = trainer.global_step
         fresh, last = self._folder / "writing.ckpt", self._folder / LAST
         trainer.save_checkpoint(fresh)
@@ -90,12 +114,43 @@ class Checkpoints(Callback):
             _flush(self._folder)
 
 
+def _check_weights(trainer: pl.Trainer) -> None:
+    """Refuse weights that a step has broken; the loss of that step was still good."""
+    norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
+    if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
+        raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
+
+
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint in a folder; None where there is none.
+    """The newest whole checkpoint in a folder; None where there is none at all.
 
     A run killed between the two renames of a save has no last one; the one before is then the newest.
+
+    Raises:
+        ValueError: there are checkpoints, and none of them can be read.
     """
-    return next((path for path in (folder / LAST, folder / PREVIOUS) if path.exists()), None)
+    there = [path for path in (folder / LAST, folder / PREVIOUS) if path.exists()]
+    for path in there:
+        if _peek(path) is not None:
+            return path
+    if there:
+        raise ValueError(f"{there[0]}: expected a checkpoint of ldreg pretrain, got one that cannot be read")
+    return None
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself: its step, and the settings it belongs to."""
+    found = _peek(path)
+    assert found is not None
+    return found
+
+
+def _peek(path: Path) -> dict[str, Any] | None:
+    try:
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        return {"step": int(content["global_step"]), "settings": str(content[SETTINGS])}
+    except Exception:  # a damaged file makes torch raise nearly any class
+        return None
 
 
 def _flush(path: Path) -> None:

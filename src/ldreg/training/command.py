@@ -23,12 +23,6 @@ Options = list[tuple[str, str | None]]
 _SWITCHES = ("help", "print_config", "list_recipes")
 _OWN = ("recipe", "out", "resume")
 
-# A run may go on elsewhere, but not as another run.
-_CHANGEABLE = {
-    "data.path", "data.cache", "data.workers", "trainer.device", "trainer.devices", "trainer.nodes", "trainer.threads",
-    "trainer.checkpoint_epochs", "trainer.checkpoint_steps", "trainer.log_to",
-}  # fmt: skip
-
 # Processes that Lightning starts for further devices are given the same words; they must find the same folder.
 _RUN = "LDREG_RUN"
 
@@ -111,17 +105,17 @@ def request(options: Options) -> Request:
 
 
 def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
-    from ldreg.training.settings import resolve
+    from ldreg.training.settings import CHANGEABLE, resolve
 
     for key in ("recipe", "out"):
         if key in own:
             raise ValueError(f"--{key}: expected nothing beside --resume, which has it from the run, got {own[key]!r}")
     _, tree = folders.existing(path)
     for key, _ in others:
-        if key not in _CHANGEABLE and key in flattened(tree):
+        if key not in CHANGEABLE and key in flattened(tree):
             raise ValueError(
                 f"--{key}: --resume goes on with the run's own settings; only "
-                f"{', '.join(sorted(_CHANGEABLE))} may change"
+                f"{', '.join(sorted(CHANGEABLE))} may change"
             )
     return Request(resolve(tree, others), None, path, resume=True)
 
@@ -147,8 +141,10 @@ def _default_recipe(options: Options) -> str:
 
 
 def _default_folder(settings: "Settings") -> Path:
-    if _RUN in os.environ:
+    if _RUN in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
         return Path(os.environ[_RUN])
+    if "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_PROCID" in os.environ:
+        raise ValueError("--out: expected a folder, as processes that torchrun or SLURM started must agree on one")
     run = settings.run
     regularizer = "" if run.regularizer == "none" else f"-{run.regularizer}"
     return Path("runs") / f"{settings.data.name}-{run.method}{regularizer}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -166,14 +162,17 @@ def pretrain_command(words: Sequence[str]) -> None:
         from ldreg.training.settings import option_help
 
         asked = request([*options, ("out", "run")] if "out" not in dict(options) else options)
-        print(USAGE + "\n" + option_help(asked.settings.run.method, asked.settings.run.regularizer))
+        print(USAGE + "\n" + option_help(asked.settings))
         return
     asked = request(options)
     if "print_config" in switches:
         print(yaml.safe_dump(asked.settings.tree, sort_keys=False, allow_unicode=True), end="")
         return
     os.environ[_RUN] = str(asked.out)
-    _carry_out(asked, command=shlex.join(["ldreg", "pretrain", *words]))
+    try:
+        _carry_out(asked, command=shlex.join(["ldreg", "pretrain", *words]))
+    finally:
+        del os.environ[_RUN]
 
 
 def _carry_out(asked: Request, *, command: str) -> None:

@@ -8,10 +8,12 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import yaml
@@ -19,6 +21,7 @@ from safetensors.torch import save
 from torch import nn
 
 from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.reporting.record import strict
 from ldreg.training.recipes import Tree, read_yaml
 from ldreg.version import __version__
 
@@ -138,23 +141,45 @@ def environment(command: str) -> dict[str, Any]:
 
 
 def save_encoder(folder: RunFolder, encoder: nn.Module, card: dict[str, Any]) -> None:
-    """Write the encoder's weights, with the card inside and beside them."""
+    """Write the encoder's weights, with the card inside and beside them; a number that is not finite becomes null."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(card)})
+    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(strict(card), allow_nan=False)})
     fresh = folder.encoder.with_suffix(".writing")
     fresh.write_bytes(data)
     fresh.replace(folder.encoder)
-    write_atomically(folder.card, json.dumps(card, indent=2) + "\n")
+    write_atomically(folder.card, json.dumps(strict(card), indent=2, allow_nan=False) + "\n")
 
 
-def log_to(folder: RunFolder) -> logging.Handler:
-    """Have everything said through the logger "ldreg" go to the run's log as well."""
-    handler = logging.FileHandler(folder.log, encoding="utf-8")
+@contextmanager
+def held(folder: RunFolder) -> Iterator[None]:
+    """Keep the folder to this process, and have all that is said through the logger "ldreg" go to the run's log.
+
+    Raises:
+        ValueError: another process works in it.
+    """
+    handler = logging.FileHandler(folder.log, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("ldreg")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
-    return handler
+    try:
+        _lock(handler.stream, folder)
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _lock(log: TextIO | None, folder: RunFolder) -> None:
+    """Lock the open log until it is closed, or the process ends in whatever way."""
+    if sys.platform == "win32" or log is None:
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{folder.path}: expected a run that no other process works on, got one in use") from None
 
 
 def _version(name: str) -> str | None:

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ldreg.data import Batch, derived_seed
-from ldreg.methods import Method
+from ldreg.methods import Method, Outcome
 from ldreg.optim import OptimizerConfig, ScheduleConfig, build_optimizer, build_scheduler
 from ldreg.training.regularization import penalty
 from ldreg.views import Views
+
+SETTINGS = "ldreg_settings"  # key of a checkpoint
 
 LoaderFactory = Callable[[int, int, torch.device], Iterable[Batch]]  # of rank, world and device
 
@@ -34,6 +36,7 @@ class Pretraining(pl.LightningModule):
         regularizer_start: epochs before the regularizer is added.
         channels_last: memory layout of the views.
         seed: of every random draw.
+        identity: the settings that a checkpoint belongs to, as text.
     """
 
     def __init__(
@@ -50,11 +53,12 @@ class Pretraining(pl.LightningModule):
         regularizer_start: float,
         channels_last: bool,
         seed: int,
+        identity: str = "",
     ) -> None:
         super().__init__()
         self.method, self.regularizer, self.views = method, regularizer, views
         self._loader, self._optimizer, self._schedule = loader, optimizer, schedule
-        self._steps_per_epoch = steps_per_epoch
+        self._steps_per_epoch, self._identity = steps_per_epoch, identity
         self._batch_size, self._start, self._seed = batch_size, regularizer_start, seed
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._generator: torch.Generator | None = None
@@ -71,9 +75,15 @@ class Pretraining(pl.LightningModule):
         outcome = self.method(views, generator)
         loss, terms = outcome.loss, {"ssl_loss": outcome.loss.detach(), **outcome.terms}
         if self.regularizer is not None and self._regularized(batch_index):
-            added = penalty(self.regularizer, outcome)
+            added = self._penalty(outcome)
             loss, terms["regularizer"] = loss + added, added.detach()
-        return {"loss": loss, "terms": terms, "representations": outcome.representations.detach()}
+        # Lightning divides "loss" by the number of accumulated parts.
+        watched = {"objective": loss.detach(), "representations": outcome.representations.detach()}
+        return {"loss": loss, "terms": terms, **watched}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Have the checkpoint say what settings it belongs to."""
+        checkpoint[SETTINGS] = self._identity
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Let the method follow (its moving average, say) after the optimizer has moved the weights."""
@@ -93,6 +103,16 @@ class Pretraining(pl.LightningModule):
         Lightning's own estimate would set up the loader early, and a resumed run's would then not find its place.
         """
         return self._schedule.epochs * self._steps_per_epoch
+
+    def _penalty(self, outcome: Outcome) -> Tensor:
+        """What the regularizer adds; NaN where the representations are not finite, for the guard to report."""
+        assert self.regularizer is not None
+        try:
+            return penalty(self.regularizer, outcome)
+        except ValueError:
+            if torch.isfinite(outcome.representations).all():
+                raise
+            return outcome.loss.detach() * float("nan")
 
     def _regularized(self, batch_index: int) -> bool:
         return self.current_epoch + batch_index / self.trainer.num_training_batches >= self._start

@@ -13,6 +13,9 @@ Tree = dict[str, Any]
 
 _BASE = "base"  # the key under which a recipe names the one that it builds on
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # as 1e-6, which YAML 1.1 takes for text
+_LARGEST = 1_000_000
+_TEXT = "tag:yaml.org,2002:str"
+_PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 def recipe_names() -> list[str]:
@@ -34,45 +37,82 @@ def load_recipe(name: str) -> Tree:
         ValueError: no recipe has this name (the nearest are named), it is not a mapping, or bases form a circle.
         OSError: a file cannot be read.
     """
-    return _load(name, ())
+    return _load(_path(name, Path()), ())
 
 
-def _load(name: str, above: tuple[str, ...]) -> Tree:
-    if name in above:
-        raise ValueError(f"recipe: expected bases without a circle, got {' -> '.join((*above, name))}")
-    path = _path(name)
+def _load(path: Path, above: tuple[Path, ...]) -> Tree:
+    if path.resolve() in above:
+        raise ValueError(f"recipe: expected bases without a circle, got {' -> '.join(map(str, (*above, path)))}")
     tree = read_yaml(path)
     base = tree.pop(_BASE, None)
     if base is None:
         return tree
     if not isinstance(base, str):
         raise ValueError(f"{path}: {_BASE}: expected the name of a recipe, got {base!r}")
-    return merged(_load(base, (*above, name)), tree)
+    return merged(_load(_path(base, path.parent), (*above, path.resolve())), tree)
 
 
-def _path(name: str) -> Path:
+def _path(name: str, folder: Path) -> Path:
+    """Where a recipe is; that of a file is sought from the folder."""
     if name.endswith((".yaml", ".yml")):
-        return Path(name)
+        return folder / name
     path = Path(str(files("ldreg") / "recipes")) / f"{name}.yaml"
     if name not in recipe_names() and not (path.name.startswith("_") and path.is_file()):
         raise ValueError(f"recipe: expected {nearest(name, recipe_names())}, or a .yaml file, got {name!r}")
     return path
 
 
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
+    """YAML without what settings have no use for: tags, dates, anchors, and keys that are no names or come twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if event.anchor is not None:  # aliases of aliases grow without bound
+            raise _refused("an anchor or alias", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("a tag", event)
+        node = super().compose_node(parent, index)
+        if node is not None and node.tag not in _PLAIN:
+            raise _refused("a date or sign without quotes", node)
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        return node
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    seen = set()
+    for key, _ in node.value:
+        if key.tag != _TEXT:
+            raise _refused("a key that is no name", key)
+        if key.value in seen:
+            raise _refused(f"the key {key.value!r} twice", key)
+        seen.add(key.value)
+
+
+def _refused(found: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=found, problem_mark=at.start_mark)
+
+
 def read_yaml(path: Path) -> Tree:
-    """The mapping in a YAML file, of plain data alone: tags that would make Python objects are refused.
+    """The mapping in a YAML file, of plain data alone: mappings, lists, text, numbers, booleans and null.
 
     Raises:
-        ValueError: it is not YAML, or not a mapping.
+        ValueError: it is not a file of at most 1 MB, not YAML, not plain, not a mapping, or has a key twice.
         OSError: it cannot be read.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would wait forever
+        raise ValueError(f"{path}: expected a file, got a folder, pipe or device")
+    with path.open("rb") as stream:
+        content = stream.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"{path}: expected a YAML file of at most {_LARGEST} bytes, got a larger one")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: expected YAML, got {' '.join(str(error).split())}") from error
+        tree = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected YAML of plain data, got {' '.join(str(error).split())}") from error
     if tree is None:
         return {}
-    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+    if not isinstance(tree, dict):
         raise ValueError(f"{path}: expected a mapping of names to values, got {type(tree).__name__}")
     return {key: _numbers(value) for key, value in tree.items()}
 

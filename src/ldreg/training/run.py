@@ -1,27 +1,40 @@
 """A whole pretraining run: settings in, a run folder with a trained encoder out."""
 
+import json
 import logging
 import os
-import time
+import shutil
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from safetensors.torch import load_file
 
 from ldreg.monitor.callback import Monitor
-from ldreg.training.assembly import build_module, build_views, extractor, held_out_images, training_images
-from ldreg.training.checkpoints import Checkpoints, FiniteGuard, latest
-from ldreg.training.folder import RunFolder, check_new, create, log_to, save_encoder, say
+from ldreg.training.assembly import (
+    build_module,
+    build_views,
+    extractor,
+    held_out_images,
+    steps_per_epoch,
+    training_images,
+)
+from ldreg.training.checkpoints import LAST, Checkpoints, FiniteGuard, latest, peek
+from ldreg.training.folder import RunFolder, check_new, create, held, save_encoder, say
 from ldreg.training.loggers import build_loggers
 from ldreg.training.module import Pretraining
 from ldreg.training.progress import ProgressBar
-from ldreg.training.settings import Settings
+from ldreg.training.settings import Settings, identity
 from ldreg.version import __version__
 
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -34,11 +47,12 @@ class Run:
     module: Pretraining
     trainer: pl.Trainer
     monitor: Monitor
+    checkpoints: Checkpoints
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: where it lies, what was last measured, how long this part of it took."""
+    """A finished run: where it lies, what was last measured, how long it took."""
 
     folder: RunFolder
     metrics: Mapping[str, float]
@@ -48,10 +62,19 @@ class Result:
     main: bool  # whether this is the process that writes
 
 
+class InterruptedRunError(KeyboardInterrupt):
+    """The run was interrupted from outside; `status` is what the process is to end with."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool = False) -> Result:
     """Train an encoder by these settings, and leave everything in the folder at `path`.
 
-    Nothing is written before the data was found and everything was built.
+    Nothing is written before the data was found and everything was built, and nothing stays of a new run that did not
+    get through its first step. A run that was finished before is left as it is.
 
     Args:
         settings: all of them.
@@ -60,11 +83,13 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
         resume: go on from the folder's last checkpoint; from the start where it has none yet.
 
     Raises:
-        ValueError: settings that do not fit together or the data, or a folder that holds something.
+        ValueError: settings that do not fit together or the data, a folder that holds something or is in use, or a
+            checkpoint that does not fit.
         NotFiniteError: the loss went NaN; the last good checkpoint stays.
+        InterruptedRunError: by a signal.
         OSError: a file cannot be read or written.
     """
-    started = time.monotonic()
+    check_launch(settings)
     new = not resume and first_process()
     if new:
         check_new(path)
@@ -73,24 +98,99 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
         run = build(settings, folder)
         if new:
             create(path, settings.tree, command=command)
-        with logged(folder):
-            if new:
-                say(f"pretraining into {path}")
-            checkpoint = latest(folder.checkpoints) if resume else None
-            if resume and first_process():
-                say(f"going on from {checkpoint}" if checkpoint else "no checkpoint yet: starting from the beginning")
-            run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
-            result = Result(
-                folder,
-                metrics=dict(run.monitor.latest),
-                minutes=(time.monotonic() - started) / 60,
-                stopped=run.monitor.stop_reason,
-                module=run.module,
-                main=run.trainer.is_global_zero,
-            )
+        with held(folder) if first_process() else nullcontext():
+            checkpoint = _checkpoint(folder, settings) if resume else None
+            if checkpoint is not None and _finished(checkpoint, run.module) and folder.card.is_file():
+                return _as_it_was(folder, run)
+            if first_process():
+                said = f"going on from {checkpoint}" if checkpoint else f"pretraining into {path}"
+                say(said)
+            _fit(run, folder, checkpoint, fresh=new)
+            result = _result(folder, run)
             if result.main:
                 save_encoder(folder, run.module.method.encoder, card(settings, result))
             return result
+
+
+def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -> None:
+    """Train; an interruption says where the run stands, and a new folder without a step in it goes."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+    except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
+        status = 143 if isinstance(leave, SIGTERMException) else 130
+        saved = next((path for path in (folder.checkpoints / LAST,) if path.exists()), None)
+        stands = f"--resume {folder.path} goes on from step {peek(saved)['step']}" if saved else "nothing was saved yet"
+        raise InterruptedRunError(f"interrupted at step {run.trainer.global_step}; {stands}", status) from leave
+    except (ValueError, MisconfigurationException) as error:
+        if fresh and run.trainer.global_step == 0:
+            shutil.rmtree(folder.path)
+        if isinstance(error, MisconfigurationException):
+            raise ValueError(f"trainer: {' '.join(str(error).split())}") from error
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
+
+
+def _result(folder: RunFolder, run: Run) -> Result:
+    return Result(
+        folder,
+        metrics=dict(run.monitor.latest),
+        minutes=run.checkpoints.seconds / 60,
+        stopped=run.monitor.stop_reason,
+        module=run.module,
+        main=run.trainer.is_global_zero,
+    )
+
+
+def _checkpoint(folder: RunFolder, settings: Settings) -> Path | None:
+    """The checkpoint to go on from; None where there is none yet.
+
+    Raises:
+        ValueError: it cannot be read, or was made with other settings.
+    """
+    path = latest(folder.checkpoints)
+    if path is None:
+        return None
+    if path.name != LAST and (folder.checkpoints / LAST).exists():
+        say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
+    made, asked = json.loads(peek(path)["settings"]), json.loads(identity(settings))
+    if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+        raise ValueError(
+            f"{folder.config}: expected the settings that {path.name} was made with, "
+            f"got others for {', '.join(differing)}"
+        )
+    return path
+
+
+def _finished(checkpoint: Path, module: Pretraining) -> bool:
+    return bool(peek(checkpoint)["step"] >= module.total_steps)
+
+
+def _as_it_was(folder: RunFolder, run: Run) -> Result:
+    """The result of a run that was finished before."""
+    say(f"{folder.path} was finished before; nothing is left to do")
+    told = json.loads(folder.card.read_text(encoding="utf-8"))
+    numbers = {name: float("nan") if value is None else value for name, value in told["metrics"].items()}
+    run.module.method.encoder.load_state_dict(load_file(folder.encoder))
+    return Result(folder, numbers, told["minutes"], told["stopped"], run.module, first_process())
+
+
+def check_launch(settings: Settings) -> None:
+    """Refuse a number of processes other than the one that was started.
+
+    Raises:
+        ValueError: it is another.
+    """
+    config = settings.trainer
+    world, started = config.devices * config.nodes, os.environ.get("WORLD_SIZE")
+    if started is not None and int(started) != world:
+        raise ValueError(
+            f"trainer.devices: expected devices × nodes to be the {started} processes started, got {world}"
+        )
+    if config.nodes > 1 and not any(name in os.environ for name in ("WORLD_SIZE", "SLURM_PROCID", "MASTER_ADDR")):
+        raise ValueError(f"trainer.nodes: expected torchrun or SLURM to start the processes of {config.nodes} nodes")
 
 
 def build(settings: Settings, folder: RunFolder) -> Run:
@@ -101,6 +201,8 @@ def build(settings: Settings, folder: RunFolder) -> Run:
     """
     config = settings.trainer
     cuda = on_cuda(config.device)
+    if config.precision == "fp16" and not cuda:
+        raise ValueError("trainer.precision: expected fp32 or bf16 on a CPU, got 'fp16'")
     train, test = training_images(settings), held_out_images(settings)
     module = build_module(settings, train, build_views(settings, train), cuda=cuda)
     monitor = Monitor(settings.monitor, path=folder.metrics, extract=extractor(settings, module, train, test))
@@ -116,6 +218,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         strategy=DDPStrategy(broadcast_buffers=False) if config.devices * config.nodes > 1 else "auto",
         precision=PRECISION[config.precision],
         max_epochs=settings.schedule.epochs,
+        limit_train_batches=steps_per_epoch(settings, len(train)) * config.accumulate,
         accumulate_grad_batches=config.accumulate,
         gradient_clip_val=config.clip_norm,
         logger=build_loggers(config.log_to, folder.path) or False,
@@ -126,7 +229,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    return Run(module, trainer, monitor)
+    return Run(module, trainer, monitor, checkpoints)
 
 
 def first_process() -> bool:
@@ -161,7 +264,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "regularizer": run.regularizer,
         "options": {name: settings.tree[name] for name in (run.method, run.regularizer) if name in settings.tree},
         "data": settings.data.name,
-        "epochs": result.module.current_epoch,
+        "epochs": settings.schedule.epochs if result.stopped is None else result.module.current_epoch,
         "batch_size": run.batch_size,
         "seed": run.seed,
         "minutes": round(result.minutes, 2),
@@ -180,17 +283,6 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def logged(folder: RunFolder) -> Iterator[None]:
-    """What is said goes to the run's log."""
-    handler = log_to(folder)
-    try:
-        yield
-    finally:
-        logging.getLogger("ldreg").removeHandler(handler)
-        handler.close()
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class TrainerConfig:
         threads: of the CPU for each process; null for PyTorch's choice
     """
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int = 1
     nodes: int = 1
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -60,8 +60,6 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
-        if self.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"device: expected auto, cpu or cuda, got {self.device!r}")
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
             raise ValueError(f"clip_norm: expected a finite number above 0, or null, got {self.clip_norm}")
 
@@ -92,6 +90,12 @@ class RunConfig:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
 
+
+# A run may go on elsewhere, but not as another run.
+CHANGEABLE = frozenset({
+    "data.path", "data.cache", "data.workers", "trainer.device", "trainer.devices", "trainer.nodes", "trainer.threads",
+    "trainer.checkpoint_epochs", "trainer.checkpoint_steps", "trainer.log_to",
+})  # fmt: skip
 
 GROUPS: dict[str, type] = {
     "data": DataConfig,
@@ -130,6 +134,13 @@ class Settings:
         return self.trainer.devices * self.trainer.nodes * self.trainer.accumulate
 
     def __post_init__(self) -> None:
+        if self.run.regularizer_start and self.run.regularizer == "none":
+            raise ValueError(f"regularizer_start: expected 0 without a regularizer, got {self.run.regularizer_start}")
+        if self.run.regularizer_start >= self.schedule.epochs:
+            raise ValueError(
+                f"regularizer_start: expected fewer than the {self.schedule.epochs} epochs, "
+                f"got {self.run.regularizer_start}"
+            )
         if self.run.batch_size % self._parts:
             raise ValueError(
                 f"batch_size: expected a multiple of devices × nodes × accumulate = {self._parts}, "
@@ -177,10 +188,19 @@ def _as_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def option_help(method: str, regularizer: str) -> str:
-    """Every option with its meaning, for this method and regularizer."""
-    text = _parser(method, regularizer).format_help()
-    return text.partition("\n\n")[2]
+def option_help(settings: Settings) -> str:
+    """Every option with its meaning, for this method and regularizer, with these settings as defaults."""
+    parser = _parser(settings.run.method, settings.run.regularizer)
+    parser.set_defaults(flattened(settings.tree))
+    text = parser.format_help().partition("\n\n")[2]
+    # A group as a whole is no option here; what a file says goes through --recipe.
+    return re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
+
+
+def identity(settings: Settings) -> str:
+    """The settings that make a run what it is, as text: a checkpoint of other settings is not of this run."""
+    flat = {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
+    return json.dumps(flat, sort_keys=True)
 
 
 def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
