@@ -1,5 +1,6 @@
 import io
 import lzma
+import os
 import stat
 import tarfile
 import zipfile
@@ -72,6 +73,19 @@ def test_an_archive_is_unpacked_once_and_again_when_it_changes(tmp_path: Path) -
     assert files_in(second) == {**FILES, "set/new.png": b"new"}
 
 
+def test_archives_alike_in_name_size_and_time_are_told_apart(tmp_path: Path) -> None:
+    folders = []
+    for content in (b"one", b"two"):
+        (tmp_path / content.decode()).mkdir()
+        archive = make_tar(tmp_path / content.decode() / "set.tar", [("set/own", {"content": content})])
+        os.utime(archive, ns=(1, 1))
+        folders.append(unpack(archive, tmp_path / "cache"))
+    assert [(folder / "set/own").read_bytes() for folder in folders] == [b"one", b"two"]
+    # and so is one that takes another's place
+    os.utime((tmp_path / "two" / "set.tar").replace(tmp_path / "one" / "set.tar"), ns=(1, 1))
+    assert (unpack(tmp_path / "one" / "set.tar", tmp_path / "cache") / "set/own").read_bytes() == b"two"
+
+
 LINK, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
 
 
@@ -93,6 +107,12 @@ LINK, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
         ),
         ([("way", {**LINK, "linkname": "set"}), ("way/evil", {"content": b"x"})], "below or in place of a link"),
         ([("way", {**LINK, "linkname": "set"}), ("./way", {"content": b"x"})], "below or in place of a link"),
+        ([("", {"content": b"x"})], "'' is no name for a file"),
+        ([(".", {"content": b"x"})], r"'\.' is no name for a file"),
+        ([("./.", {**LINK, "linkname": "set"})], "is a link to"),
+        ([("set/readme.txt/deeper", {"content": b"x"})], "lies below a file"),
+        ([("set/train", {"content": b"x"})], "in place of another member"),
+        ([("out", {**HARD, "linkname": "set/gone"})], "is a link to a member that is not there"),
         ([("null", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3})], "is a device"),
         ([("disk", {"type": tarfile.BLKTYPE, "devmajor": 8})], "is a device"),
         ([("pipe", {"type": tarfile.FIFOTYPE})], "is a device"),
@@ -102,6 +122,15 @@ def test_hostile_members_are_refused(
     tmp_path: Path, members: list[tuple[str, dict[str, object]]], message: str
 ) -> None:
     refused(make_tar(tmp_path / "a.tar", members), tmp_path / "cache", f"refused to unpack, .*{message}")
+
+
+def test_the_folder_itself_may_be_a_member(tmp_path: Path) -> None:
+    archive = make_tar(tmp_path / "a.tar", [(".", {"type": tarfile.DIRTYPE, "mode": 0}), ("./last", {"content": b"x"})])
+    folder = unpack(archive, tmp_path / "cache")
+    assert files_in(folder) == {**FILES, "last": b"x"}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    unpacked = unpack(zip_with(tmp_path / "a.zip", "./", stat.S_IFDIR | 0o755, b""), tmp_path / "cache")
+    assert files_in(unpacked) == FILES
 
 
 def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
@@ -176,6 +205,8 @@ def test_hostile_zips_are_refused(tmp_path: Path) -> None:
     refused(zip_with(tmp_path / "a.zip", "../evil", stat.S_IFREG | 0o644), cache, "leads outside")
     refused(zip_with(tmp_path / "b.zip", "/evil", stat.S_IFREG | 0o644), cache, "leads outside")
     refused(zip_with(tmp_path / "c.zip", "link", stat.S_IFLNK | 0o777), cache, "is a link or a device")
+    refused(zip_with(tmp_path / "e.zip", ".", stat.S_IFREG | 0o644), cache, "is no name for a file")
+    refused(zip_with(tmp_path / "f.zip", "", stat.S_IFREG | 0o644), cache, "is no name for a file")
     bomb = tmp_path / "d.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("zeros", bytes(1_000_000))

@@ -16,6 +16,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
 from ldreg.data.datasets import LAYOUTS
+from ldreg.data.folders import MissingSplitError
 
 Tree = Callable[..., Path]
 
@@ -167,6 +168,46 @@ def test_training_alone_may_be_missing(tree: Tree) -> None:
     assert len(load_images(folder(root), "test")) == 3
     with pytest.raises(ValueError, match="expected a folder train for the train split, found none"):
         load_images(folder(root), "train")
+
+
+@pytest.mark.parametrize("name", ["test", "val"])
+def test_an_empty_test_folder_is_a_missing_split_with_a_word(
+    tree: Tree, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree("train/a", "train/b")
+    for empty in (root / name, root / name / "a"):
+        empty.mkdir()
+        with pytest.raises(MissingSplitError, match=f"{name}: expected images for the test split, found none"):
+            load_images(folder(root), "test")
+    assert f"{root / name}: there are no images in it, so the set has no test split" in caplog.text
+    assert len(load_images(folder(root), "train")) == 6
+
+
+def test_the_unreadable_share_of_a_limited_set_is_its_own(tree: Tree) -> None:
+    root = tree("a", count=100)
+    for path in (root / "a").iterdir():
+        path.write_bytes(b"")
+    config = folder(root, limit=10, max_unreadable=0.5, resident="no")
+    assert not files(config).tally.exceeds(5)
+    assert files(config).tally.exceeds(6)
+
+
+def test_odd_names_break_no_message(tree: Tree) -> None:
+    root = tree("train/a", "test/a", "test/b\nc")
+    with pytest.raises(ValueError, match=r"got 'b\\nc' as well"):
+        load_images(folder(root), "test")
+
+
+def test_odd_names_of_unreadable_images_are_kept_and_told(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+    root = tree("a", count=19)
+    (root / "a" / os.fsdecode(b"\xff\n.png")).write_bytes(b"")
+    for _ in range(2):  # decoded, then from the cache
+        assert resident(folder(root, max_unreadable=0.05)).unreadable == (
+            rf"'{root}/a/\udcff\n.png': the file is empty",
+        )
+    assert [record.getMessage() for record in caplog.records] == [
+        rf"unreadable image: '{root}/a/\udcff\n.png': the file is empty"
+    ] * 2
 
 
 def test_wrapping_folders_are_passed_through(tree: Tree) -> None:

@@ -1,4 +1,5 @@
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,56 @@ def test_taking_images_keeps_everything_else() -> None:
     files = ImageFiles(["a", "b", "c"], torch.tensor([0, 1, -1]), ["a", "b"], "tiny", size=9, max_unreadable=0.5)
     chosen = files.take(torch.tensor([2, 0]))
     assert [chosen.path(0), chosen.path(1)] == ["c", "a"]
-    assert (chosen.size, chosen.max_unreadable, chosen.labels.tolist()) == (9, 0.5, [-1, 0])
+    assert (chosen.size, chosen.labels.tolist()) == (9, [-1, 0])
+
+
+def test_the_labeled_ones_can_be_taken() -> None:
+    labels = torch.tensor([1, -1, 0, -1])
+    resident = ResidentImages(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), labels, ["a", "b"], "tiny")
+    for images in (resident, ImageFiles(["a", "b", "c", "d"], labels, ["a", "b"], "tiny")):
+        assert images.labeled_indices.tolist() == [0, 2]
+        assert images.labeled_indices.dtype == torch.int64
+        chosen = images.take(images.labeled_indices)
+        assert (chosen.labels.tolist(), chosen.labeled) == ([1, 0], True)
+    nothing = ImageFiles(["a"], torch.tensor([-1]), [], "tiny")
+    assert nothing.labeled_indices.shape == (0,)
+
+
+def test_some_of_the_files_count_in_the_tally_of_all(caplog: pytest.LogCaptureFixture) -> None:
+    files = ImageFiles([f"{number}.png" for number in range(10)], torch.full((10,), -1), [], "tiny", max_unreadable=0.1)
+    some = files.take(torch.tensor([7, 3]))
+    some.tally.add([Failure(0, some.path(0), "cut")])
+    files.tally.add([Failure(7, files.path(7), "cut")])
+    assert [record.getMessage() for record in caplog.records] == ["unreadable image: 7.png: cut"]
+    with pytest.raises(ValueError, match="got 2 of 10"):
+        some.tally.add([Failure(1, some.path(1), "cut")])
+
+
+def test_odd_names_stay_on_one_line_that_any_log_takes(caplog: pytest.LogCaptureFixture) -> None:
+    names = [b"new\nline\r.png", b"\xff.png", b"\x1b[2J.png", "caf\u00e9 'x'.png".encode()]
+    tally = Tally(1000, max_share=0.01)
+    tally.add(Failure(index, os.fsdecode(name), "cut") for index, name in enumerate(names))
+    expected = [r"'new\nline\r.png': cut", r"'\udcff.png': cut", r"'\x1b[2J.png': cut", "caf\u00e9 'x'.png: cut"]
+    assert tally.listed == expected
+    assert [record.getMessage() for record in caplog.records] == [f"unreadable image: {line}" for line in expected]
+    assert all(line.encode() for line in tally.listed)
+
+
+@pytest.mark.parametrize("limit", [40, 20])  # Pillow warns past its limit, and refuses past twice its limit
+def test_decompression_bombs_are_unreadable_without_a_word_of_pillow_s(
+    tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels(0)).save(path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for read in (decode, image_size):
+            with pytest.raises(UnreadableImageError, match=r"Image size \(64 pixels\) exceeds limit"):
+                read(str(path))
+    assert said == []
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64)
+    assert decode(str(path)).shape == (3, 8, 8)
 
 
 def test_sets_refuse_what_is_not_images_and_labels() -> None:

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import transforms
+from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data import (
     Batch,
@@ -20,6 +23,7 @@ from ldreg.data import (
     batches_in_order,
     epoch_order,
 )
+from ldreg.data.loaders import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -267,9 +271,63 @@ def test_in_order_unreadable_files_are_left_out(tmp_path: Path) -> None:
     indices = [index for index in range(20) if index not in (0, 1, 7)]
     assert torch.cat([batch.indices for batch in batches]).tolist() == indices
     assert torch.equal(torch.cat([batch.images for batch in batches]), array().images[indices])
-    files.max_unreadable = 0.1
+    files.tally.max_share = 0.1
     with pytest.raises(ValueError, match="got 3 of 20"):
         list(batches_in_order(files, batch_size=2, size=8))
+
+
+def test_an_unreadable_file_is_told_of_once_however_often_it_is_met(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = image_files(tmp_path, bad=(0, 7), max_unreadable=0.1)
+    loader = FileLoader(files, batch_size=5, seed=1, crop=whole)
+    for _ in range(2):
+        list(batches_in_order(files, batch_size=5, size=8))
+        list(batches_in_order(files.take(torch.tensor([7, 8])), batch_size=5, size=8))
+        list(loader)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.split(": ")[1] for line in told] == [str(tmp_path / "000.png"), str(tmp_path / "007.png")]
+    assert len(loader.unreadable) == 2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("long", "short"), [(3000, 301), (2999, 300), (1001, 200), (901, 300), (1300, 299)])
+def test_the_middle_of_a_long_image_is_that_of_the_whole_resized(long: int, short: int, turned: bool) -> None:
+    # Waves of 80 pixels, of which a shift by one pixel changes values by at most 10; 1 more for rounding twice.
+    wave = 127 + 127 * torch.sin(torch.arange(long) * (2 * torch.pi / 80 * 224 / short))
+    image = wave.round().to(torch.uint8)[None, :, None].expand(3, long, short)
+    image = image.transpose(1, 2).contiguous() if turned else image.contiguous()
+    reference = tvf.center_crop(tvf.resize(image, [256], antialias=True), [224, 224])
+    assert (resize_and_crop(image, size=224).int() - reference.int()).abs().max() <= 12
+
+
+class LargestMade(TorchDispatchMode):
+    """Knows the number of elements of the largest tensor made in it."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **kwargs or {})
+        self.elements = max(self.elements, made.numel() if isinstance(made, Tensor) else 0)
+        return made
+
+
+@pytest.mark.parametrize("shape", [(20_000, 1), (1, 20_001)])
+def test_a_long_thin_image_takes_little_memory(shape: tuple[int, int]) -> None:
+    image = torch.zeros(3, *shape, dtype=torch.uint8, device="meta")  # which would take none in any case
+    with LargestMade() as largest:  # type: ignore[no-untyped-call]
+        resize_and_crop(image, size=224)
+    assert largest.elements < 6 * 3 * 256 * 256
+
+
+@pytest.mark.parametrize("length", [20_000, 20_001])
+def test_the_middle_of_a_thin_image_stays_in_place(length: int) -> None:
+    around = torch.arange(-2, 3)
+    image = torch.zeros(3, 1, length, dtype=torch.uint8)
+    image[:, 0, length // 2 + around] = (100 + 10 * around).to(torch.uint8)
+    # Pixel i of the result, 256 of which are one of the image, lies here; pixels' centers are at halves.
+    at = length / 2 + (torch.arange(224) + 0.5 - 112) / 256 - 0.5
+    assert (resize_and_crop(image, size=224) - (100 + 10 * (at - length // 2))).abs().max() <= 1
 
 
 def test_in_order_refuses_no_batch() -> None:

@@ -74,7 +74,10 @@ def test_the_default_recipe_follows_method_and_regularizer(
             ["--batch_size", "4", "--trainer.accumulate", "4", "--regularizer", "none"],
             "batch_size: expected at least 2",
         ),
-        (["--data.limit", "150", "--batch_size", "64"], "monitor.knn_k: expected at most the 150 images"),
+        (
+            ["--data.limit", "150", "--batch_size", "64", "--monitor.knn_k", "200"],
+            "monitor.knn_k: expected at most the 150 images",
+        ),
         (
             ["--data.limit", "30", "--batch_size", "20", "--ldreg.k", "8"],
             "monitor.k: expected fewer than the 30 images",

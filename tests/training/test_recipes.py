@@ -1,5 +1,6 @@
 """Recipes: the paper's values, bases, and what is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,20 @@ def test_a_file_is_a_recipe(tmp_path: Path) -> None:
     [
         ("[1, 2]", "expected a mapping"),
         ("a: [", "expected YAML"),
-        ("1: 2", "expected a mapping"),
+        ("1: 2", "got a key that is no name"),
+        ("data: {on: 2}", "got a key that is no name"),
+        ("data: {[a]: 2}", "got a key that is no name"),
+        ("batch_size: 2020-01-01", "got a date or sign without quotes"),
+        ("batch_size: 2020-13-45", "got a date or sign without quotes"),
+        ("data: {<<: {x: 1}}", "got a date or sign without quotes"),
+        ("batch_size: !!bool maybe", "got a tag"),
+        ("batch_size: 0b_", "expected YAML"),
+        ("data: &a {x: *a}", "got an anchor or alias"),
+        ("a: &a [1]\nb: *a", "got an anchor or alias"),
+        ("seed: 1\nseed: 2", "got the key 'seed' twice"),
+        ("data: {name: x, 'name': y}", "got the key 'name' twice"),
+        ("[" * 100_000, "expected YAML"),
+        ("# " + "x" * 1_000_000, "at most 1000000 bytes"),
         ("base: 3", "base: expected the name of a recipe, got 3"),
         ("x: !!python/object/apply:os.system ['true']", "expected YAML"),
     ],
@@ -109,6 +123,43 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: s
     with pytest.raises(ValueError, match=message) as caught:
         load_recipe(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
+    levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 9)}]" for level in range(1, 10)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(["l0: &l0 [x]", *levels]))
+    with pytest.raises(ValueError, match="got an anchor or alias"):
+        read_yaml(path)
+
+
+def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "folder.yaml"):
+        with pytest.raises(ValueError, match=rf"^\S+{name}: expected a file, got a folder, pipe or device$"):
+            load_recipe(str(tmp_path / name))
+    with pytest.raises(FileNotFoundError):
+        load_recipe(str(tmp_path / "gone.yaml"))
+
+
+def test_a_base_is_sought_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "there" / "mine.yaml").write_text("base: other.yaml\nbatch_size: 8\n")
+    (tmp_path / "there" / "other.yaml").write_text("base: ../third.yml\nseed: 3\n")
+    (tmp_path / "third.yml").write_text(f"base: {tmp_path}/last.yaml\n")
+    (tmp_path / "last.yaml").write_text("base: digits/byol\n")
+    found = settings("../there/mine.yaml")
+    assert (found.run.batch_size, found.run.seed, found.run.method) == (8, 3, "byol")
+
+
+def test_a_circle_through_other_folders_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base: ../{tmp_path.name}/mine.yaml")
+    with pytest.raises(ValueError, match="without a circle"):
+        load_recipe(str(path))
 
 
 def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ class Monitor(Callback):
     """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
 
     Batch measures, at the first and last optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`,
-    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`. They are read
-    from what training_step returns: a dict of loss, and optionally terms (scalars by name) and representations (N, D).
+    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`.
+    They are read from what training_step returns: a dict of loss, and optionally terms (scalars by name) and
+    representations (N, D).
     Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
 
     Set measures, before training, every `every_epochs` epochs and at the end: `set/lid`, `set/frechet_variance`,

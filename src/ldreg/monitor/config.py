@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# As is usual since Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", CVPR 2018.
+VOTERS = 200
+
 
 @dataclass(frozen=True)
 class MonitorConfig:
@@ -12,7 +15,7 @@ class MonitorConfig:
         every_steps: optimizer steps between measurements of the batch (loss, dimensions, learning rate, speed).
         every_epochs: epochs between measurements of the set (dimensions, kNN, linear probe).
         points: rows that dimensions are measured of, at most; of the training images always the same ones.
-        knn_k: neighbors that vote in kNN classification.
+        knn_k: neighbors that vote in kNN classification; by default 200, or all images measured where those are fewer.
         probe: whether a linear probe is fitted at every measurement of the set, if there are labels.
         knn: whether kNN accuracy is taken at every measurement of the set, if there are labels.
         alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
@@ -31,17 +34,26 @@ class MonitorConfig:
     every_steps: int = 50
     every_epochs: int = 1
     points: int = 2000
-    knn_k: int = 200
+    knn_k: int | None = None
     probe: bool = True
     knn: bool = True
     alarm: float = 0.5
     stop_on_alarm: bool = False
 
+    def voters(self, count: int) -> int:
+        """How many of `count` images vote in kNN classification.
+
+        >>> MonitorConfig().voters(1000), MonitorConfig().voters(50), MonitorConfig(knn_k=20).voters(50)
+        (200, 50, 20)
+        """
+        return min(VOTERS, count) if self.knn_k is None else self.knn_k
+
     def __post_init__(self) -> None:
         least = {"k": 2, "every_steps": 1, "every_epochs": 1, "knn_k": 1}
         for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name}: expected at least {bound}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(f"{name}: expected at least {bound}, got {value}")
         if self.points <= self.k:
             raise ValueError(f"points: expected more than k ({self.k}), got {self.points}")
         if not 0 <= self.alarm < 1:

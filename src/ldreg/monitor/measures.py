@@ -71,7 +71,7 @@ def measure_set(extracted: Extracted, config: MonitorConfig) -> dict[str, float]
     finite = bool(torch.isfinite(train).all() and torch.isfinite(test).all())
     four = train, train_labels, test, test_labels
     if config.knn:
-        values["knn"] = knn_accuracy(*four, k=config.knn_k) if finite else math.nan
+        values["knn"] = knn_accuracy(*four, k=config.voters(len(train))) if finite else math.nan
     if config.probe:
         values["linear"] = linear_accuracy(*four).accuracy if finite else math.nan
     return values

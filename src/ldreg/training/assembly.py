@@ -160,13 +160,13 @@ def training_images(settings: Settings) -> ImageSet:
     Raises:
         ValueError: there are none, named by the whole key of the setting.
     """
-    with _named("data", DataConfig):
+    with named("data", DataConfig):
         return load_images(settings.data, "train")
 
 
 def held_out_images(settings: Settings) -> ImageSet | None:
     """The test images, or None where the set has none."""
-    with _named("data", DataConfig):
+    with named("data", DataConfig):
         try:
             return load_images(settings.data, "test")
         except MissingSplitError:
@@ -174,7 +174,7 @@ def held_out_images(settings: Settings) -> ImageSet | None:
 
 
 @contextmanager
-def _named(group: str, config: type) -> Iterator[None]:
+def named(group: str, config: type) -> Iterator[None]:
     """Have an error that speaks of a field of the config say the whole key."""
     try:
         yield
@@ -195,13 +195,13 @@ def extractor(
         ValueError: too few images for the monitor's settings.
     """
     config = settings.monitor
-    labeled = (train.labels >= 0).nonzero().flatten()
+    labeled = train.labeled_indices
     train = _part(train.take(labeled) if 0 < len(labeled) < len(train) else train, config.points)
     probed = test is not None and test.labeled and train.labeled and len(train.labels.unique()) > 1
     known = _part(test, config.points) if test is not None and probed else None
     if config.k >= len(train):
         raise ValueError(f"monitor.k: expected fewer than the {len(train)} images that are measured, got {config.k}")
-    if known is not None and config.knn and config.knn_k > len(train):
+    if known is not None and config.knn and config.voters(len(train)) > len(train):
         raise ValueError(
             f"monitor.knn_k: expected at most the {len(train)} images that are measured, got {config.knn_k}"
         )

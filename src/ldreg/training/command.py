@@ -147,7 +147,8 @@ def _default_folder(settings: "Settings") -> Path:
         raise ValueError("--out: expected a folder, as processes that torchrun or SLURM started must agree on one")
     run = settings.run
     regularizer = "" if run.regularizer == "none" else f"-{run.regularizer}"
-    return Path("runs") / f"{settings.data.name}-{run.method}{regularizer}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{settings.data.name}-{run.method}{regularizer}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return folders.unused(Path("runs") / name)
 
 
 def pretrain_command(words: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ def run_record(name: str, settings: Settings, result: Result) -> RunRecord:
     }
     if test is not None and test.labeled and train.labeled:
         x_test, labels_test = represent(result.module, test)
-        k = min(settings.monitor.knn_k, len(x))
+        k = settings.monitor.voters(len(x))
         results["linear"] = linear_accuracy(x, labels, x_test, labels_test).accuracy
         results["knn"] = knn_accuracy(x, labels, x_test, labels_test, k=k)
     logged = read_metrics(result.folder.metrics)

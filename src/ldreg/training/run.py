@@ -20,12 +20,14 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from safetensors.torch import load_file
 
+from ldreg.data import DataConfig, ImageSet
 from ldreg.monitor.callback import Monitor
 from ldreg.training.assembly import (
     build_module,
     build_views,
     extractor,
     held_out_images,
+    named,
     steps_per_epoch,
     training_images,
 )
@@ -48,6 +50,7 @@ class Run:
     trainer: pl.Trainer
     monitor: Monitor
     checkpoints: Checkpoints
+    images: ImageSet
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             if first_process():
                 said = f"going on from {checkpoint}" if checkpoint else f"pretraining into {path}"
                 say(said)
+                for file in getattr(run.images, "unreadable", ()):  # met before there was a log to write to
+                    logging.getLogger("ldreg").warning("unreadable image: %s", file)
             _fit(run, folder, checkpoint, fresh=new)
             result = _result(folder, run)
             if result.main:
@@ -116,7 +121,8 @@ def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -
     """Train; an interruption says where the run stands, and a new folder without a step in it goes."""
     before = signal.getsignal(signal.SIGINT)
     try:
-        run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+        with named("data", DataConfig):
+            run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
         status = 143 if isinstance(leave, SIGTERMException) else 130
         saved = next((path for path in (folder.checkpoints / LAST,) if path.exists()), None)
@@ -224,12 +230,13 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         logger=build_loggers(config.log_to, folder.path) or False,
         callbacks=[guard, monitor, checkpoints, ProgressBar(monitor.latest)],
         benchmark=cuda,
+        log_every_n_steps=1,  # the monitor decides when
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    return Run(module, trainer, monitor, checkpoints)
+    return Run(module, trainer, monitor, checkpoints, train)
 
 
 def first_process() -> bool:
