@@ -137,6 +137,7 @@ def stepped(recipe: str, batch: int, *, steps: int) -> Row:
     from ldreg.data import ResidentImages
     from ldreg.training import run as running
     from ldreg.training.folder import create
+    from ldreg.training.launch import quiet
     from ldreg.training.recipes import load_recipe
     from ldreg.training.settings import resolve
 
@@ -164,7 +165,7 @@ def stepped(recipe: str, batch: int, *, steps: int) -> Row:
     torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:
         made = create(Path(folder) / "run", settings.tree, command="benchmark")
-        with running.quiet():
+        with quiet():
             built = running.build(settings, made)
             built.monitor._extract = None
             built.trainer.fit(built.module)

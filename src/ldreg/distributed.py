@@ -5,10 +5,11 @@ summed sums, then receives from each rank its own share of the gradient, and the
 the value itself.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn import functional as dist_nn
 
 
 def active() -> bool:
@@ -34,11 +35,8 @@ def gather(x: Tensor) -> Tensor:
     most, fewest = rows.tolist()
     if most != -fewest:
         raise ValueError(f"gather: expected as many rows on every rank, got {-fewest} to {most}")
-    if x.requires_grad and torch.is_grad_enabled():
-        return torch.cat(dist_nn.all_gather(x.contiguous()))
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x.detach().contiguous())
-    return torch.cat(parts)
+    joined: Tensor = _Gather.apply(x)
+    return joined
 
 
 def total(value: Tensor) -> Tensor:
@@ -47,7 +45,46 @@ def total(value: Tensor) -> Tensor:
     >>> total(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
     """
-    return dist_nn.all_reduce(value) if active() else value
+    if not active():
+        return value
+    summed: Tensor = _Total.apply(value)
+    return summed
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all ranks; backward, each rank's rows get the sum of what all ranks say of them.
+
+    torch.distributed.nn.functional has the same, deprecated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        rows = x.contiguous()
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        own = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(own)
+        return own.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+class _Total(torch.autograd.Function):
+    """The sum over ranks; backward, the sum of all ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        summed = value.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        summed = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(summed)
+        return summed
 
 
 def rank() -> int:

@@ -1,6 +1,7 @@
 """Whole runs on digits: every method learns, runs resume bitwise, and what goes wrong is said."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ldreg.cli import main
 from ldreg.monitor.log import read_metrics
 from ldreg.training import checkpoints
 from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
-from ldreg.training.folder import RunFolder
+from ldreg.training.folder import RunFolder, held
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import Result, pretrain
 from ldreg.training.settings import Settings, resolve
@@ -203,3 +204,62 @@ def test_bf16_channels_last_and_clipping_run_together(tmp_path: Path) -> None:
     options = {"trainer__precision": "bf16", "trainer__channels_last": "true", "trainer__clip_norm": "1.0"}
     result = train(quick("digits/vicreg_ldreg", schedule__epochs="1", schedule__warmup_epochs="0", **options), tmp_path)
     assert result.metrics["batch/loss"] == result.metrics["batch/loss"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "run"
+    train(quick("digits/simclr", trainer__checkpoint_steps="3"), path)
+    return path
+
+
+def test_a_finished_run_is_left_as_it_is(finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.name != "log.txt"}
+    result = train(quick("digits/simclr", trainer__checkpoint_steps="3"), finished, resume=True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert result.metrics["set/linear"] > 0.6
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "checkpoints" / LAST).write_bytes(b"")
+    for name in ("encoder.safetensors", "card.json"):
+        (run / name).unlink()
+    train(quick("digits/simclr", trainer__checkpoint_steps="3"), run, resume=True)
+    assert_same(weights(run)["state_dict"], weights(finished)["state_dict"])
+    assert (run / "encoder.safetensors").read_bytes()[-1000:] == (finished / "encoder.safetensors").read_bytes()[-1000:]
+    for name in (LAST, PREVIOUS):
+        (run / "checkpoints" / name).write_bytes(b"PK")
+    with pytest.raises(ValueError, match="expected a checkpoint of ldreg pretrain, got one that cannot be read"):
+        train(quick("digits/simclr"), run, resume=True)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(finished: Path) -> None:
+    with pytest.raises(ValueError, match=r"got others for optimizer\.lr, schedule\.epochs"):
+        train(quick("digits/simclr", optimizer__lr="0.01", schedule__epochs="4"), finished, resume=True)
+
+
+def test_a_run_in_use_is_refused(finished: Path) -> None:
+    with held(RunFolder(finished)), pytest.raises(ValueError, match="no other process works on"):
+        train(quick("digits/simclr"), finished, resume=True)
+
+
+def test_weights_that_a_step_broke_are_never_saved(tmp_path: Path) -> None:
+    options = {"optimizer__name": "sgd", "optimizer__lr": "1e38", "batch_size": "1437", "schedule__epochs": "2"}
+    with pytest.raises(NotFiniteError, match="the weights are not finite after step 1"):
+        train(quick("digits/simclr", optimizer__weight_decay="1e38", schedule__warmup_epochs="0", **options), tmp_path)
+    assert latest(tmp_path / "checkpoints") is None
+    assert not (tmp_path / "encoder.safetensors").exists()
+
+
+@pytest.mark.parametrize("regularizer", ["ldreg", "koleo", "covariance"])
+def test_representations_gone_nan_are_no_bad_input(regularizer: str, tmp_path: Path) -> None:
+    options = {"regularizer": regularizer, "optimizer__lr": "1e30", "schedule__warmup_epochs": "0"}
+    with pytest.raises(NotFiniteError, match=r"not finite at step 2: .*regularizer = nan"):
+        train(quick("digits/simclr", **options), tmp_path)
+
+
+def test_processes_must_be_as_many_as_were_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"trainer\.devices: expected devices × nodes to be the 2 processes started"):
+        train(quick("digits/simclr"), tmp_path)

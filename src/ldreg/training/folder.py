@@ -141,13 +141,26 @@ def environment(command: str) -> dict[str, Any]:
 
 
 def save_encoder(folder: RunFolder, encoder: nn.Module, card: dict[str, Any]) -> None:
-    """Write the encoder's weights, with the card inside and beside them; a number that is not finite becomes null."""
+    """Write the encoder's weights with the card inside, and the card beside them; what is not finite becomes null.
+
+    The card inside leaves out what was measured, minutes among it, so that the same run gives the same bytes.
+    """
+    told = strict(card)
+    lasting = {key: value for key, value in told.items() if key not in ("metrics", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(strict(card), allow_nan=False)})
+    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})
     fresh = folder.encoder.with_suffix(".writing")
-    fresh.write_bytes(data)
+    fresh.write_bytes(_ordered(data))
     fresh.replace(folder.encoder)
-    write_atomically(folder.card, json.dumps(strict(card), indent=2, allow_nan=False) + "\n")
+    write_atomically(folder.card, json.dumps(told, indent=2, allow_nan=False) + "\n")
+
+
+def _ordered(data: bytes) -> bytes:
+    """A safetensors file with the keys of its header sorted; the library leaves the metadata's order to chance."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the tensors after it stay aligned
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
 @contextmanager

@@ -2,19 +2,16 @@
 
 import json
 import logging
-import os
 import shutil
 import signal
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -33,6 +30,7 @@ from ldreg.training.assembly import (
 )
 from ldreg.training.checkpoints import LAST, Checkpoints, FiniteGuard, latest, peek
 from ldreg.training.folder import RunFolder, check_new, create, held, save_encoder, say
+from ldreg.training.launch import check_launch, first_process, on_cuda, quiet, threads
 from ldreg.training.loggers import build_loggers
 from ldreg.training.module import Pretraining
 from ldreg.training.progress import ProgressBar
@@ -134,6 +132,10 @@ def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -
         if isinstance(error, MisconfigurationException):
             raise ValueError(f"trainer: {' '.join(str(error).split())}") from error
         raise
+    except RuntimeError as error:
+        if "peer" in str(error):  # gloo's word for a process at the other end
+            raise ConnectionError("another process of the run ended, and this one with it") from error
+        raise
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
@@ -183,22 +185,6 @@ def _as_it_was(folder: RunFolder, run: Run) -> Result:
     return Result(folder, numbers, told["minutes"], told["stopped"], run.module, first_process())
 
 
-def check_launch(settings: Settings) -> None:
-    """Refuse a number of processes other than the one that was started.
-
-    Raises:
-        ValueError: it is another.
-    """
-    config = settings.trainer
-    world, started = config.devices * config.nodes, os.environ.get("WORLD_SIZE")
-    if started is not None and int(started) != world:
-        raise ValueError(
-            f"trainer.devices: expected devices × nodes to be the {started} processes started, got {world}"
-        )
-    if config.nodes > 1 and not any(name in os.environ for name in ("WORLD_SIZE", "SLURM_PROCID", "MASTER_ADDR")):
-        raise ValueError(f"trainer.nodes: expected torchrun or SLURM to start the processes of {config.nodes} nodes")
-
-
 def build(settings: Settings, folder: RunFolder) -> Run:
     """The module, the trainer and the monitor of these settings.
 
@@ -239,25 +225,6 @@ def build(settings: Settings, folder: RunFolder) -> Run:
     return Run(module, trainer, monitor, checkpoints, train)
 
 
-def first_process() -> bool:
-    """Whether this process is not one that the first process of the run started, or that came with it."""
-    return all(int(os.environ.get(name, 0)) == 0 for name in ("LOCAL_RANK", "RANK", "SLURM_PROCID"))
-
-
-def on_cuda(device: str) -> bool:
-    """Whether to train on a CUDA device.
-
-    Raises:
-        ValueError: one is asked for, and there is none.
-
-    >>> on_cuda("cpu")
-    False
-    """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("trainer.device: expected a CUDA device for 'cuda', got none on this machine")
-    return device != "cpu" and torch.cuda.is_available()
-
-
 def card(settings: Settings, result: Result) -> dict[str, Any]:
     """What the encoder is, how to feed it, and how it came about."""
     run, views = settings.run, result.module.views
@@ -278,42 +245,3 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "stopped": result.stopped,
         "metrics": dict(result.metrics),
     }
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """So many threads of the CPU for PyTorch; as before where there is no count."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Lightning without its notices of the hardware, and without advice that does not apply here."""
-    lightning = logging.getLogger("pytorch_lightning")
-    fabric = logging.getLogger("lightning_fabric")
-    levels = lightning.level, fabric.level
-    lightning.setLevel(logging.WARNING)
-    fabric.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", message=message)
-            yield
-    finally:
-        lightning.setLevel(levels[0])
-        fabric.setLevel(levels[1])
-
-
-_ADVICE = (
-    ".*isinstance\\(treespec, LeafSpec\\).*",  # of Lightning about its own use of torch
-    ".*does not have many workers.*",
-    ".*`weights_only` was not set.*",
-    ".*GPU available but not used.*",
-    ".*sync_dist=True.*",
-)
