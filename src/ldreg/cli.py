@@ -121,7 +121,10 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     from ldreg.reporting.comparison import comparison_text
 
     _need_training()
-    found = demo(Path(out), epochs=epochs, seed=seed, progress=_steps_as_lines())
+    from ldreg.training.launch import threads
+
+    with threads(1):  # all of it is small: more threads mostly wait for one another, and for whatever else runs
+        found = demo(Path(out), epochs=epochs, seed=seed, progress=_steps_as_lines())
     terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if terminal else 80
     _print(comparison_text(found.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
