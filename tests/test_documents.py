@@ -5,6 +5,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(tmp_path / "runs" / "first")
     folder.path.mkdir(parents=True)
-    save_encoder(folder, build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32), {})
+    config = EncoderConfig("resnet18", stem="cifar")
+    told = {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
+    card = {"encoder": asdict(config), "input": told}
+    save_encoder(folder, build_encoder(config, channels=3, size=32), card)
 
 
 @pytest.mark.usefixtures("run_folder")

@@ -62,9 +62,12 @@ def test_the_default_recipe_follows_method_and_regularizer(
     ("words", "message"),
     [
         (["digits"], "expected an option such as --recipe NAME, got 'digits'"),
-        (["--recipe", "digits/simclrr"], "expected 'digits/simclr'"),
+        (["--recipe", "digits/simclrr"], "got 'digits/simclrr'; nearest: 'digits/simclr'"),
         (["--recipe"], "--recipe: expected a value, got none"),
-        (["--method", "dino"], "method: expected"),
+        (
+            ["--method", "dino"],
+            "method: expected one of barlow_twins, byol, mae, moco, simclr, simclr_tuned, vicreg, got",
+        ),
         (["--resume", "nowhere"], "resume: expected a run folder with a config.yaml, got 'nowhere'"),
         (["--resume", "nowhere", "--out", "x"], "--out: expected nothing beside --resume"),
         (["--batch_size", "40", "--ldreg.k", "80"], "ldreg.k: expected fewer than the 80 representations"),

@@ -27,9 +27,9 @@ def test_the_tree_gives_the_same_settings_again() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([("metod", "byol")], "unknown setting 'metod': expected 'method'"),
-        ([("method", "byoll")], "method: expected 'byol'"),
-        ([("regularizer", "ldregg")], "regularizer: expected 'ldreg'"),
+        ([("metod", "byol")], "unknown setting 'metod'; nearest: 'method'"),
+        ([("method", "byoll")], "method: expected one of simclr, .* got 'byoll'; nearest: 'byol'"),
+        ([("regularizer", "ldregg")], "regularizer: expected one of none, ldreg, .* nearest: 'ldreg'"),
         ([("simclr.temprature", "1")], "'simclr.temperature'"),
         ([("byol.momentum", "0.9")], "byol.momentum: expected options of the method 'simclr', got one of 'byol'"),
         ([("ldreg.k", "3")], "expected options of the regularizer 'none', got one of 'ldreg'"),

@@ -203,6 +203,6 @@ def wrong_size(config: EncoderConfig, size: int, error: Exception) -> str:
 
 def unknown(name: str) -> str:
     """The error message for a name that is neither ours nor timm's, with the nearest that are."""
-    near = difflib.get_close_matches(name.partition(".")[0], [*NAMES, *timm.list_models()], n=3)
+    near = difflib.get_close_matches(name.partition(".")[0], sorted({*NAMES, *timm.list_models()}), n=3)
     nearest = f"; nearest: {', '.join(near)}" if near else ""
     return f"name: expected {', '.join(NAMES)} or a model of timm, got {name!r}{nearest}"

@@ -12,7 +12,7 @@ import yaml
 
 from ldreg.reporting.text import number
 from ldreg.training import folder as folders
-from ldreg.training.recipes import flattened, load_recipe, nearest, recipe_names
+from ldreg.training.recipes import flattened, load_recipe, recipe_names
 
 if TYPE_CHECKING:
     from ldreg.training.run import Result
@@ -136,7 +136,7 @@ def _default_recipe(options: Options) -> str:
     if name not in recipe_names():
         methods = [entry.removeprefix("digits/") for entry in recipe_names() if entry.startswith("digits/")]
         plain = [entry for entry in methods if not entry.endswith("_ldreg")]
-        raise ValueError(f"method: expected {nearest(method, plain)}, got {method!r}")
+        raise ValueError(f"method: expected one of {', '.join(plain)}, got {method!r}")
     return name
 
 

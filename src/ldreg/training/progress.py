@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a bar on a terminal, a line per epoch elsewhere."""
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -8,17 +9,20 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ldreg.reporting.text import number
 from ldreg.training.module import Pretraining
 
 _PAUSE = 5.0  # seconds at least between two lines where there is no terminal
 _REFRESH = 0.2  # seconds between two looks at the bar, so that it costs a fast run nothing
-_SHOWN = {
+# Of the batch, whose augmented views have a higher LID than the images themselves; what fits into 80 columns.
+_BRIEF = {"batch/loss": "loss", "batch/lid": "batch LID", "set/knn": "kNN"}
+_WHOLE = {
     "batch/loss": "loss",
-    "batch/lid": "LID",
-    "batch/effective_rank": "rank",
+    "batch/lid": "batch LID",
+    "batch/effective_rank": "batch rank",
+    "set/lid": "set LID",
     "set/knn": "kNN",
     "set/linear": "linear",
     "images_per_second": "img/s",
@@ -44,12 +48,9 @@ class ProgressBar(Callback):
             return
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            BarColumn(bar_width=12),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[values]}"),
+            TextColumn("left  {task.fields[values]}"),
         )
         self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task(
@@ -77,7 +78,9 @@ class ProgressBar(Callback):
             self._next = time.monotonic() + _PAUSE
             spent = time.monotonic() - self._started
             done = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, step {trainer.global_step}, {spent:.0f} s"
-            print(f"{done}: {self._values()}", file=sys.stderr, flush=True)
+            line = f"{done}: {self._values(_WHOLE)}"
+            print(line, file=sys.stderr, flush=True)
+            logging.getLogger("ldreg").info(line)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         """Take the bar down, whatever ended the run."""
@@ -88,8 +91,8 @@ class ProgressBar(Callback):
     def _show(self, trainer: pl.Trainer) -> None:
         assert self._bar is not None
         epoch = f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
-        self._bar.update(self._task, completed=trainer.global_step, epoch=epoch, values=self._values())
+        self._bar.update(self._task, completed=trainer.global_step, epoch=epoch, values=self._values(_BRIEF))
 
-    def _values(self) -> str:
-        named = ((shown, self._latest.get(name)) for name, shown in _SHOWN.items())
+    def _values(self, names: Mapping[str, str]) -> str:
+        named = ((shown, self._latest.get(name)) for name, shown in names.items())
         return "  ".join(f"{shown} {number(value)}" for shown, value in named if value is not None)

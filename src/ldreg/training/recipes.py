@@ -58,7 +58,10 @@ def _path(name: str, folder: Path) -> Path:
         return folder / name
     path = Path(str(files("ldreg") / "recipes")) / f"{name}.yaml"
     if name not in recipe_names() and not (path.name.startswith("_") and path.is_file()):
-        raise ValueError(f"recipe: expected {nearest(name, recipe_names())}, or a .yaml file, got {name!r}")
+        raise ValueError(
+            f"recipe: expected a name of --list_recipes or a .yaml file, got {name!r}; "
+            f"nearest: {nearest(name, recipe_names())}"
+        )
     return path
 
 

@@ -104,7 +104,8 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             if checkpoint is not None and _finished(checkpoint, run.module) and folder.card.is_file():
                 return _as_it_was(folder, run)
             if first_process():
-                said = f"going on from {checkpoint}" if checkpoint else f"pretraining into {path}"
+                said = f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
+                said = f"going on from {checkpoint}" if checkpoint else said
                 say(said)
                 for file in getattr(run.images, "unreadable", ()):  # met before there was a log to write to
                     logging.getLogger("ldreg").warning("unreadable image: %s", file)
@@ -232,6 +233,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
     return {
         "ldreg": __version__,
         "encoder": asdict(settings.encoder),
+        "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
         "dimension": result.module.method.dimension,
         "input": {"channels": views.channels, "size": views.size, "mean": mean, "std": deviation},
         "method": run.method,

@@ -208,7 +208,9 @@ def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str
     name = dict(options).get(key) or given.get(key, getattr(RunConfig(), key))
     names = get_args(MethodName if key == "method" else RegularizerName)
     if name not in names:
-        raise ValueError(f"{key}: expected {nearest(str(name), names)}, got {name!r}")
+        raise ValueError(
+            f"{key}: expected one of {', '.join(names)}, got {name!r}; nearest: {nearest(str(name), names)}"
+        )
     return str(name)
 
 
@@ -219,7 +221,7 @@ def _check_key(key: str, known: Mapping[str, Any], chosen: Mapping[str, str]) ->
     for kind, names in (("method", METHODS), ("regularizer", REGULARIZERS)):
         if group in names and group != chosen[kind]:
             raise ValueError(f"{key}: expected options of the {kind} {chosen[kind]!r}, got one of {group!r}")
-    raise ValueError(f"unknown setting {key!r}: expected {nearest(key, known)}")
+    raise ValueError(f"unknown setting {key!r}; nearest: {nearest(key, known)}")
 
 
 def _parser(method: str, regularizer: str) -> ArgumentParser:
