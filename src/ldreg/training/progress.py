@@ -39,7 +39,7 @@ class ProgressBar(Callback):
     def __init__(self, latest: Mapping[str, float]) -> None:
         self._latest = latest
         self._bar: Progress | None = None
-        self._next = 0.0
+        self._next = self._next_line = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, module: Pretraining) -> None:  # type: ignore[override]
         """Show the bar, where there is a terminal."""
@@ -69,18 +69,18 @@ class ProgressBar(Callback):
         self._show(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Move the bar on, or say a line where there is no terminal."""
+        """Move the bar on, and put a line into the log, which is also said where there is no terminal."""
         if self._bar is not None:
             self._show(trainer)
-        elif trainer.is_global_zero and (
-            time.monotonic() >= self._next or trainer.current_epoch + 1 == trainer.max_epochs
-        ):
-            self._next = time.monotonic() + _PAUSE
-            spent = time.monotonic() - self._started
-            done = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, step {trainer.global_step}, {spent:.0f} s"
-            line = f"{done}: {self._values(_WHOLE)}"
+        now, last = time.monotonic(), trainer.current_epoch + 1 == trainer.max_epochs
+        if not trainer.is_global_zero or (now < self._next_line and not last):
+            return
+        self._next_line = now + _PAUSE
+        done = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, step {trainer.global_step}"
+        line = f"{done}, {now - self._started:.0f} s: {self._values(_WHOLE)}"
+        logging.getLogger("ldreg").info(line)
+        if self._bar is None:
             print(line, file=sys.stderr, flush=True)
-            logging.getLogger("ldreg").info(line)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         """Take the bar down, whatever ended the run."""
