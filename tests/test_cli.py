@@ -171,7 +171,7 @@ def test_a_full_memory_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPa
 
     command("eat", hungry, monkeypatch)
     assert main(["eat"]) == 2
-    assert capsys.readouterr().err.startswith("ldreg eat: error: out of memory; --sample")
+    assert capsys.readouterr().err.startswith("ldreg eat: error: out of memory; ")
 
 
 def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

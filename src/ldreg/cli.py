@@ -292,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        print(f"{program}: {stop or 'interrupted'}", file=sys.stderr)
+        print(f"{program}: {str(stop) or 'interrupted'}", file=sys.stderr)
         return int(getattr(stop, "status", 130))
     except (ArgumentError, ValueError, OSError, MemoryError) as error:
         return _fail(program, error)
