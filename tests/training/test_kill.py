@@ -35,11 +35,21 @@ def words(**options: str) -> list[str]:
     return [word for key, value in given.items() for word in (f"--{key}", value)]
 
 
+def heed_interrupts() -> None:
+    """Undo what a shell does to the processes of a background job, for which SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     """The command itself, in a process of its own."""
     command = [sys.executable, "-m", "ldreg", "pretrain", *arguments]
     return subprocess.Popen(
-        command, cwd=folder, env=dict(os.environ, OMP_NUM_THREADS="1"), stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        text=True,
     )
 
 
