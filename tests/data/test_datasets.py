@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
+from ldreg.data.config import WITHOUT_PATH
 from ldreg.data.datasets import LAYOUTS
 from ldreg.data.folders import MissingSplitError
 
@@ -115,7 +116,7 @@ def test_a_limit_takes_the_same_few_images_of_all_classes_each_time() -> None:
 
 
 def test_every_name_has_its_layout() -> None:
-    assert set(LAYOUTS) == set(DATASETS) - {"digits"}
+    assert set(LAYOUTS) == set(DATASETS) - set(WITHOUT_PATH)
 
 
 # folders
@@ -264,7 +265,7 @@ def test_a_forbidden_folder_is_an_error(tree: Tree) -> None:
         (root / "a").chmod(0o755)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "folder"}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {*WITHOUT_PATH, "folder"}))
 def test_every_name_takes_class_folders_and_says_what_it_expects(name: str, tree: Tree, tmp_path: Path) -> None:
     root = tree("train/a", "val/a" if name == "imagenet" else "test/a")
     assert len(load_images(DataConfig(name=name, path=str(root)), "test")) == 3

@@ -16,8 +16,12 @@ DATASETS = (
     "cars",
     "birdsnap",
     "imagenet",
+    "shapes",
+    "textures",
     "folder",
 )
+# Where the sets that need no path come from.
+WITHOUT_PATH = {"digits": "come with scikit-learn", "shapes": "are drawn", "textures": "are drawn"}
 
 Resident = Literal["auto", "yes", "no"]
 
@@ -27,14 +31,16 @@ class DataConfig:
     """The images to train or evaluate on.
 
     Args:
-        name: digits, cifar10, cifar100, stl10, food101, dtd, cars, birdsnap, imagenet, or folder (of any images).
-        path: The folder (torchvision's root for its sets) or archive of the set; digits come with scikit-learn.
+        name: digits, cifar10, cifar100, stl10, food101, dtd, cars, birdsnap, imagenet, shapes or textures (small gray
+            sets that are drawn), or folder (of any images).
+        path: The folder (torchvision's root for its sets) or archive of the set; digits, shapes and textures have none.
         cache: Where archives are unpacked and decoded sets are kept; default $LDREG_CACHE, else ~/.cache/ldreg.
         workers: Decoding processes of a set read from files; default as many as cores, at most 16, shared by ranks.
         resident: Whether all images are held in memory as one array; auto: where they are squares of one size that fit.
         resident_limit: Gigabytes (1e9 bytes) up to which auto holds a set in memory.
         max_unreadable: Share of unreadable images past which reading stops with an error.
         size: Side of the images given to the encoder; default the set's own up to 224, and 224 where sizes differ.
+            Shapes and textures are drawn at it; default 8.
         limit: Only the first so many images of a shuffled set, always the same ones, to try things.
 
     >>> DataConfig(name="cifar1O")
@@ -57,8 +63,8 @@ class DataConfig:
         if self.name not in DATASETS:
             near = difflib.get_close_matches(self.name, DATASETS, n=3, cutoff=0.6) or DATASETS
             raise ValueError(f"name: expected a known dataset, got {self.name!r}; nearest: {', '.join(near)}")
-        if self.name == "digits" and self.path is not None:
-            raise ValueError(f"path: expected none for digits, which come with scikit-learn, got {self.path!r}")
+        if self.name in WITHOUT_PATH and self.path is not None:
+            raise ValueError(f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}")
         if self.resident not in ("auto", "yes", "no"):
             raise ValueError(f"resident: expected auto, yes or no, got {self.resident!r}")
         if self.workers is not None and self.workers < 0:

@@ -1,4 +1,4 @@
-"""The sets by name: scikit-learn's digits, torchvision's formats, and folders of images."""
+"""The sets by name: scikit-learn's digits, drawn ones, torchvision's formats, and folders of images."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits
 from torchvision import datasets as tv
 
 from ldreg.data.archives import SUFFIXES, is_archive, unpack
-from ldreg.data.config import DataConfig, cache_folder
+from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
 from ldreg.data.folders import Split, find_root, read_folder, split_names
+from ldreg.data.generated import SETS, SIZE, generated
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
 from ldreg.data.resident import held
 from ldreg.data.unreadable import Tally
@@ -25,7 +26,8 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
     `path` is a folder or an archive (unpacked into the cache) in torchvision's format for the set, or with folders
     `train/<class>/` and `test/<class>/` (or val) of images, whatever the name; `folder` takes `<class>/` folders and
     loose images too. stl10's training split is its train and unlabeled images, these with label -1; dtd's is train
-    and val of the first partition; imagenet's test split is val.
+    and val of the first partition; imagenet's test split is val. digits, shapes and textures have no path; the latter
+    two are drawn at `size`.
 
     Raises:
         ValueError: where the path, the split or the images are missing, or too many images are unreadable.
@@ -37,9 +39,9 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
     """
     if split not in ("train", "test"):
         raise ValueError(f"split: expected train or test, got {split!r}")
-    if config.name != "digits" and not config.path:
+    if config.name not in WITHOUT_PATH and not config.path:
         raise ValueError(f"path: expected the folder or archive of {config.name}, got {config.path!r}")
-    images = _digits(split) if config.path is None else _from_path(config, _located(config), split)
+    images = _without_path(config, split) if config.path is None else _from_path(config, _located(config), split)
     if isinstance(images, ImageFiles):
         limited = _limited(images, config.limit)
         limited.tally = Tally(len(limited), max_share=config.max_unreadable)
@@ -103,6 +105,10 @@ def _through_torchvision(name: str, read: Read, path: Path, split: Split) -> Ima
         return read(path, split)
     except RuntimeError as error:  # torchvision's word for files that are missing or fail its checksums
         raise ValueError(f"path: expected {LAYOUTS[name]} at {path}, found files missing or damaged") from error
+
+
+def _without_path(config: DataConfig, split: Split) -> ResidentImages:
+    return generated(config.name, split, size=config.size or SIZE) if config.name in SETS else _digits(split)
 
 
 def _digits(split: Split) -> ResidentImages:
