@@ -23,19 +23,27 @@ ROOMS: dict[str, set[str]] = {
     "inspection": {"lid", "spectrum", "reporting"},
     "data": {"data", "views"},
     "views": {"views"},
-    "encoders": {"encoders"},
+    "encoders": {"encoders", "views", "loading"},
     "methods": {"methods", "distributed"},
     "optim": {"optim"},
-    "evaluation": {"evaluation", "data"},
+    "evaluation": {"evaluation", "data", "views", "encoders", "optim", "reporting", "distributed"},
+    "detection": {"detection", "data", "views", "encoders", "evaluation", "optim", "reporting", "distributed"},
     "monitor": {"lid", "spectrum", "evaluation", "reporting", "monitor"},
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation"),
         *("regularizers", "reporting", "distributed", "inspection"),
     },
-    "reproduction": {"lid", "regularizers", "reporting", "reproduction"},
+    "assessment": {
+        *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "optim", "monitor"),
+        *("inspection", "lid", "spectrum", "reporting", "distributed"),
+    },
+    "reproduction": {
+        *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
+        *("lid", "regularizers", "reporting"),
+    },
     "benchmarking": {"lid", "regularizers", "reporting", "benchmarking"},
-    "demo": {"reporting", "reproduction", "training"},
-    "cli": {"inspection", "loading", "reporting", "demo", "benchmarking", "training"},
+    "demo": {"assessment", "reporting", "reproduction", "training"},
+    "cli": {"inspection", "loading", "reporting", "demo", "benchmarking", "training", "assessment", "reproduction"},
     "__main__": {"cli"},
 }
 

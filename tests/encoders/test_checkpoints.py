@@ -1,0 +1,540 @@
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder, load_encoder
+from ldreg.encoders.recognition import recognize
+from ldreg.views import Views, ViewsConfig
+
+Weights = dict[str, Tensor]
+
+
+def stirred(model: nn.Module) -> nn.Module:
+    """The model in eval mode with norms, biases and batch statistics other than the zeros and ones they begin with."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point() and tensor.ndim == 1:
+            tensor.add_(0.1 * torch.rand(tensor.shape, generator=generator))
+    return model.eval()
+
+
+def prefixed(prefix: str, weights: Weights) -> Weights:
+    return {f"{prefix}{name}": tensor for name, tensor in weights.items()}
+
+
+def without(prefix: str, weights: Weights) -> Weights:
+    return {name: tensor for name, tensor in weights.items() if not name.startswith(prefix)}
+
+
+def projector(width: int) -> Weights:
+    """What the authors' models have beside the encoder."""
+    online = nn.Sequential(nn.BatchNorm1d(width, affine=False), nn.Linear(width, 10))
+    parts = {"projector": nn.Linear(width, 8), "predictor": nn.Linear(8, 8), "online_cls": online}
+    return {f"{part}.{name}": t for part, module in parts.items() for name, t in module.state_dict().items()}
+
+
+@torch.no_grad()
+def represented(loaded: LoadedEncoder, images: Tensor) -> Tensor:
+    return cast(Tensor, loaded.module(images))
+
+
+def images(size: int, channels: int = 3) -> Tensor:
+    return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def resnet18() -> nn.Module:
+    return stirred(timm.create_model("resnet18", num_classes=10))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    def save(content: object, name: str = "weights.pt") -> Path:
+        path = tmp_path / name
+        torch.save(content, path)
+        return path
+
+    return save
+
+
+Saved = Callable[[object], Path]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """What a run leaves: a small CNN for gray digits."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    encoder = stirred(build_encoder(EncoderConfig(), channels=1, size=8))
+    views = Views(ViewsConfig(normalization="cifar"), size=8, channels=1)
+    mean, deviation = views.normalization
+    card = {
+        "encoder": asdict(EncoderConfig()),
+        "input": {"channels": 1, "size": 8, "mean": mean, "std": deviation},
+    }
+    save_file(encoder.state_dict(), folder / "encoder.safetensors", metadata={"ldreg": json.dumps(card)})
+    (folder / "card.json").write_text(json.dumps(card))
+    (folder / "config.yaml").write_text("method: simclr\n")
+    return folder
+
+
+# the authors' layout
+
+
+def resnet(name: str, *, stem: int) -> nn.Module:
+    """Torchvision's model of that name without its classifier, the stem that of the authors' `c_k`."""
+    model: Any = getattr(torchvision.models, name)(weights=None)
+    model.fc = nn.Identity()
+    if stem == 3:
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return stirred(model)
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", ""])
+@pytest.mark.parametrize(
+    ("name", "stem", "size", "config"),
+    [
+        ("resnet50", 7, 224, EncoderConfig("resnet50", stem="imagenet")),
+        ("resnet18", 3, 32, EncoderConfig("resnet18", stem="cifar")),
+    ],
+)
+def test_the_authors_resnets_give_torchvision_s_representations(
+    name: str, stem: int, size: int, config: EncoderConfig, prefix: str, saved: Saved
+) -> None:
+    reference = resnet(name, stem=stem)
+    weights = {**prefixed(prefix, reference.state_dict()), **projector(16)}
+    loaded = load_encoder(saved(weights))
+    assert (loaded.layout, loaded.config, loaded.size, loaded.channels) == ("authors", config, size, 3)
+    assert loaded.normalization == "none"
+    given = images(64 if stem == 7 else 32)
+    with torch.no_grad():
+        torch.testing.assert_close(represented(loaded, given), reference(given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrapped", ["model", "model_state_dict", "state_dict", None])
+def test_the_online_encoder_is_taken_out_of_all_that_is_in_a_checkpoint(wrapped: str | None, saved: Saved) -> None:
+    online, target = resnet("resnet18", stem=3), resnet("resnet18", stem=3).state_dict()
+    weights = {
+        **prefixed("target_encoder.", {name: tensor + 1 for name, tensor in target.items()}),
+        **prefixed("momentum_encoder.", target),
+        **prefixed("encoder.", online.state_dict()),
+        **projector(512),
+    }
+    content: Any = prefixed("module.", weights)
+    if wrapped:
+        content = {"epoch": 3, wrapped: content, "optimizer": {"state": {}, "lr": 0.1}}
+    loaded = load_encoder(saved(content))
+    given = images(32)
+    with torch.no_grad():
+        assert torch.equal(represented(loaded, given), online(given))
+
+
+def vit(name: str, *, size: int, patch_size: int) -> nn.Module:
+    return stirred(timm.create_model(name, num_classes=0, img_size=size, patch_size=patch_size))
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", ""])
+def test_the_authors_simclr_vit_is_read(prefix: str, saved: Saved) -> None:
+    reference = vit("vit_tiny_patch16_224", size=32, patch_size=8)
+    # their class has the projector in the place of timm's head
+    beside = {**prefixed("head.0.", nn.Linear(192, 8).state_dict()), **projector(192)}
+    loaded = load_encoder(saved({**prefixed(prefix, reference.state_dict()), **beside}))
+    assert (loaded.config, loaded.size) == (EncoderConfig("vit_tiny", patch_size=8), 32)
+    assert (loaded.layout, loaded.normalization) == ("authors", "none")
+    given = images(32)
+    with torch.no_grad():
+        assert torch.equal(represented(loaded, given), reference(given))
+
+
+def test_the_authors_mae_is_read_without_its_decoder(saved: Saved) -> None:
+    reference = vit("vit_tiny_patch16_224", size=32, patch_size=8)
+    decoder = vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict()
+    beside = {
+        **prefixed("decoder_", {name: decoder[name] for name in decoder if name.startswith(("blocks", "norm", "pos"))}),
+        **prefixed("decoder_embed.", nn.Linear(192, 192).state_dict()),
+        **prefixed("decoder_pred.", nn.Linear(192, 192).state_dict()),
+        "mask_token": torch.zeros(1, 1, 192),
+        **projector(192),
+    }
+    loaded = load_encoder(saved({"model": {**reference.state_dict(), **beside}}))
+    # theirs is the one method whose images they normalize
+    assert (loaded.layout, loaded.normalization) == ("authors", "imagenet")
+    given = images(32)
+    with torch.no_grad():
+        assert torch.equal(represented(loaded, given), reference(given))
+
+
+@pytest.mark.slow
+def test_the_authors_vit_b_is_read(saved: Saved) -> None:
+    reference = vit("vit_base_patch16_224", size=224, patch_size=16)
+    loaded = load_encoder(saved({**prefixed("encoder.", reference.state_dict()), **projector(768)}))
+    assert (loaded.config, loaded.size) == (EncoderConfig("vit_base", patch_size=16), 224)
+    with torch.no_grad():
+        assert torch.equal(represented(loaded, images(224)), reference(images(224)))
+
+
+def test_counters_of_a_profiler_are_left_out_as_in_the_authors_code(resnet18: nn.Module, saved: Saved) -> None:
+    counters = {"layer1.0.conv1.total_ops": torch.zeros(1), "total_params": torch.zeros(1)}
+    assert load_encoder(saved({**resnet18.state_dict(), **counters})).config.name == "resnet18"
+
+
+# torchvision's
+
+
+@pytest.fixture
+def torchvision_vit() -> nn.Module:
+    model = torchvision.models.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768
+    )
+    return stirred(model)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new names", "old names"])
+def test_torchvision_s_vit_gives_its_representations(old: bool, torchvision_vit: nn.Module, saved: Saved) -> None:
+    weights = torchvision_vit.state_dict()
+    if old:  # before 0.14 the layers of the MLP had names
+        weights = {k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): weights[k] for k in weights}
+        assert any("linear_1" in name for name in weights)
+    loaded = load_encoder(saved(weights))
+    assert (loaded.layout, loaded.config) == ("torchvision", EncoderConfig("vit_tiny", patch_size=8))
+    assert (loaded.size, loaded.normalization) == (32, "imagenet")
+    cast(Any, torchvision_vit).heads = nn.Identity()
+    with torch.no_grad():
+        torch.testing.assert_close(represented(loaded, images(32)), torchvision_vit(images(32)), rtol=1e-5, atol=1e-6)
+
+
+# timm's
+
+
+def on_meta(name: str, **options: Any) -> Weights:
+    """Names and shapes of a timm model's weights."""
+    with torch.device("meta"):
+        return timm.create_model(name, **options).state_dict()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"])
+def test_resnets_are_told_by_their_weights(name: str) -> None:
+    told = recognize(on_meta(name, in_chans=1), encoder=None, channels=None, size=None)
+    assert told == (EncoderConfig(name, stem="imagenet"), 1, 224)
+    assert recognize(on_meta(name), encoder=None, channels=None, size=64)[2] == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("vit_tiny_patch16_224", {}, (EncoderConfig("vit_tiny", patch_size=16), 3, 224)),
+        ("vit_small_patch32_384", {}, (EncoderConfig("vit_small", patch_size=32), 3, 384)),
+        ("vit_base_patch16_224", {"img_size": 96, "patch_size": 12}, (EncoderConfig("vit_base", patch_size=12), 3, 96)),
+        ("vit_large_patch16_224", {"in_chans": 1}, (EncoderConfig("vit_large_patch16_224", patch_size=16), 1, 224)),
+    ],
+)
+def test_vits_are_told_by_their_weights(name: str, options: dict[str, Any], expected: object) -> None:
+    assert recognize(on_meta(name, **options), encoder=None, channels=None, size=None) == expected
+
+
+@pytest.mark.parametrize("name", ["wide_resnet50_2", "resnext50_32x4d", "resnet50d", "vit_huge_patch14_224"])
+def test_an_encoder_that_cannot_be_told_has_to_be_named(name: str) -> None:
+    weights = on_meta(name)
+    with pytest.raises(ValueError, match=r"expected the weights of a usual ResNet or ViT, got \d+ tensors .*--encoder"):
+        recognize(weights, encoder=None, channels=None, size=None)
+    assert recognize(weights, encoder=EncoderConfig(name), channels=None, size=None)[1:] == (3, 224)
+
+
+def test_any_timm_model_loads_by_its_name(saved: Saved) -> None:
+    model: Any = stirred(timm.create_model("convnext_atto", num_classes=5))
+    loaded = load_encoder(saved(model.state_dict()), encoder=EncoderConfig("convnext_atto"))
+    assert (loaded.size, loaded.channels, loaded.layout) == (224, 3, "timm")
+    with torch.no_grad():  # its head keeps a norm, which is the encoder's
+        reference = model.forward_head(model.forward_features(images(64)), pre_logits=True)
+        assert torch.equal(represented(loaded, images(64)), reference)
+
+
+def test_the_module_is_ready_for_use(resnet18: nn.Module, saved: Saved) -> None:
+    half = {
+        name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in resnet18.state_dict().items()
+    }
+    state = torch.get_rng_state()
+    loaded = load_encoder(saved(half))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not loaded.module.training
+    assert loaded.module.dimension == 512
+    for name, tensor in loaded.module.state_dict().items():
+        assert tensor.device.type == "cpu"
+        assert tensor.dtype == (torch.int64 if name.endswith("tracked") else torch.float32)
+        assert torch.equal(tensor, half[name].to(tensor.dtype))
+
+
+def test_weights_older_than_the_batch_counter_are_read(resnet18: nn.Module, saved: Saved) -> None:
+    weights = {name: t for name, t in resnet18.state_dict().items() if not name.endswith("num_batches_tracked")}
+    loaded = load_encoder(saved(without("fc.", weights)), normalization="half")
+    assert loaded.normalization == "half"
+    assert torch.equal(loaded.module.state_dict()["bn1.running_mean"], weights["bn1.running_mean"])
+
+
+def test_a_small_cnn_needs_a_size(saved: Saved) -> None:
+    path = saved(build_encoder(EncoderConfig(), channels=1, size=8).state_dict())
+    with pytest.raises(ValueError, match=r"weights.pt: size: expected the side of the images"):
+        load_encoder(path, encoder=EncoderConfig())
+    loaded = load_encoder(path, encoder=EncoderConfig(), size=8)
+    assert (loaded.layout, loaded.channels, loaded.size) == ("ldreg", 1, 8)
+
+
+# runs
+
+
+def test_a_run_folder_and_its_encoder_are_the_same(run_folder: Path, tmp_path: Path) -> None:
+    folder, inside = load_encoder(run_folder), load_encoder(str(run_folder / "encoder.safetensors"))
+    assert (folder.config, folder.channels, folder.size) == (EncoderConfig(), 1, 8)
+    assert (folder.normalization, folder.layout) == ("cifar", "ldreg")
+    alone = tmp_path / "renamed.safetensors"
+    alone.write_bytes((run_folder / "encoder.safetensors").read_bytes())
+    assert folder.key == inside.key == load_encoder(alone).key
+    expected = stirred(build_encoder(EncoderConfig(), channels=1, size=8))
+    assert folder.module.state_dict().keys() == expected.state_dict().keys()
+
+
+def test_the_card_beside_stands_for_one_inside(run_folder: Path) -> None:
+    key = load_encoder(run_folder).key
+    weights = load_encoder(run_folder).module.state_dict()
+    save_file(weights, run_folder / "encoder.safetensors")
+    assert load_encoder(run_folder).key == key
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"encoder": EncoderConfig("resnet18")}, r"encoder.name: expected small_cnn, as its card says, got resnet18"),
+        ({"channels": 3}, "channels: expected 1, as its card says, got 3"),
+        ({"size": 32}, "size: expected 8, as its card says, got 32"),
+        ({"normalization": "imagenet"}, "normalization: expected cifar, as its card says, got imagenet"),
+    ],
+)
+def test_arguments_against_the_card_are_refused(given: dict[str, Any], message: str, run_folder: Path) -> None:
+    with pytest.raises(ValueError, match=rf"encoder.safetensors: {message}"):
+        load_encoder(run_folder, **given)
+    assert load_encoder(run_folder, encoder=EncoderConfig(), channels=1, size=8, normalization="cifar").size == 8
+
+
+def test_options_of_the_encoder_are_held_against_the_card(tmp_path: Path) -> None:
+    config = EncoderConfig("vit_tiny", drop_path=0.1)
+    card = {"encoder": asdict(config), "input": {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    path = tmp_path / "encoder.safetensors"
+    model = build_encoder(config, channels=3, size=32)
+    save_file(model.state_dict(), path, metadata={"ldreg": json.dumps(card)})
+    loaded = load_encoder(path, encoder=EncoderConfig("vit_tiny_patch16_224", patch_size=16))
+    assert (loaded.config, loaded.normalization) == (config, "half")
+    with pytest.raises(ValueError, match=r"encoder.patch_size: expected 16, as its card says, got 8"):
+        load_encoder(path, encoder=EncoderConfig("vit_tiny", patch_size=8))
+    with pytest.raises(ValueError, match=r"encoder.drop_path: expected 0.1, as its card says, got 0.2"):
+        load_encoder(path, encoder=replace(config, drop_path=0.2))
+
+
+def test_an_unfinished_run_says_how_to_finish_it(run_folder: Path) -> None:
+    (run_folder / "encoder.safetensors").unlink()
+    with pytest.raises(ValueError, match=f"finished run, .* ldreg pretrain --resume {run_folder}"):
+        load_encoder(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        (lambda card: card.pop("input"), "'input' is missing"),
+        (lambda card: card["encoder"].update(depth=3), "unexpected keyword argument 'depth'"),
+        (lambda card: card["encoder"].update(name="nothing"), "name: expected small_cnn"),
+        (lambda card: card["input"].update(mean=[0.1]), "no known normalization"),
+        (lambda card: card["input"].update(size=0), "got size 0"),
+        (lambda card: card["input"].update(size="8"), "got size '8'"),
+        (lambda card: card.update(encoder=None), "must be a mapping"),
+    ],
+)
+def test_a_card_that_no_run_writes_is_refused(
+    change: Callable[[dict[str, Any]], object], detail: str, run_folder: Path
+) -> None:
+    card = json.loads((run_folder / "card.json").read_text())
+    change(card)
+    weights = load_encoder(run_folder).module.state_dict()
+    save_file(weights, run_folder / "encoder.safetensors", metadata={"ldreg": json.dumps(card)})
+    with pytest.raises(ValueError, match=r"encoder.safetensors: expected the card of an ldreg run") as caught:
+        load_encoder(run_folder)
+    assert detail in str(caught.value)
+    save_file(weights, run_folder / "encoder.safetensors", metadata={"ldreg": "{"})
+    with pytest.raises(ValueError, match="expected the card of an ldreg run"):
+        load_encoder(run_folder)
+
+
+# keys
+
+
+def test_the_key_is_of_the_weights_and_of_what_is_said(saved: Any, tmp_path: Path) -> None:
+    config = EncoderConfig("test_resnet")
+    headed = stirred(timm.create_model("test_resnet", num_classes=10)).state_dict()
+    weights = without("fc.", headed)
+    save_file(weights, tmp_path / "same.safetensors")
+    path = saved(weights)
+    key = load_encoder(path, encoder=config).key
+    assert len(key) == 64
+    assert key == load_encoder(tmp_path / "same.safetensors", encoder=config).key
+    assert key == load_encoder(saved(prefixed("module.", headed), "headed.pth"), encoder=config).key
+    changed = {name: tensor.clone() for name, tensor in weights.items()}
+    changed["layer4.0.conv2.weight"][3, 2, 1, 0] += 1e-6
+    others = [
+        load_encoder(saved(changed, "changed.pt"), encoder=config).key,
+        load_encoder(path, encoder=config, size=64).key,
+        load_encoder(path, encoder=config, normalization="none").key,
+        load_encoder(path, encoder=replace(config, drop_path=0.5)).key,
+    ]
+    assert len({key, *others}) == 5
+
+
+# what does not fit
+
+
+def test_what_does_not_fit_is_named(resnet18: nn.Module, saved: Saved) -> None:
+    weights = resnet18.state_dict()
+    del weights["layer2.0.conv1.weight"], weights["bn1.bias"]
+    weights["layer9.weight"] = torch.zeros(1)
+    weights["layer3.0.conv1.weight"] = torch.zeros(4, 4, 3, 3)
+    with pytest.raises(ValueError, match=r"weights.pt: does not fit resnet18: ") as caught:
+        load_encoder(saved(weights))
+    told = str(caught.value)
+    assert "keys missing: 2 (bn1.bias; layer2.0.conv1.weight)" in told
+    assert "keys unexpected: 1 (layer9.weight)" in told
+    assert "shapes that differ: 1 (layer3.0.conv1.weight: expected (256, 128, 3, 3), found (4, 4, 3, 3))" in told
+    assert "\n" not in told
+
+
+def test_another_encoder_than_the_named_is_counted_out(resnet18: nn.Module, saved: Saved) -> None:
+    with pytest.raises(ValueError, match=r"does not fit resnet50: keys missing: \d+ \(.*; .*; .*; \d+ more\)"):
+        load_encoder(saved(resnet18.state_dict()), encoder=EncoderConfig("resnet50"))
+    with pytest.raises(ValueError, match=r"conv1.weight: expected \(64, 3, 3, 3\), found \(64, 3, 7, 7\)"):
+        load_encoder(saved(resnet18.state_dict()), encoder=EncoderConfig("resnet18", stem="cifar"))
+
+
+def test_a_part_that_is_not_known_is_not_dropped(resnet18: nn.Module, saved: Saved) -> None:
+    weights = {**prefixed("encoder.", resnet18.state_dict()), "adapter.weight": torch.zeros(1)}
+    with pytest.raises(ValueError, match=r"expected known parts beside the encoder, got 1 keys 'adapter.weight'"):
+        load_encoder(saved(weights))
+
+
+def test_a_pooled_vit_s_own_norm_is_not_dropped(saved: Saved) -> None:
+    weights = vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict()
+    renamed = {
+        name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: weights[name] for name in weights
+    }
+    with pytest.raises(ValueError, match=r"keys missing: 2 \(norm.weight.*keys unexpected: 2 \(fc_norm.weight"):
+        load_encoder(saved(renamed))
+
+
+def test_arguments_against_the_weights_are_refused(resnet18: nn.Module, saved: Saved) -> None:
+    with pytest.raises(ValueError, match=r"weights.pt: channels: expected 3, as its weights have, got 1"):
+        load_encoder(saved(resnet18.state_dict()), channels=1)
+    path = saved(vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict())
+    with pytest.raises(ValueError, match=r"weights.pt: size: expected 32, as its position embedding has, got 64"):
+        load_encoder(path, size=64)
+    with pytest.raises(ValueError, match=r"normalization: expected one of imagenet, cifar, half, none, got 'gray'"):
+        load_encoder(path, normalization=cast(Any, "gray"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_named(value: float, resnet18: nn.Module, saved: Saved) -> None:
+    weights = {name: tensor.clone() for name, tensor in resnet18.state_dict().items()}
+    weights["layer2.1.bn2.running_var"][7] = value
+    with pytest.raises(
+        ValueError, match=r"weights.pt: expected finite weights, got NaN or inf in layer2.1.bn2.running_v"
+    ):
+        load_encoder(saved(weights))
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
+def test_weights_that_are_no_dense_floats_are_named(resnet18: nn.Module, saved: Saved) -> None:
+    weights = {**resnet18.state_dict(), "conv1.weight": torch.zeros(64, 3, 7, 7, dtype=torch.int8)}
+    with pytest.raises(ValueError, match=r"conv1.weight: expected dense torch.float32, found .* of torch.int8"):
+        load_encoder(saved(weights))
+    weights["conv1.weight"] = torch.zeros(64, 3, 7, 7).to_sparse()
+    with pytest.raises(ValueError, match=r"conv1.weight: expected dense torch.float32, found torch.sparse_coo"):
+        load_encoder(saved(weights))
+
+
+# what is no checkpoint
+
+
+class Hostile:
+    """Would make a file if it were unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("way", ["torch", "pickle"])
+def test_code_in_a_checkpoint_is_refused_and_not_run(way: str, tmp_path: Path) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "hostile.pt"
+    content = {"model": {"conv1.weight": torch.zeros(1)}, "args": Hostile(mark)}
+    if way == "torch":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=r"hostile.pt: .*can run code") as caught:
+        load_encoder(path)
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+    torch.load(path, weights_only=False) if way == "torch" else pickle.loads(path.read_bytes())
+    assert mark.exists()  # the file is what it seems
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.zeros(3), "expected a state dict of names and tensors, got a Tensor"),
+        ([torch.zeros(3)], "expected a state dict of names and tensors, got a list"),
+        ({}, "expected a state dict of names and tensors, got an empty dict"),
+        ({"state": {}, "param_groups": []}, "got a dict of 'state', 'param_groups'"),
+        ({"model": {"epoch": 3}}, "got a dict of 'epoch'"),
+        ({"model": {"a": torch.zeros(1)}, "state_dict": {"a": torch.zeros(1)}}, "got several: 'state_dict', 'model'"),
+        ({"embeddings": torch.zeros(5, 2)}, "usual ResNet or ViT, got 1 tensors 'embeddings'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_state_dict_is_told(content: object, message: str, saved: Saved) -> None:
+    with pytest.raises(ValueError, match=r"weights.pt: ") as caught:
+        load_encoder(saved(content))
+    assert message in str(caught.value)
+
+
+def broken_files(folder: Path) -> Iterator[tuple[Path, type[Exception], str]]:
+    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, folder / "whole.pt")
+    save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, folder / "whole.safetensors")
+    for suffix in (".pt", ".safetensors"):
+        whole = (folder / f"whole{suffix}").read_bytes()
+        (folder / f"half{suffix}").write_bytes(whole[: len(whole) // 2])
+        yield folder / f"half{suffix}", ValueError, "truncated or damaged"
+    (folder / "empty.pth").touch()
+    yield folder / "empty.pth", ValueError, "is empty"
+    (folder / "text.pt").write_text("conv1.weight 1 2 3")
+    yield folder / "text.pt", ValueError, "it holds text"
+    (folder / "whole.ckpt").write_bytes((folder / "whole.pt").read_bytes())
+    yield folder / "whole.ckpt", ValueError, "unknown suffix '.ckpt', expected one of .pt .pth .safetensors"
+    (folder / "nothing").mkdir()
+    yield folder / "nothing", ValueError, "expected a run folder with an encoder.safetensors"
+    yield folder / "absent.pt", FileNotFoundError, "No such file"
+
+
+def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
+    for path, kind, message in broken_files(tmp_path):
+        with pytest.raises(kind) as caught:
+            load_encoder(path)
+        assert str(caught.value).startswith(str(path))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
