@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 
 import numpy
 import pytest
+import torch
 
 from ldreg.reporting.comparison import RunRecord, comparison_page, comparison_text
 from ldreg.reporting.curves import curve, histograms, lid_maps, spectra, style
 from ldreg.reporting.differences import in_words, result_rows, setting_rows
+from ldreg.reporting.thumbnails import Thumbnail, data_uri
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2"
@@ -191,6 +193,73 @@ def test_undefined_values_are_dashes_and_gaps() -> None:
     assert "left out: 20 of SimCLR (1)" in words(root)
     assert not re.search(r"\bnan\b", words(root), re.IGNORECASE)
     assert "How LID is spread" in pictures(root)
+
+
+def thumbnails(*lids: float, **fields: str) -> list[Thumbnail]:
+    picture = data_uri(torch.zeros(1, 8, 8, dtype=torch.uint8))
+    return [Thumbnail(picture, place + 10, lid, **fields) for place, lid in enumerate(lids)]
+
+
+def test_collapsed_images_are_shown_with_lid_class_and_place() -> None:
+    shown = make(most_collapsed=thumbnails(1.25, 2.5, label="3"), least_collapsed=thumbnails(20.0, file="b.png"))
+    root = body(comparison_page([shown, make("none")], title="t"))
+    cards = [card for card in root.iter("div") if card.get("class") == "card gallery"]
+    assert [card.findtext("h3") for card in cards] == ["SimCLR"]
+    entries = [words(entry) for entry in cards[0].iter("li")]
+    assert entries == ["LID 1.25class 3no. 10", "LID 2.50class 3no. 11", "LID 20.00b.png"]
+    assert [image.get("alt") for image in root.iter("img")] == [
+        "image no. 10, class 3",
+        "image no. 11, class 3",
+        "image b.png",
+    ]
+    assert all(image.get("class") == "pixels" for image in root.iter("img"))
+    assert "Most collapsed images" in [heading.text for heading in root.iter("h2")]
+
+
+def test_text_beside_images_is_text() -> None:
+    evil = make(most_collapsed=thumbnails(1.0, label=EVIL, file=EVIL), notes=[EVIL], tsne=[(0, 1)], tsne_labels=[EVIL])
+    page = comparison_page([evil], title="t")
+    root = body(page)
+    assert not {"script", "link", "iframe", "object"} & set(tags(root))
+    assert [image.get("src", "")[:22] for image in root.iter("img")] == ["data:image/png;base64,"]
+    assert words(root).count(EVIL) >= 3
+    assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
+
+
+def test_tsne_is_drawn_without_names_of_axes() -> None:
+    root = body(comparison_page([make(map=[], tsne=[(0.0, 1.0), (1.0, 0.0)], tsne_labels=["a", "b"])], title="t"))
+    assert pictures(root)[-1] == "SimCLR: classes, t-SNE"
+    assert "principal axis" not in words(next(iter(list(root.iter("figure"))[-1:])))
+
+
+def test_a_choice_of_many_points_is_said_and_the_mean_is_that_of_all() -> None:
+    large = make(points=40)
+    large = replace(large, points=60_000, results={**large.results, "lid": 6.5})
+    text = words(body(comparison_page([large], title="t")))
+    assert "From an even choice of 40 points." in text
+    assert "An even choice of 40 points is drawn." in text
+    axes = histograms([large.lid], [6.5]).axes[0]
+    assert numpy.asarray(axes.get_lines()[0].get_xdata())[0] == 6.5
+
+
+def test_what_must_not_be_compared_is_said() -> None:
+    first = replace(make(), points=1000, k=64, settings={"data.name": "digits"})
+    same = in_words([first, first])
+    assert not any("LID was" in sentence or "different images" in sentence for sentence in same)
+    other = replace(first, points=5000, k=20, settings={"data.name": "cifar10"})
+    assert in_words([first, other])[-3:] == [
+        "The runs were measured on different images (cifar10 and digits): do not compare their LID.",
+        "LID was measured on sets of between 1,000 and 5,000 points, which alone changes it.",
+        "LID was estimated from k = 20 and 64 neighbors, which alone changes it.",
+    ]
+    unmeasured = RunRecord("bare", {"data.name": "stl10"}, {})
+    assert not any("different images" in sentence for sentence in in_words([first, unmeasured]))
+
+
+def test_notes_are_on_the_page_and_in_the_text() -> None:
+    noted = make(notes=["dimensions could not be measured: no images"])
+    assert "SimCLR: dimensions could not be measured: no images" in words(body(comparison_page([noted], title="t")))
+    assert "could not be measured: no images" in " ".join(comparison_text([noted]).split())
 
 
 def test_further_sections_are_kept() -> None:

@@ -1,47 +1,31 @@
-"""Runs of pretraining side by side: as one self-contained page, and as a table in a terminal."""
+"""Runs of pretraining side by side, as one self-contained page."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import StringIO
+from collections.abc import Iterable, Mapping, Sequence
 
-from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from ldreg.reporting.curves import (
-    MARKED_RUNS,
-    class_maps,
-    class_order,
-    curve,
-    drawable,
-    histograms,
-    lid_maps,
-    regular_values,
-    spectra,
-    style,
-)  # fmt: skip
+from ldreg.reporting.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra, style
 from ldreg.reporting.differences import (
     Cell,
     headline_rows,
     in_words,
     metric_title,
     ordered_keys,
+    remarks,
     result_rows,
     run_names,
     setting_rows,
 )  # fmt: skip
-from ldreg.reporting.figures import CLASS_COLORS, DRAWN_POINTS, svg
+from ldreg.reporting.figures import svg
 from ldreg.reporting.page import document, escaped, figure_card
+from ldreg.reporting.pictures import PICTURES_STYLE, gallery, maps
 from ldreg.reporting.run_record import SHARES, RunRecord
+from ldreg.reporting.runs_text import COLUMNS, comparison_text
 from ldreg.reporting.text import count, number
 from ldreg.version import __version__
 
 __all__ = ["RunRecord", "comparison_page", "comparison_text"]
 
 _TILED_RUNS = 4  # of more runs the table alone is easier to read
-_COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
 
 _STYLE = """
 .tile ul, .keys { list-style: none; margin: 0; padding: 0; }
@@ -52,18 +36,21 @@ _STYLE = """
 .keys li, .tile li small { overflow-wrap: anywhere; }
 svg.key { display: inline-block; width: 1.9rem; height: .5rem; margin-right: .35rem; vertical-align: middle; }
 .card { margin-bottom: 1rem; }
+.runs { border-collapse: separate; border-spacing: 0; }
 .runs th, .runs td { padding-left: .4rem; }
 .runs th[scope=row] { min-width: 6.5rem; padding-left: 0; position: sticky; left: 0; background: var(--card); }
 .runs thead td { border-top: 0; }
 .runs thead th { vertical-align: bottom; font-size: .85rem; line-height: 1.35; min-width: 7.5rem; white-space: normal; }
-.runs.few thead th { min-width: 5rem; }
+.runs.few thead th { min-width: 6.6rem; }
 .runs thead svg.key { display: block; margin: 0 0 .2rem auto; }
 .runs td.n:nth-child(2) { font-weight: 400; }
 .runs td small { display: block; color: var(--soft); font-size: .8rem; }
 .runs.settings td.n { white-space: normal; overflow-wrap: anywhere; }
-@media (min-width: 48rem) { .runs.few td small { display: inline-block; width: 5.5rem; }
+@media (min-width: 48rem) { .runs th[scope=row] { min-width: 11rem; }
+  .runs.few td small { display: inline-block; width: 5.5rem; }
   .runs.few thead svg.key { display: inline-block; margin: 0 .35rem 0 0; } }
 footer p { max-width: none; }
+.note { border-left: .25rem solid var(--accent); padding-left: .7rem; margin: .7rem 0 1.2rem; }
 """
 
 _CURVES = {
@@ -108,31 +95,15 @@ def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterab
             _settings("Settings that differ", records, differing=True) if len(records) > 1 else "",
             _curves(records),
             _distributions(records),
-            _maps(records),
+            maps(records),
+            gallery(records),
             *further,
             _all_settings(records),
             _explanation(),
             _origins(records),
         ],
-        style=_STYLE,
+        style=_STYLE + PICTURES_STYLE,
     )
-
-
-def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: bool = False) -> str:
-    """The results of the runs as a table of at most `width` columns, and what they say in words.
-
-    Raises:
-        ValueError: there is no run.
-    """
-    _check(records)
-    console = Console(
-        file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
-    )
-    tables = [_metrics_down(records)] if len(records) <= _COLUMNS else _runs_down(records, width)
-    parts: list[RenderableType] = [part for table in tables for part in (table, "")]
-    with console.capture() as capture:
-        console.print(Group(*parts, Text(" ".join(in_words(records)))))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _check(records: Sequence[RunRecord]) -> None:
@@ -147,8 +118,9 @@ def _scope(records: Sequence[RunRecord]) -> str:
 
 
 def _words(records: Sequence[RunRecord]) -> str:
-    words = " ".join(in_words(records))
-    return f'<p class="words">{escaped(words)}</p>' if words else ""
+    words = escaped(" ".join(in_words(records))).replace(" %", "&#160;%")
+    notes = "".join(f'<p class="note">{escaped(note)}</p>' for note in remarks(records))
+    return (f'<p class="words">{words}</p>' if words else "") + notes
 
 
 def _key(place: int) -> str:
@@ -206,7 +178,7 @@ def _table(title: str, kind: str, records: Sequence[RunRecord], rows: Sequence[t
         f'<tr><th scope="row">{escaped(name)}</th>' + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
         for name, cells in rows
     )
-    few = " few" if len(records) <= _COLUMNS else ""
+    few = " few" if len(records) <= COLUMNS else ""
     table = f'<table class="runs {kind}{few}"><caption>{title}</caption><thead><tr><td></td>{names}</tr></thead>'
     return f'<div class="card">{table}<tbody>{body}</tbody></table></div>'
 
@@ -231,8 +203,9 @@ def _shared(title: str, caption: str, records: Sequence[RunRecord], picture: str
 def _distributions(records: Sequence[RunRecord]) -> str:
     cards, few = [], len(records) <= MARKED_RUNS
     if any(len(regular_values(record.lid)) for record in records):
-        caption = ("Thin lines: the geometric means." if few else "") + _undefined(records)
-        cards.append(_shared("How LID is spread", caption, records, svg(histograms([r.lid for r in records]), "lids")))
+        caption = ("Thin lines: the geometric means." if few else "") + _chosen(records) + _undefined(records)
+        picture = svg(histograms([record.lid for record in records], list(map(_mean, records))), "lids")
+        cards.append(_shared("How LID is spread", caption, records, picture))
     if any(len(regular_values(record.eigenvalues)) for record in records):
         ranks = [record.results.get("effective_rank", math.nan) for record in records]
         marks = "; thin lines: effective rank" if few else ""
@@ -240,6 +213,20 @@ def _distributions(records: Sequence[RunRecord]) -> str:
         picture = svg(spectra([record.eigenvalues for record in records], ranks), "spectra")
         cards.append(_shared("Global spectrum", caption, records, picture))
     return f'<h2>After training</h2><div class="figures">{"".join(cards)}</div>' if cards else ""
+
+
+def _mean(record: RunRecord) -> float:
+    """The geometric mean over all measured points, which are more than the record lists where the set is large."""
+    values = regular_values(record.lid)
+    if record.measured > len(record.lid):
+        return record.results.get("lid", math.nan)
+    return math.exp(sum(map(math.log, values)) / len(values)) if len(values) else math.nan
+
+
+def _chosen(records: Sequence[RunRecord]) -> str:
+    """Where the histogram shows a choice of the points."""
+    chosen = [len(record.lid) for record in records if record.measured > len(record.lid) > 0]
+    return f" From an even choice of {count(max(chosen))} points." if chosen else ""
 
 
 def _undefined(records: Sequence[RunRecord]) -> str:
@@ -250,43 +237,6 @@ def _undefined(records: Sequence[RunRecord]) -> str:
         if len(regular_values(record.lid)) < len(record.lid)
     ]
     return f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
-
-
-def _maps(records: Sequence[RunRecord]) -> str:
-    """For each run, its map colored by class beside the one colored by LID."""
-    flat = [record.map for record in records]
-    by_class = class_maps(flat, [record.labels for record in records])
-    by_lid = lid_maps(flat, [record.lid for record in records])
-    cards = [
-        card
-        for place, name in enumerate(run_names(records))
-        for card in (
-            *_map(f"{name}: classes", by_class[place], f"map-classes-{place}"),
-            *_map(f"{name}: LID", by_lid[place], f"map-lid-{place}"),
-        )
-    ]
-    text = "Representations on their first two principal axes." + _map_remarks(records)
-    return f'<h2>Maps</h2><p>{text}</p><div class="figures">{"".join(cards)}</div>' if cards else ""
-
-
-def _map(title: str, drawn: Figure | None, name: str) -> Iterator[str]:
-    if drawn is not None:
-        yield figure_card(escaped(title), "", svg(drawn, name))
-
-
-def _map_remarks(records: Sequence[RunRecord]) -> str:
-    several = len(records) > 1
-    remarks = " Each run has axes of its own: compare shapes, not places." if several else ""
-    if any(record.map and record.lid for record in records):
-        scale = " LID has one scale of colors for all runs." if several else ""
-        remarks += f"{scale} Red points are the most collapsed."
-    classes = len(class_order([record.labels for record in records]))
-    if classes > len(CLASS_COLORS):
-        remarks += f" {len(CLASS_COLORS) - 1} of {count(classes)} classes are in color."
-    most = max(len(record.map) for record in records)
-    if most > DRAWN_POINTS:
-        remarks += f" At most {count(DRAWN_POINTS)} points are drawn."
-    return remarks
 
 
 def _all_settings(records: Sequence[RunRecord]) -> str:
@@ -312,34 +262,3 @@ def _origin(name: str, origin: Mapping[str, str | float | int | None]) -> str:
     )
     command = f"<br><code>{escaped(str(origin['command']))}</code>" if origin.get("command") else ""
     return f"<p><b>{escaped(name)}</b>{command}<br>{facts}</p>" if facts or command else ""
-
-
-def _metrics_down(records: Sequence[RunRecord]) -> Table:
-    """Results as rows, runs as columns, each but the first with its difference to the first."""
-    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
-    table.add_column("Results", min_width=14)
-    for place, name in enumerate(run_names(records)):
-        table.add_column(Text(name), justify="right", overflow="fold", style="bold")
-        if place:
-            table.add_column("", justify="right", overflow="fold", style="dim")
-    for title, cells in result_rows(records):
-        first, *others = cells
-        table.add_row(Text(title), first.value, *(part for cell in others for part in cell))
-    return table
-
-
-def _runs_down(records: Sequence[RunRecord], width: int) -> list[Table]:
-    """Runs as rows, results as columns, in as many tables as the width asks for."""
-    rows = result_rows(records)
-    most = max(1, (width - 24) // 14)
-    return [_block(run_names(records), rows[start : start + most]) for start in range(0, len(rows), most)]
-
-
-def _block(names: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
-    table.add_column("Results", ratio=1, overflow="fold")
-    for title, _ in rows:
-        table.add_column(Text(title), justify="right", width=12, overflow="fold", style="bold")
-    for place, name in enumerate(names):
-        table.add_row(Text(name), *(cells[place].value for _, cells in rows))
-    return table

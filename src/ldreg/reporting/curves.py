@@ -62,8 +62,11 @@ def regular_values(lid: Sequence[float]) -> Array:
     return values[numpy.isfinite(values) & (values > 0)]
 
 
-def histograms(lids: Sequence[Sequence[float]]) -> Figure:
-    """How LID is distributed in each run, as shares of its points over common bins, with the means of few."""
+def histograms(lids: Sequence[Sequence[float]], means: Sequence[float] | None = None) -> Figure:
+    """How LID is distributed in each run, as shares of its points over common bins, with the means of few.
+
+    `means` are the geometric means, where the runs have more points than are given here.
+    """
     runs = [regular_values(lid) for lid in lids]
     pooled = numpy.concatenate(runs)
     figure, axes = canvas()
@@ -80,7 +83,9 @@ def histograms(lids: Sequence[Sequence[float]]) -> Figure:
             continue
         axes.stairs(shares, edges, **_look(place))
         axes.stairs(shares, edges, color=style(place).color, alpha=0.15, fill=True, linewidth=0)
-        axes.axvline(math.exp(numpy.log(values).mean()), **{**_look(place), "linewidth": 1.2})
+        mean = math.exp(numpy.log(values).mean()) if means is None else means[place]
+        if math.isfinite(mean):
+            axes.axvline(mean, **{**_look(place), "linewidth": 1.2})
     if wide:
         plain_log(axes, "x")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
@@ -121,13 +126,18 @@ def lid_maps(maps: Sequence[Sequence[tuple[float, float]]], lids: Sequence[Seque
 
 
 def class_maps(
-    maps: Sequence[Sequence[tuple[float, float]]], labels: Sequence[Sequence[str] | None]
+    maps: Sequence[Sequence[tuple[float, float]]], labels: Sequence[Sequence[str] | None], *, principal: bool = True
 ) -> list[Figure | None]:
-    """The map of each run colored by class, the same colors in all; None for a run without a map or labels."""
+    """The map of each run colored by class, the same colors in all; None for a run without a map or labels.
+
+    `principal` says whether the axes are principal axes, and so have names.
+    """
     classes = class_order(labels)
     named = classes if len(classes) <= len(CLASS_COLORS) else classes[: len(CLASS_COLORS) - 1]
     return [
-        class_map(numpy.asarray(flat, dtype=float), own, named=named, classes=len(classes)) if flat and own else None
+        class_map(numpy.asarray(flat, dtype=float), own, named=named, classes=len(classes), principal=principal)
+        if flat and own
+        else None
         for flat, own in zip(maps, labels, strict=True)
     ]
 

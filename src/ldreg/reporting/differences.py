@@ -116,6 +116,12 @@ def in_words(records: Sequence[RunRecord]) -> list[str]:
     return [*sentences, *_caveats(records)]
 
 
+def remarks(records: Sequence[RunRecord]) -> list[str]:
+    """What the runs themselves have to say on what is missing, each with the run's name."""
+    named = zip(run_names(records), records, strict=True)
+    return [f"{name}: {printable(note)}" for name, record in named for note in record.notes]
+
+
 def _cells(key: str, records: Sequence[RunRecord]) -> list[Cell]:
     first, *others = [record.results.get(key, math.nan) for record in records]
     return [Cell(metric_value(key, first), ""), *(Cell(metric_value(key, x), change(key, x, first)) for x in others)]
@@ -189,10 +195,24 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
         sentences.append("One run each: differences of a point or so in accuracy are within chance.")
     else:
         sentences.append("One run each: how much of a difference is chance is not known.")
-    sizes = sorted({len(record.lid) for record in records if record.lid})
+    return [*sentences, *_incomparable(records)]
+
+
+def _incomparable(records: Sequence[RunRecord]) -> list[str]:
+    """Where LID must not be compared because it was not measured alike, in sentences."""
+    measured = [record for record in records if record.measured]
+    sentences = []
+    images = sorted({_setting(record, "data.name") for record in measured})
+    if len(images) > 1:
+        sentences.append(f"The runs were measured on different images ({_listed(images)}): do not compare their LID.")
+    sizes = sorted({record.measured for record in measured})
     if len(sizes) > 1:
         points = f"{count(sizes[0])} and {count(sizes[-1])}"
         sentences.append(f"LID was measured on sets of between {points} points, which alone changes it.")
+    neighbors = sorted({record.k for record in measured if record.k is not None})
+    if len(neighbors) > 1:
+        values = _listed([str(k) for k in neighbors])
+        sentences.append(f"LID was estimated from k = {values} neighbors, which alone changes it.")
     return sentences
 
 

@@ -155,7 +155,9 @@ def map_by_class(report: DimensionReport) -> Figure:
     return class_map(report.coordinates.numpy(), report.labels or (), named=named, classes=len(report.classes))
 
 
-def class_map(flat: Array, labels: Sequence[str], *, named: Sequence[str], classes: int) -> Figure:
+def class_map(
+    flat: Array, labels: Sequence[str], *, named: Sequence[str], classes: int, principal: bool = True
+) -> Figure:
     """Points (N, 2) of the plane: the `named` classes, of all `classes`, in color and the others gray."""
     rank = {label: place for place, label in enumerate(named)}
     codes = numpy.array([rank.get(label, len(CLASS_COLORS)) for label in labels])
@@ -174,11 +176,11 @@ def class_map(flat: Array, labels: Sequence[str], *, named: Sequence[str], class
             rasterized=True,
         )
     for place, label in enumerate(named):
-        axes.scatter([], [], c=CLASS_COLORS[place], s=24, label=_short(label))
+        axes.scatter([], [], c=CLASS_COLORS[place], s=24, label=short(label))
     if classes > len(named):
         axes.scatter([], [], c=GRAY, s=24, label=f"{classes - len(named)} others")
     _legend(axes)
-    frameless(axes)
+    frameless(axes, principal=principal)
     return figure
 
 
@@ -194,7 +196,7 @@ def class_bars(report: DimensionReport) -> Figure:
     axes.barh(places, values[:, 0], color=BLUE, alpha=0.75, height=0.7)
     axes.errorbar(values[:, 0], places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.2, capsize=2.5)
     axes.axvline(report.mean.value, color=ORANGE, linewidth=1.5)
-    axes.set_yticks(places, [_short(row.label) for row in rows])
+    axes.set_yticks(places, [short(row.label) for row in rows])
     for tick in axes.get_yticklabels():
         tick.set_parse_math(False)
     axes.grid(visible=False, axis="y")
@@ -218,9 +220,9 @@ def svg(figure: Figure, name: str) -> str:
     return text.replace(INK, "currentColor").strip()
 
 
-def canvas(height: float = 3.1) -> tuple[Figure, Axes]:
+def canvas(height: float = 3.1, *, width: float = 4.6) -> tuple[Figure, Axes]:
     """A figure with one pair of axes in the look of all figures."""
-    figure = Figure(figsize=(4.6, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color=INK, alpha=0.4)
@@ -244,10 +246,12 @@ def plain_log(axes: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def frameless(axes: Axes) -> None:
-    """Axes of a map, where only relative places mean something."""
+def frameless(axes: Axes, *, principal: bool = True) -> None:
+    """Axes of a map, where only relative places mean something; `principal` ones have names."""
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(xticks=[], yticks=[], xlabel="first principal axis", ylabel="second principal axis")
+    axes.set(xticks=[], yticks=[])
+    if principal:
+        axes.set(xlabel="first principal axis", ylabel="second principal axis")
     axes.spines[["left", "bottom"]].set_visible(False)
 
 
@@ -271,6 +275,7 @@ def dot(points: int) -> float:
     return float(numpy.clip(12_000 / max(points, 1), 2.5, 16))
 
 
-def _short(label: str, most: int = 22) -> str:
+def short(label: str, most: int = 22) -> str:
+    """User text of at most so many characters."""
     label = printable(label)
     return label if len(label) <= most else label[: most - 1] + "…"

@@ -6,18 +6,19 @@ from os import PathLike
 from pathlib import Path
 
 
-def write_atomically(path: str | PathLike[str], text: str) -> None:
-    """Write text as UTF-8 to a new file beside `path`, then put it in the place of `path` in one step.
+def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, to a new file beside `path`, then put it in the place of `path` in one step.
 
     A device or a pipe, which cannot be replaced, is written to directly. Raises OSError.
     """
     target = Path(path).resolve()
+    data = content.encode("utf-8") if isinstance(content, str) else content
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(data)
         return
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
         try:
-            file.write(text.encode("utf-8"))
+            file.write(data)
             file.close()
             Path(file.name).chmod(_mode(target))
             Path(file.name).replace(target)

@@ -32,6 +32,7 @@ body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
 main { max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 3rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 2.2rem 0 .7rem; }
+h2, p, li, figcaption, small, summary, caption { overflow-wrap: anywhere; }
 p { margin: .5rem 0; max-width: 46rem; }
 .scope, .remark, figcaption span, footer { color: var(--soft); }
 .scope { margin: .2rem 0 0; }
@@ -44,7 +45,7 @@ p { margin: .5rem 0; max-width: 46rem; }
 .tables > * { break-inside: avoid; margin: 0 0 1rem; }
 .tile, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
 @media (max-width: 30rem) { .tile.first:nth-last-child(5) { grid-column: 1 / -1; } }
-.tile { padding: .8rem 1rem; }
+.tile { padding: .8rem 1rem; min-width: 0; }
 .tile b { display: block; font-size: 1.75rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .tile.first b { color: var(--accent); }
 .tile small { display: block; color: var(--soft); font-size: .8rem; line-height: 1.35; }

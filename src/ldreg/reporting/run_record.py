@@ -3,19 +3,22 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.record import strict
+from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
 
 T = TypeVar("T")
 Setting = str | float | int | bool | None | Sequence[Any]
 
 ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
 SHARES = ACCURACIES | {"degenerate"}  # results from 0 to 1
+MOST_THUMBNAILS = 500
+_LARGEST = 10**300  # of whole numbers, which JSON has without end and a float has not
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,18 @@ class RunRecord:
         results: the figures after the last epoch, such as lid, effective_rank, linear, knn, minutes; accuracies are
             shares from 0 to 1
         curves: (epoch, value) pairs over training by the same names as results, and others such as loss
-        lid: of every point of the evaluated set
+        lid: of the measured points, or of an even choice of them
         eigenvalues: of the covariance of the representations, in any order
         map: the points on their first two principal axes, in the order of `lid`
         labels: the class of every point, in the order of `map`
         origin: where the numbers come from: command, commit, version, hardware, seed, epochs, minutes
+        points: how many points LID and its statistics in `results` were measured on; None: as many as `lid` has
+        k: neighbors that LID was estimated from
+        most_collapsed: images of lowest LID, the lowest first
+        least_collapsed: images of highest LID, the highest first
+        tsne: points in the plane by t-SNE
+        tsne_labels: the class of every point, in the order of `tsne`
+        notes: sentences on what is missing here and why
 
     Raises:
         ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
@@ -51,20 +61,44 @@ class RunRecord:
     map: Sequence[tuple[float, float]] = field(default_factory=list)
     labels: Sequence[str] | None = None
     origin: Mapping[str, str | float | int | None] = field(default_factory=dict)
+    points: int | None = None
+    k: int | None = None
+    most_collapsed: Sequence[Thumbnail] = field(default_factory=list)
+    least_collapsed: Sequence[Thumbnail] = field(default_factory=list)
+    tsne: Sequence[tuple[float, float]] = field(default_factory=list)
+    tsne_labels: Sequence[str] | None = None
+    notes: Sequence[str] = field(default_factory=list)
+
+    @property
+    def measured(self) -> int:
+        """How many points LID was measured on."""
+        return len(self.lid) if self.points is None else self.points
 
     def __post_init__(self) -> None:
         """Check that the lists fit each other and that shares are from 0 to 1."""
-        for name, values in (("lid", self.lid), ("labels", self.labels)):
-            if self.map and values and len(values) != len(self.map):
-                points = f"{len(self.map)} values, one for each point of map"
-                raise ValueError(f"{name}: expected {points}, got {len(values)}")
+        belonging = (
+            ("lid", self.lid, "map"),
+            ("labels", self.labels, "map"),
+            ("tsne_labels", self.tsne_labels, "tsne"),
+        )
+        for name, values, points in belonging:
+            expected = len(getattr(self, points))
+            if expected and values and len(values) != expected:
+                raise ValueError(
+                    f"{name}: expected {expected} values, one for each point of {points}, got {len(values)}"
+                )
+        if self.points is not None and self.points < len(self.lid):
+            raise ValueError(f"points: expected at least the {len(self.lid)} that lid has, got {self.points}")
+        for name in ("most_collapsed", "least_collapsed"):
+            if len(getattr(self, name)) > MOST_THUMBNAILS:
+                raise ValueError(f"{name}: expected at most {MOST_THUMBNAILS} images, got {len(getattr(self, name))}")
         for name, value in self.results.items():
             if name in SHARES and not (math.isnan(value) or 0 <= value <= 1):
                 raise ValueError(f"results: expected {name} as a share from 0 to 1, got {value}")
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
-        values = {field.name: strict(getattr(self, field.name)) for field in fields(self)}
+        values = {field.name: strict(_nested(getattr(self, field.name))) for field in fields(self)}
         lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
         write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -100,6 +134,15 @@ def _arguments(content: Any) -> dict[str, Any]:
     return arguments
 
 
+def _nested(value: Any) -> Any:
+    """A list of thumbnails as plain values; anything else as it is."""
+    return (
+        [asdict(item) if isinstance(item, Thumbnail) else item for item in value]
+        if isinstance(value, list | tuple)
+        else value
+    )
+
+
 def _of(kind: type[T], value: Any) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
@@ -111,6 +154,8 @@ def _number(value: Any, undefined: float = math.nan) -> float:
         return undefined
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{type(value).__name__} in place of a number")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("a number too large")
     return value
 
 
@@ -121,11 +166,23 @@ def _pairs(value: Any) -> list[tuple[float, float]]:
 def _plain(value: Any) -> Setting:
     if isinstance(value, dict):
         raise TypeError("dict in place of a plain value")
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
     return {key: read(item) for key, item in _of(dict, value).items()}
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(_of(int, _number(value)))
+
+
+def _words(value: Any) -> list[str] | None:
+    return None if value is None else [_of(str, item) for item in _of(list, value)]
+
+
+def _thumbnails(value: Any) -> list[Thumbnail]:
+    return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -136,6 +193,13 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "lid": lambda value: [_number(item, math.inf) for item in _of(list, value)],
     "eigenvalues": lambda value: [_number(item) for item in _of(list, value)],
     "map": _pairs,
-    "labels": lambda value: None if value is None else [_of(str, item) for item in _of(list, value)],
+    "labels": _words,
     "origin": lambda value: _values(value, _plain),
+    "points": _count,
+    "k": _count,
+    "most_collapsed": _thumbnails,
+    "least_collapsed": _thumbnails,
+    "tsne": _pairs,
+    "tsne_labels": _words,
+    "notes": lambda value: _words(_of(list, value)),
 }

@@ -1,0 +1,63 @@
+"""Runs side by side as a table in a terminal."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ldreg.reporting.differences import Cell, in_words, remarks, result_rows, run_names
+from ldreg.reporting.run_record import RunRecord
+
+COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
+
+
+def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: bool = False) -> str:
+    """The results of the runs as a table of at most `width` columns, and what they say in words.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not records:
+        raise ValueError("records: expected at least one run, got none")
+    console = Console(
+        file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
+    )
+    tables = [_metrics_down(records)] if len(records) <= COLUMNS else _runs_down(records, width)
+    parts: list[RenderableType] = [part for table in tables for part in (table, "")]
+    with console.capture() as capture:
+        console.print(Group(*parts, Text(" ".join([*in_words(records), *remarks(records)]))))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _metrics_down(records: Sequence[RunRecord]) -> Table:
+    """Results as rows, runs as columns, each but the first with its difference to the first."""
+    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    table.add_column("Results", min_width=14)
+    for place, name in enumerate(run_names(records)):
+        table.add_column(Text(name), justify="right", overflow="fold", style="bold")
+        if place:
+            table.add_column("", justify="right", overflow="fold", style="dim")
+    for title, cells in result_rows(records):
+        first, *others = cells
+        table.add_row(Text(title), first.value, *(part for cell in others for part in cell))
+    return table
+
+
+def _runs_down(records: Sequence[RunRecord], width: int) -> list[Table]:
+    """Runs as rows, results as columns, in as many tables as the width asks for."""
+    rows = result_rows(records)
+    most = max(1, (width - 24) // 14)
+    return [_block(run_names(records), rows[start : start + most]) for start in range(0, len(rows), most)]
+
+
+def _block(names: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    table.add_column("Results", ratio=1, overflow="fold")
+    for title, _ in rows:
+        table.add_column(Text(title), justify="right", width=12, overflow="fold", style="bold")
+    for place, name in enumerate(names):
+        table.add_row(Text(name), *(cells[place].value for _, cells in rows))
+    return table
