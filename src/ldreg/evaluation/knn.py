@@ -1,12 +1,46 @@
 """Classification by the weighted vote of nearest neighbors in cosine similarity (Wu et al., CVPR 2018)."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ldreg.evaluation.inputs import checked
 
+VOTERS = 200  # as is usual since Wu et al.
 _CHUNK_ELEMENTS = 2**26  # similarities held at a time: 256 MiB in float32
+
+
+@dataclass(frozen=True)
+class KnnConfig:
+    """Classification by the vote of nearest neighbors.
+
+    Args:
+        k: neighbors that vote; default 200, or all training images where those are fewer
+        temperature: of the votes' weights exp(cosine / temperature)
+
+    >>> KnnConfig(k=0)
+    Traceback (most recent call last):
+    ValueError: k: expected at least 1, got 0
+    """
+
+    k: int | None = None
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
+            raise ValueError(f"k: expected at least 1, got {self.k}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+
+    def voters(self, count: int) -> int:
+        """How many of `count` training images vote.
+
+        >>> KnnConfig().voters(1000), KnnConfig().voters(50), KnnConfig(k=20).voters(50)
+        (200, 50, 20)
+        """
+        return min(VOTERS, count) if self.k is None else self.k
 
 
 def knn_accuracy(

@@ -1,0 +1,82 @@
+"""Representations kept as safetensors under their content key; what is damaged is found out and made anew."""
+
+import json
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+logger = logging.getLogger("ldreg")
+
+VERSION = 1  # of what is stored and of how it was computed: another one makes every key another
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a file holds: representations float32 (N, D), labels and indices int64 (N,), and the classes' names."""
+
+    representations: Tensor
+    labels: Tensor
+    indices: Tensor
+    classes: tuple[str, ...]
+
+
+def location(cache: Path, key: str) -> Path:
+    """Where representations of this key are kept below a cache folder."""
+    return cache / "representations" / f"{key}.safetensors"
+
+
+def read(path: Path, key: str) -> Stored | None:
+    """What is kept at the path; None where nothing is, or nothing whole, which is said."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            if metadata.get("key") != key:
+                raise ValueError("it belongs to another key")
+            parts = {name: opened.get_tensor(name) for name in ("representations", "labels", "indices")}
+            return _checked(Stored(**parts, classes=tuple(json.loads(metadata["classes"]))))
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        logger.warning("%s: cannot be used and is made again (%s)", path, " ".join(str(error).split()))
+        return None
+
+
+def write(path: Path, key: str, stored: Stored) -> None:
+    """Keep representations, in one step, so that no other process ever sees a part.
+
+    A cache that cannot be written costs time at the next evaluation, not this one, and is said.
+    """
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+        os.close(handle)
+        tensors = {
+            "representations": stored.representations.contiguous(),
+            "labels": stored.labels.contiguous(),
+            "indices": stored.indices.contiguous(),
+        }
+        save_file(tensors, temporary, metadata={"key": key, "classes": json.dumps(stored.classes)})
+        Path(temporary).replace(path)
+    except (SafetensorError, OSError) as error:
+        logger.warning("%s: the representations cannot be kept (%s)", path, error)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _checked(stored: Stored) -> Stored:
+    x, labels, indices = stored.representations, stored.labels, stored.indices
+    rows = x.shape[0] if x.ndim == 2 else -1
+    if x.dtype != torch.float32 or labels.shape != (rows,) or indices.shape != (rows,):
+        shapes = [tuple(part.shape) for part in (x, labels, indices)]
+        raise ValueError(f"expected float32 (N, D) with N labels and indices, got {x.dtype} of shapes {shapes}")
+    if {labels.dtype, indices.dtype} != {torch.int64}:
+        raise ValueError(f"expected int64 labels and indices, got {labels.dtype} and {indices.dtype}")
+    return stored

@@ -1,0 +1,52 @@
+"""What a classifier is worth."""
+
+from dataclasses import dataclass
+
+from ldreg.data import ImageSet
+from ldreg.evaluation.fit import Fitted
+from ldreg.evaluation.plans import Plan
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """The accuracy of a classifier and how it came about.
+
+    Args:
+        accuracy: share of the test images classified rightly after the last epoch: what is reported.
+        best: the same after the best epoch, which the test images themselves have chosen; None without epochs.
+        epochs: passes over the training images; 0 where a classifier was fitted to cached representations.
+        batch_size: images of a step over all processes, or None.
+        lr: peak learning rate, or None.
+        classes: how many.
+        train_images: how many.
+        test_images: how many were classified.
+        minutes: of the training, over all its parts.
+        history: loss and accuracy after every epoch.
+    """
+
+    accuracy: float
+    best: float | None
+    epochs: int
+    batch_size: int | None
+    lr: float | None
+    classes: int
+    train_images: int
+    test_images: int
+    minutes: float
+    history: tuple[dict[str, float], ...] = ()
+
+
+def judged(fitted: Fitted, plan: Plan, train: ImageSet, *, tested: int) -> Judgment:
+    """The judgment of a trained classifier, of which `tested` images were classified."""
+    return Judgment(
+        accuracy=fitted.accuracy,
+        best=fitted.best,
+        epochs=len(fitted.history),
+        batch_size=plan.batch_size,
+        lr=plan.peak_lr,
+        classes=len(train.classes),
+        train_images=len(train),
+        test_images=tested,
+        minutes=fitted.minutes,
+        history=fitted.history,
+    )

@@ -1,0 +1,17 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep decoded sets and representations away from those of whoever runs the tests."""
+    folder, before = tmp_path_factory.mktemp("cache"), os.environ.get("LDREG_CACHE")
+    os.environ["LDREG_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["LDREG_CACHE"]
+    else:
+        os.environ["LDREG_CACHE"] = before
