@@ -34,8 +34,8 @@ ROOMS: dict[str, set[str]] = {
         *("regularizers", "reporting", "distributed", "inspection"),
     },
     "assessment": {
-        *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "optim", "monitor"),
-        *("inspection", "lid", "spectrum", "reporting", "distributed"),
+        *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
+        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed"),
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),

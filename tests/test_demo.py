@@ -37,6 +37,7 @@ def test_demo_writes_its_report(made: tuple[Demo, list[float]]) -> None:
     assert page.pictures >= 5 + 6 + 4
     assert "target 1.8" in page.text
     assert "Local collapse that global dimension does not see" in page.text
+    assert "Most collapsed images" in page.text
     for name in ("local_collapse.png", "target_lid.png"):
         assert (found.report.parent / name).read_bytes().startswith(b"\x89PNG")
     assert len(found.reached) == 6
@@ -50,6 +51,7 @@ def test_demo_trains_without_and_with_ldreg(made: tuple[Demo, list[float]]) -> N
         assert run.results["knn"] > 0.6
         assert len(run.lid) == len(run.map) == 1437
         assert {"lid", "effective_rank", "loss"} <= set(run.curves)
+        assert [image.lid for image in run.most_collapsed] == pytest.approx(sorted(run.lid)[:12])
     assert RunRecord.from_json(made[0].report.parent / "simclr_ldreg.json").name == "SimCLR + LDReg"
 
 

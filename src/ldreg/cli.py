@@ -257,11 +257,40 @@ def _need_training() -> None:
     """Raise ValueError where what pretraining builds on is not installed."""
     for package in ("torchvision", "timm", "lightly", "pytorch_lightning"):
         if importlib.util.find_spec(package) is None:
-            raise ValueError(f"pretraining needs {package}: pip install 'ldreg[train]' brings it")
+            raise ValueError(f"this needs {package}: pip install 'ldreg[train]' brings it")
+
+
+def evaluate_command(words: Sequence[str]) -> None:
+    """Judge an encoder: linear probe, kNN, fine-tuning, dimension, transfer, detection."""
+    _need_training()
+    from ldreg.assessment.evaluate import evaluate_command
+
+    evaluate_command(words)
+
+
+def report_command(words: Sequence[str]) -> None:
+    """Compare runs on one self-contained page."""
+    _need_training()
+    from ldreg.assessment.report import report_command
+
+    report_command(words)
+
+
+def reproduce_command(words: Sequence[str]) -> None:
+    """Run the paper's tables and figures, and print measured values beside the paper's."""
+    _need_training()
+    from ldreg.reproduction.command import reproduce_command
+
+    reproduce_command(words)
 
 
 # Commands that read their words themselves, because their options depend on one another.
-WORDS: dict[str, Callable[[Sequence[str]], None]] = {"pretrain": pretrain_command}
+WORDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "pretrain": pretrain_command,
+    "evaluate": evaluate_command,
+    "reproduce": reproduce_command,
+    "report": report_command,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -324,6 +353,7 @@ def _one_line(error: BaseException, program: str) -> str:
 
 _LESS_MEMORY = {
     "ldreg inspect": "--sample measures fewer points, --device cpu needs no GPU memory",
+    "ldreg evaluate": "a smaller --batch_size or --precision bf16 needs less, --device cpu needs no GPU memory",
     "ldreg pretrain": "a smaller --batch_size, --trainer.accumulate or --trainer.precision bf16 needs less",
 }
 

@@ -11,6 +11,8 @@ from ldreg.reporting.panels import panels
 from ldreg.reporting.record import PointCloud
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 
+_THUMBNAILS = 12
+
 RECIPES = {"SimCLR": "digits/simclr", "SimCLR + LDReg": "digits/simclr_ldreg"}
 
 _COLLAPSE_TEXT = (
@@ -75,9 +77,10 @@ def demo(
 
 def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> RunRecord:
     """One run by its recipe, in a new folder."""
+    from ldreg.assessment.records import record
+    from ldreg.assessment.source import open_source
     from ldreg.training.folder import unused
     from ldreg.training.recipes import load_recipe
-    from ldreg.training.results import run_record
     from ldreg.training.run import pretrain
     from ldreg.training.settings import resolve
 
@@ -87,5 +90,5 @@ def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int)
     settings = resolve(load_recipe(recipe), options)
     path = unused(folder / Path(recipe).name)
     words = " ".join(f"--{key} {value}" for key, value in options)
-    result = pretrain(settings, path, command=f"ldreg pretrain --recipe {recipe} {words}")
-    return run_record(name, settings, result)
+    pretrain(settings, path, command=f"ldreg pretrain --recipe {recipe} {words}")
+    return record(open_source(path), name=name, thumbnails=_THUMBNAILS, cache=folder.parent / "cache")

@@ -203,7 +203,9 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit that this package runs from; None where it was installed without one."""
+    """The commit that this package runs from: LDREG_COMMIT, or as git says; None where it was installed without one."""
+    if os.environ.get("LDREG_COMMIT"):  # a copy of the code on another machine has no history
+        return os.environ["LDREG_COMMIT"]
     source = Path(__file__).resolve().parent
     if "site-packages" in source.parts:
         return None

@@ -1,0 +1,172 @@
+"""`ldreg evaluate`: the words of the command line to a judgment of an encoder."""
+
+import dataclasses
+import json
+import logging
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ldreg.assessment.options import Request, kind_help, kind_of, request
+from ldreg.training.command import words_to_options
+from ldreg.training.recipes import nearest
+
+if TYPE_CHECKING:
+    from ldreg.assessment.source import Source
+    from ldreg.assessment.tasks import Outcome, Task
+
+KINDS = ("linear", "knn", "finetune", "dimension", "transfer", "detection")
+
+USAGE = """usage: ldreg evaluate KIND SOURCE [--OPTION VALUE ...]
+
+Judge an encoder. SOURCE is a run folder of ldreg pretrain, an encoder.safetensors, or a state dict (.pt, .pth,
+.safetensors) in the layout of timm, torchvision or the paper's authors.
+
+kinds:
+  linear      a linear classifier on frozen representations: the paper's two protocols, and a fast one
+  knn         the weighted vote of nearest neighbors
+  finetune    the whole encoder trained with all labels or a part of them
+  dimension   LID, effective rank and all else that ldreg inspect measures
+  transfer    linear evaluation over a list of datasets, in one table
+  detection   Mask R-CNN on a set in COCO's layout
+
+examples:
+  ldreg evaluate linear runs/first
+  ldreg evaluate dimension runs/first --html dimension.html
+  ldreg evaluate knn resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
+  ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=/data/dtd
+
+ldreg evaluate KIND --help lists the options of a kind.
+"""
+
+
+def evaluate_command(words: Sequence[str]) -> None:
+    """Run `ldreg evaluate` with these words."""
+    if not words or words[0] in ("-h", "--help"):
+        if not words:
+            raise ValueError(f"expected a kind of evaluation ({', '.join(KINDS)}) and a source, got nothing")
+        print(USAGE, end="")
+        return
+    if words[0] not in KINDS:
+        raise ValueError(
+            f"kind: expected one of {', '.join(KINDS)}, got {words[0]!r}; nearest: {nearest(words[0], KINDS)}"
+        )
+    positional = [word for word in words[1:2] if not word.startswith("-")]
+    try:
+        options = words_to_options(words[1 + len(positional) :])
+    except ValueError as error:
+        raise ValueError(str(error).replace("--recipe NAME", "--json FILE")) from error
+    if "help" in dict(options):
+        print(kind_help(words[0]), end="")
+        return
+    if not positional:
+        raise ValueError("source: expected a run folder or a checkpoint after the kind, got none")
+    carry_out(request(words[0], positional[0], options), command=shlex.join(["ldreg", "evaluate", *words]))
+
+
+def carry_out(asked: Request, *, command: str = "") -> "Outcome":
+    """Evaluate, print the result, and keep it in the folder of results once it is whole.
+
+    Raises:
+        ValueError: a source, data or options that do not fit.
+        ArithmeticError: a training diverged.
+        OSError: a file cannot be read or written.
+    """
+    from ldreg.assessment.shown import progress_shown
+    from ldreg.reporting.files import check_writable
+    from ldreg.training.launch import first_process
+
+    first = first_process()
+    for path in (asked.output.json, getattr(asked.config, "html", None)):
+        if path is not None:
+            check_writable(path)
+    if not first:  # one process of several speaks for all
+        logging.getLogger("ldreg").setLevel(logging.ERROR)
+    entry = kind_of(asked.kind)
+    with progress_shown(quiet=not first) as progress:
+        task = dataclasses.replace(prepare(asked), progress=progress, command=command)
+        outcome = entry.run(asked.config, task)
+    if first:
+        _keep(asked, task, outcome)
+    return outcome
+
+
+def prepare(asked: Request) -> "Task":
+    """The source opened, and where the results go."""
+    from ldreg.assessment.source import open_source, reading
+    from ldreg.assessment.tasks import Task
+    from ldreg.assessment.transfer import default_folder
+    from ldreg.evaluation.compute import Compute
+
+    output, partly = asked.output, kind_of(asked.kind).data is not None
+    source = open_source(
+        asked.source,
+        encoder=asked.encoder,
+        size=output.size,
+        normalization=output.normalization,  # type: ignore[arg-type]  # which it checks
+        data=() if partly else asked.data,
+    )
+    return Task(
+        source,
+        Compute(**asked.compute),
+        default_folder(source) if output.out is None else Path(output.out),
+        None if output.cache is None else Path(output.cache),
+        reading(source, asked.data) if partly else None,
+    )
+
+
+def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
+    """Print the outcome and write it, each file in one step and only now that it is whole."""
+    from ldreg.reporting.files import write_atomically
+    from ldreg.training.folder import say
+
+    text = json.dumps(document(asked, task, outcome), indent=2, allow_nan=False) + "\n"
+    task.out.mkdir(parents=True, exist_ok=True)
+    kept = task.out / f"{outcome.label}.json"
+    write_atomically(kept, text)
+    if asked.output.json is not None:
+        write_atomically(asked.output.json, text)
+    html = getattr(asked.config, "html", None)
+    if html is not None and outcome.page is not None:
+        outcome.page(html)
+    print(outcome.text)
+    print(f"done in {outcome.minutes:.1f} minutes; the result is in {kept}")
+    for path in (asked.output.json, html):
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]:
+    """The outcome with all that a reader needs to repeat it, as JSON takes it."""
+    from ldreg.reporting.record import strict
+    from ldreg.training.folder import environment
+
+    told = {
+        "kind": asked.kind,
+        "results": outcome.results,
+        "source": _described(task.source),
+        "data": None if task.source.data is None else asdict(task.source.data),
+        "options": {**asdict(asked.config), **asked.compute},
+        "seed": getattr(asked.config, "seed", None),
+        "minutes": outcome.minutes,
+        "environment": environment(task.command),
+        **outcome.details,
+    }
+    plain: dict[str, Any] = strict(told)
+    return plain
+
+
+def _described(source: "Source") -> dict[str, Any]:
+    encoder = source.encoder
+    return {
+        "name": source.name,
+        "path": str(source.path),
+        "layout": encoder.layout,
+        "encoder": asdict(encoder.config),
+        "channels": encoder.channels,
+        "size": encoder.size,
+        "normalization": encoder.normalization,
+        "key": encoder.key,
+    }

@@ -1,0 +1,279 @@
+"""A finished run as one record: its settings, final figures, curves, points and the images that are collapsed most."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ldreg.assessment.source import Source
+from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
+from ldreg.data.folders import MissingSplitError
+from ldreg.evaluation.compute import torch_device
+from ldreg.evaluation.features import Features, features
+from ldreg.evaluation.knn import knn_accuracy
+from ldreg.evaluation.linear import linear_accuracy
+from ldreg.inspection import inspect
+from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.log import read_metrics
+from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.text import printable
+from ldreg.reporting.thumbnails import Thumbnail, data_uri
+from ldreg.training.assembly import named
+from ldreg.training.folder import RunFolder
+from ldreg.training.recipes import flattened
+from ldreg.training.regularization import REGULARIZERS
+from ldreg.training.settings import Settings
+
+# Metrics of the log, and what a record calls their curves.
+CURVES = {
+    "set/lid": "lid",
+    "set/effective_rank": "effective_rank",
+    "set/linear": "linear",
+    "set/knn": "knn",
+    "set/frechet_variance": "frechet_variance",
+    "batch/loss": "loss",
+}
+KEPT_POINTS = 2000  # of which LID, place and class are listed; statistics are over all
+_CONTRAST = 3  # of so many collapsed images one of the least collapsed is shown
+
+Progress = Callable[[str, float], None]
+Extract = Callable[..., Features]  # representations of a split
+Measure = Callable[..., DimensionReport]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The parts of a record that the images are needed for."""
+
+    results: Mapping[str, float] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def record(
+    source: Source,
+    *,
+    name: str | None = None,
+    device: str = "auto",
+    thumbnails: int = 24,
+    points: int | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Evaluate an encoder on all images that it was trained on, and join that with what its run logged.
+
+    Dimensions are those of the training images without augmentation, accuracies those on the test images of a linear
+    probe and of kNN that know the training images, where there are labels. Where the images are not there, the record
+    has what was logged, and a note that says why the rest is missing.
+
+    Args:
+        source: the encoder, with its run folder and data where it has them.
+        name: in tables and legends; None: the source's.
+        device: auto, cpu or cuda.
+        thumbnails: how many of the most collapsed images are kept; with a third as many of the least.
+        points: measure LID of at most this many images, drawn at random, among all; None: of all.
+        cache: folder below which representations are kept; None: as `features` says.
+        progress: called with what is done and the fraction that is done.
+
+    Raises:
+        ValueError: settings that do not fit the images, or a file of the run that is not what it should be.
+        OSError: something cannot be read.
+    """
+    if thumbnails < 0:
+        raise ValueError(f"thumbnails: expected at least 0, got {thumbnails}")
+    folder = source.folder
+    card = {} if folder is None else _facts(folder.card)
+    images, reason = _images(source.data)
+    if images is None:
+        measured = _Measured(notes=[f"dimensions, maps and images could not be measured: {reason}"])
+    else:
+        extract = partial(features, source.encoder, device=device, cache=cache, progress=progress)
+        measure = partial(inspect, k=_monitor(source).k, sample=points, device=device, progress=progress)
+        measured = _measure(source, images, extract, measure, device=torch_device(device), thumbnails=thumbnails)
+    return RunRecord(
+        source.name if name is None else name,
+        settings=_told(source),
+        results={**measured.results, **_minutes(card)},
+        curves={} if folder is None else curves_of(folder),
+        origin={} if folder is None else origin_of(folder, source.settings),
+        notes=measured.notes,
+        **measured.fields,
+    )
+
+
+def told_settings(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted keys, without those of the regularizer that nobody changed.
+
+    A run without a regularizer has none of them, and a comparison with it would list them all.
+    """
+    flat, name = flattened(settings.tree), settings.run.regularizer
+    if name == "none":
+        return flat
+    usual = signature(REGULARIZERS[name].type).parameters
+    for option, value in settings.regularizer.items():
+        if option not in ("beta", "k") and value == usual[option].default:
+            del flat[f"{name}.{option}"]
+    return flat
+
+
+def _measure(
+    source: Source, images: ImageSet, extract: Extract, measure: Measure, *, device: torch.device, thumbnails: int
+) -> _Measured:
+    train = extract(source.data, "train", images=images)
+    report = measure(train.representations, _labels(train))
+    try:
+        with named("data", DataConfig):
+            test = extract(source.data, "test")
+        accuracies = _accuracies(train, test, voters=_monitor(source).voters, device=device)
+    except MissingSplitError:
+        accuracies = {}
+    pictures = _pictures(images, train, report, count=thumbnails)
+    return _Measured({**_dimensions(report), **accuracies}, {**_listed(report), **pictures})
+
+
+def _images(data: DataConfig | None) -> tuple[ImageSet | None, str]:
+    """The training images, or None and why they are not there."""
+    if data is None:
+        return None, "no data is known; --data.name and --data.path say which"
+    try:
+        with named("data", DataConfig):
+            return load_images(data, "train"), ""
+    except (ValueError, OSError) as error:
+        return None, f"{' '.join(str(error).split())}; --data.path says where the images are"
+
+
+def _monitor(source: Source) -> MonitorConfig:
+    return MonitorConfig() if source.settings is None else source.settings.monitor
+
+
+def _told(source: Source) -> dict[str, Any]:
+    if source.settings is not None:
+        return told_settings(source.settings)
+    known = {"encoder.name": source.encoder.config.name, "layout": source.encoder.layout, "size": source.encoder.size}
+    return known if source.data is None else {**known, "data.name": source.data.name}
+
+
+def _labels(found: Features) -> list[str] | None:
+    """The class of every image by name; None where some have none."""
+    if not found.classes or bool((found.labels < 0).any()):
+        return None
+    return [found.classes[label] for label in found.labels.tolist()]
+
+
+def _dimensions(report: DimensionReport) -> dict[str, float]:
+    return {
+        "lid": report.mean.value,
+        "effective_rank": report.effective_rank,
+        "frechet_variance": report.frechet_variance,
+        "degenerate": report.degenerate_share,
+    }
+
+
+def _accuracies(
+    train: Features, test: Features, *, voters: Callable[[int], int], device: torch.device
+) -> dict[str, float]:
+    """Of probes that know the labeled training images on the labeled test images; empty where there are too few."""
+    x, y = (part[train.labels >= 0].to(device) for part in (train.representations, train.labels))
+    x_test, y_test = (part[test.labels >= 0].to(device) for part in (test.representations, test.labels))
+    if len(y.unique()) < 2 or not len(y_test):
+        return {}
+    return {
+        "linear": linear_accuracy(x, y, x_test, y_test).accuracy,
+        "knn": knn_accuracy(x, y, x_test, y_test, k=voters(len(x))),
+    }
+
+
+def _listed(report: DimensionReport) -> dict[str, Any]:
+    """The fields of a record that have one entry for each point, for an even choice of many."""
+    rows = torch.linspace(0, report.measured - 1, min(KEPT_POINTS, report.measured)).round().long()
+    return {
+        "lid": report.lid[rows].tolist(),
+        "map": [(across, up) for across, up in report.coordinates[rows].tolist()],
+        "labels": None if report.labels is None else [report.labels[row] for row in rows.tolist()],
+        "eigenvalues": report.eigenvalues.tolist(),
+        "points": report.measured,
+        "k": report.k,
+    }
+
+
+def _pictures(images: ImageSet, found: Features, report: DimensionReport, *, count: int) -> dict[str, list[Thumbnail]]:
+    """The images of lowest and of highest LID; those without a finite one are left out."""
+    order = torch.sort(report.lid, stable=True).indices
+    order = order[torch.isfinite(report.lid[order])]
+
+    def shown(places: Tensor) -> list[Thumbnail]:
+        rows = report.index[places].tolist()
+        return [
+            _thumbnail(images, found, row, report.lid[place].item()) for row, place in zip(rows, places, strict=True)
+        ]
+
+    fewer = min(math.ceil(count / _CONTRAST), max(0, len(order) - count))
+    return {"most_collapsed": shown(order[:count]), "least_collapsed": shown(order.flip(0)[:fewer])}
+
+
+def _thumbnail(images: ImageSet, found: Features, row: int, lid: float) -> Thumbnail:
+    index, label = int(found.indices[row]), int(found.labels[row])
+    return Thumbnail(
+        data_uri(images.decode(index) if isinstance(images, ImageFiles) else images.images[index]),
+        index=index,
+        lid=lid,
+        label=found.classes[label] if label >= 0 else "",
+        file=Path(images.path(index)).name if isinstance(images, ImageFiles) else "",
+    )
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What a JSON file of a run says; nothing where it is not there.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    if not path.exists():
+        return {}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(told, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(told).__name__}")
+    return told
+
+
+def _minutes(card: Mapping[str, Any]) -> dict[str, float]:
+    minutes = card.get("minutes")
+    return {"minutes": float(minutes)} if isinstance(minutes, int | float) else {}
+
+
+def curves_of(folder: RunFolder) -> dict[str, list[tuple[float, float]]]:
+    """(epoch, value) pairs of what a run logged, by the names of results; empty where it has no log."""
+    logged = read_metrics(folder.metrics) if folder.metrics.exists() else {}
+    return {
+        short: [(epoch, value) for _, epoch, value in logged[long]] for long, short in CURVES.items() if long in logged
+    }
+
+
+def origin_of(folder: RunFolder, settings: Settings | None) -> dict[str, str | float | int | None]:
+    """Where the numbers of a run come from: command, commit, version, hardware, seed, epochs, minutes."""
+    card = _facts(folder.card)
+    facts = _facts(folder.environment)
+    cores = f"{facts.get('processor')}, {facts.get('cores')} cores" if "cores" in facts else None
+    told = {
+        "command": facts.get("command"),
+        "commit": facts.get("commit"),
+        "version": facts.get("ldreg"),
+        "hardware": facts.get("gpu") or cores,
+        "seed": None if settings is None else settings.run.seed,
+        "epochs": card.get("epochs"),
+        "minutes": card.get("minutes"),
+        "stopped": card.get("stopped"),
+    }
+    known = {key: value for key, value in told.items() if value is not None}
+    return {key: value if isinstance(value, int | float) else printable(str(value)) for key, value in known.items()}

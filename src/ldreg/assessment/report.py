@@ -1,0 +1,228 @@
+"""`ldreg report`: runs from here and elsewhere on one page."""
+
+import os
+import re
+import shutil
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
+from ldreg.training.command import Options, words_to_options
+from ldreg.training.folder import RunFolder
+
+_EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs' own, for all of them.
+
+examples:
+  ldreg report runs/plain runs/ldreg
+  ldreg report runs/* --names SimCLR,SimCLR+LDReg --title "CIFAR-10" --out cifar10.html
+  ldreg report runs/first --json records               # then, where the other run is:
+  ldreg report records/first.json runs/second
+  ldreg report runs/first --data.path /elsewhere/cifar10
+"""
+
+
+def report_command(words: Sequence[str]) -> None:
+    """Run `ldreg report` with these words."""
+    own, data = _split(words)
+    asked = _parser().parse_args(own)
+    if asked.json is not None and Path(asked.json).exists() and not Path(asked.json).is_dir():
+        raise NotADirectoryError(f"--json: expected a folder, got the file {asked.json!r}")
+    records = make_records(
+        asked.run,
+        names=None if asked.names is None else [name.strip() for name in asked.names.split(",")],
+        device=asked.device,
+        thumbnails=asked.thumbnails,
+        points=asked.points,
+        data=data,
+        outputs=[asked.out],
+    )
+    write_report(records, Path(asked.out), title=asked.title, json=None if asked.json is None else Path(asked.json))
+    _show(records)
+
+
+def make_records(
+    runs: Sequence[str],
+    *,
+    names: Sequence[str] | None = None,
+    device: str = "auto",
+    thumbnails: int = 24,
+    points: int | None = None,
+    data: Options | None = None,
+    outputs: Sequence[str] = (),
+) -> list[RunRecord]:
+    """The records of runs, each a run folder, which is measured, or a JSON file that a record was written to.
+
+    What cannot be measured is said on stderr.
+
+    Args:
+        runs: folders and files.
+        names: of the runs in tables and legends; None: the folders' and the records' own.
+        device: auto, cpu or cuda.
+        thumbnails: of the most collapsed images.
+        points: LID is measured of at most so many images, among all; None: of all.
+        data: options such as ("data.path", "X") instead of the runs' own.
+        outputs: files that will be written; none may be an input, and all must be writable.
+
+    Raises:
+        ValueError: a run that is none or is not finished, or as many names as there are no runs.
+        OSError: a file cannot be read or written.
+    """
+    if names is not None and len(names) != len(runs):
+        raise ValueError(f"--names: expected one for each of the {len(runs)} run(s), got {len(names)}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    if not 0 <= thumbnails <= MOST_THUMBNAILS:
+        raise ValueError(f"--thumbnails: expected from 0 to {MOST_THUMBNAILS}, got {thumbnails}")
+    if points is not None and points < 1:
+        raise ValueError(f"--points: expected at least 1, got {points}")
+    for path in outputs:
+        if Path(path).resolve() in {Path(run).resolve() for run in runs}:
+            raise ValueError(f"cannot write {path!r}: it is an input")
+        check_writable(path)
+    for run in runs:
+        check_run(Path(run))
+    records = []
+    for place, run in enumerate(runs):
+        name = None if names is None else names[place]
+        made = _record(Path(run), name, device=device, thumbnails=thumbnails, points=points, data=data or [])
+        for note in made.notes:
+            print(f"ldreg report: warning: {run}: {note}", file=sys.stderr, flush=True)
+        records.append(made)
+    return records
+
+
+def check_run(path: Path) -> None:
+    """Find out before the work that this is no run to report on.
+
+    Raises:
+        ValueError: it is neither a finished run nor a file.
+        FileNotFoundError: it is not there.
+    """
+    if path.is_file():
+        return
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: expected a run folder or the JSON record of a run, got nothing there")
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ValueError(f"{path}: expected a run folder with a config.yaml, or the JSON record of a run, got neither")
+    if not folder.encoder.is_file():
+        raise ValueError(
+            f"{path}: expected a finished run, got one without {folder.encoder.name}; "
+            f"ldreg pretrain --resume {path} goes on with it"
+        )
+
+
+def write_report(
+    records: Sequence[RunRecord], out: Path, *, title: str | None = None, json: Path | None = None
+) -> None:
+    """Write the page that compares the runs and, where asked for, a JSON file for each; say so on stderr.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    from ldreg.reporting.comparison import comparison_page
+    from ldreg.reporting.differences import run_names
+
+    names = run_names(records)
+    heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")
+    write_atomically(out, comparison_page(records, title=heading))
+    written = [out]
+    if json is not None:
+        json.mkdir(parents=True, exist_ok=True)
+        for path, record in zip(_json_paths(json, names), records, strict=True):
+            record.to_json(path)
+            written.append(path)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
+
+
+def _record(
+    path: Path, name: str | None, *, device: str, thumbnails: int, points: int | None, data: Options
+) -> RunRecord:
+    if path.is_file():
+        known = RunRecord.from_json(path)
+        return known if name is None else replace(known, name=name)
+    from ldreg.assessment.records import record
+    from ldreg.assessment.shown import progress_shown
+    from ldreg.assessment.source import open_source
+
+    print(f"measuring {path} ...", file=sys.stderr, flush=True)
+    with _named(path), progress_shown() as progress:
+        source = open_source(path, data=data)
+        return record(source, name=name, device=device, thumbnails=thumbnails, points=points, progress=progress)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Say in an error which run it is about."""
+    try:
+        yield
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _json_paths(folder: Path, names: Sequence[str]) -> list[Path]:
+    """A file for each run, by its name as far as a file may have it."""
+    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "run" for name in names]
+    return [
+        folder / (f"{stem}.json" if stems.count(stem) == 1 else f"{stem}-{place + 1}.json")
+        for place, stem in enumerate(stems)
+    ]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], Options]:
+    """The words of this command, and the options of data, which replace those of the runs."""
+    own: list[str] = []
+    data: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--data."):
+            own.append(word)
+            continue
+        data.append(word)
+        if "=" not in word and rest and not rest[0].startswith("--"):
+            data.append(rest.pop(0))
+    return own, words_to_options(data)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ldreg report",
+        usage="ldreg report RUN [RUN ...] [options]",
+        description="Compare runs on one self-contained page: settings that differ, results, curves, histograms, "
+        "spectra, maps, the most collapsed images.",
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+        exit_on_error=False,
+        default_env=False,
+    )
+    add = parser.add_argument
+    add("run", nargs="+", metavar="RUN", help="a run folder, or a JSON file that --json wrote")
+    add("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
+    add("--title", metavar="TEXT", help="heading of the page")
+    add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
+    add("--thumbnails", type=int, default=24, metavar="N", help="most collapsed images shown of each run (default: 24)")
+    add("--points", type=int, metavar="N", help="measure LID of at most so many images, among all (default: of all)")
+    add("--json", metavar="FOLDER", help="also write the record of each run there, to compare elsewhere")
+    return parser
+
+
+def _show(records: Sequence[RunRecord]) -> None:
+    from ldreg.reporting.comparison import comparison_text
+
+    terminal = sys.stdout.isatty()
+    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
+    text = comparison_text(records, width=width, color=terminal and "NO_COLOR" not in os.environ)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))

@@ -1,0 +1,56 @@
+"""What every kind of evaluation is given, and what it gives back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ldreg.assessment.source import Source
+from ldreg.data import DataConfig
+from ldreg.evaluation.compute import Compute
+from ldreg.evaluation.features import Progress
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every kind is given beside its own options."""
+
+    source: Source
+    compute: Compute
+    out: Path
+    cache: Path | None = None
+    how: DataConfig | None = None  # how images of other sets are read
+    progress: Progress | None = None
+    command: str = ""
+
+    @property
+    def data(self) -> DataConfig:
+        """The images to judge by.
+
+        Raises:
+            ValueError: nothing says which.
+        """
+        if self.source.data is None:
+            raise ValueError(f"data.name: expected a dataset, as {self.source.path} is no run folder, got none")
+        return self.source.data
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an evaluation.
+
+    Args:
+        label: the name of its result among those of one source.
+        results: numbers by name.
+        text: to be printed.
+        minutes: it took, with parts before an interruption.
+        details: more for the record, such as the accuracy after every epoch.
+        page: writes a page to a path, where the kind has one.
+    """
+
+    label: str
+    results: dict[str, Any]
+    text: str
+    minutes: float
+    details: dict[str, Any] = field(default_factory=dict)
+    page: Callable[[str], None] | None = None

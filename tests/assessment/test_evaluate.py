@@ -1,0 +1,322 @@
+"""`ldreg evaluate` from words to results, every kind, and one line where something is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from ldreg.assessment.evaluate import KINDS, evaluate_command
+from ldreg.assessment.options import request
+from ldreg.assessment.source import open_source
+from ldreg.assessment.transfer import like_the_run, linear_on
+from ldreg.cli import main
+from ldreg.data import DataConfig
+from ldreg.evaluation.features import features
+from ldreg.evaluation.finetune import FinetuneConfig
+from ldreg.evaluation.protocols import LinearConfig
+from ldreg.inspection import inspect
+from ldreg.training.recipes import load_recipe
+from ldreg.training.run import pretrain
+from ldreg.training.settings import resolve
+
+OPTIONS = {"schedule.epochs": "1", "schedule.warmup_epochs": "0", "trainer.device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    pretrain(resolve(load_recipe("digits/simclr_ldreg"), list(OPTIONS.items())), path, command="test")
+    return path
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder of this test alone, with a cache of its own and nothing else in the working folder."""
+    monkeypatch.setenv("LDREG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "short"
+    path.mkdir()
+    for name in ("config.yaml", "encoder.safetensors", "card.json", "environment.json"):
+        (path / name).write_bytes((original / name).read_bytes())
+    return path
+
+
+def results(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_linear_fast(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["linear", str(run), "--device", "cpu", "--json", "mine.json"])
+    kept = results(run / "evaluation" / "linear-fast-digits.json")
+    assert kept == results(Path("mine.json"))
+    assert kept["results"]["linear"] > 0.85
+    assert "linear_best" not in kept["results"]
+    assert kept["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
+    assert kept["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert (kept["kind"], kept["seed"], kept["source"]["layout"]) == ("linear", 0, "ldreg")
+    assert kept["minutes"] > 0
+    said = capsys.readouterr()
+    assert f"linear, fast         {kept['results']['linear']:.3f}" in said.out
+    assert max(map(len, said.out.splitlines()[:2])) <= 80
+    assert "wrote mine.json" in said.err
+
+
+def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["linear", str(run), "--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2"]
+    evaluate_command(words)
+    kept = results(run / "evaluation" / "linear-transfer-digits.json")
+    accuracies = [epoch["accuracy"] for epoch in kept["history"]]
+    assert kept["results"]["linear"] == accuracies[-1]
+    assert kept["results"]["linear_best"] == max(accuracies)
+    assert (kept["results"]["epochs"], kept["results"]["batch_size"], kept["results"]["lr"]) == (3, 64, 0.2)
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("linear, transfer ")
+    assert out.splitlines()[1].startswith("best epoch ")
+    evaluate_command(words)
+    assert results(run / "evaluation" / "linear-transfer-digits.json")["history"] == kept["history"]
+
+
+def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["knn", str(run), "--k", "20"])
+    found = results(run / "evaluation" / "knn-digits.json")["results"]
+    encoder = open_source(run).encoder
+    train, test = (features(encoder, DataConfig(), split) for split in ("train", "test"))
+    assert train.reused
+    assert test.reused
+    rows, asked = (functional.normalize(part.representations.double(), dim=1) for part in (train, test))
+    right = 0
+    for row, label in zip(asked, test.labels.tolist(), strict=True):
+        cosines = rows @ row
+        votes = np.zeros(10)
+        for index in cosines.argsort(descending=True)[:20].tolist():
+            votes[train.labels[index]] += np.exp(cosines[index].item() / 0.1)
+        right += int(votes.argmax() == label)
+    assert found["knn"] == pytest.approx(right / 360, abs=1e-9)
+    assert found["k"] == 20
+    assert "kNN, k = 20" in capsys.readouterr().out
+
+
+def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["dimension", str(run), "--k", "30", "--html", "page.html", "--device", "cpu"])
+    found = results(run / "evaluation" / "dimension-test-digits.json")
+    report = inspect(features(open_source(run).encoder, DataConfig(), "test").representations, k=30)
+    assert found["results"]["lid"] == pytest.approx(report.mean.value)
+    assert found["results"]["effective_rank"] == pytest.approx(report.effective_rank)
+    assert found["results"]["images"] == len(found["report"]["lid"]) == 360
+    assert [entry["label"] for entry in found["report"]["classes"]] == [str(digit) for digit in range(10)]
+    assert "LID, geometric mean" in capsys.readouterr().out
+    assert "<svg" in Path("page.html").read_text()
+    evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle"])
+    other = results(run / "evaluation" / "dimension-train-digits.json")
+    assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
+
+
+def test_finetune(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["finetune", str(run), "--epochs", "2", "--fraction", "0.5", "--batch-size", "64", "--lr", "0.4"])
+    found = results(run / "evaluation" / "finetune-0.5-digits.json")["results"]
+    assert found["finetune_best"] >= found["finetune"] > 0.3
+    assert (found["train_images"], found["test_images"]) == (719, 360)
+    assert "fine-tuned" in capsys.readouterr().out
+
+
+def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path("photos")
+    generator = np.random.default_rng(0)
+    for split, number in (("train", 12), ("test", 6)):
+        for place, label in enumerate(("dark", "light")):
+            (root / split / label).mkdir(parents=True)
+            for index in range(number):
+                array = generator.integers(0, 60, (30, 26, 3)) + 150 * place
+                Image.fromarray(array.astype(np.uint8)).save(root / split / label / f"{index}.png")
+    words = ["transfer", str(run), "--datasets", f"digits,folder={root}", "--protocol", "fast", "--data.workers", "0"]
+    evaluate_command(words)
+    found = results(run / "evaluation" / "transfer-fast.json")["results"]
+    assert list(found) == ["digits", "folder"]
+    assert found["folder"]["linear"] == 1.0
+    assert found["digits"]["linear"] == pytest.approx(linear_on(open_source(run), DataConfig()))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["dataset", "linear", "best", "epoch", "epochs", "classes", "images", "tested"]
+    assert [line.split()[0] for line in lines[2:4]] == ["digits", "folder"]
+    assert lines[3].split()[1:] == ["1.00", "–", "–", "2", "24", "12"]
+
+
+def test_a_plain_checkpoint_goes_beside_the_caller(run: Path) -> None:
+    file = run / "encoder.safetensors"
+    assert main(["evaluate", "knn", str(file)]) == 2  # nothing says which images
+    assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--cache", "own"]) == 0
+    assert (Path("evaluation") / "short" / "knn-digits.json").is_file()
+    assert len(list(Path("own").rglob("*.safetensors"))) == 2
+    assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--out", "there"]) == 0
+    assert (Path("there") / "knn-digits.json").is_file()
+
+
+def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Path) -> None:
+    source = open_source(run)
+    config = like_the_run(LinearConfig("transfer"), source)
+    assert (config.flip, config.min_scale) == (0.0, 0.3)
+    assert like_the_run(LinearConfig("transfer", flip=0.4), source).flip == 0.4
+    assert like_the_run(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
+    assert like_the_run(LinearConfig("fast"), source) == LinearConfig("fast")
+    plain = open_source(run / "encoder.safetensors")
+    assert like_the_run(LinearConfig("transfer"), plain) == LinearConfig("transfer")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected a kind of evaluation (linear, knn, finetune, dimension, transfer, detection) and a source"),
+        (["linaer", "RUN"], "got 'linaer'; nearest: 'linear'"),
+        (["linear"], "source: expected a run folder or a checkpoint after the kind, got none"),
+        (["linear", "--lr", "3"], "source: expected a run folder or a checkpoint after the kind, got none"),
+        (["linear", "RUN", "RUN"], "expected an option such as --json FILE, got"),
+        (["linear", "RUN", "--k", "3"], "--k: expected an option of linear, got none; nearest: "),
+        (["knn", "RUN", "--devices", "2"], "--devices: expected an option of knn, got none; nearest: 'device'"),
+        (["finetune", "RUN", "--cache", "x"], "--cache: expected an option of finetune, got none; nearest: "),
+        (["knn", "RUN", "--data.nam", "x"], "--data.nam: expected an option of knn, got none; nearest: 'data.name'"),
+        (["knn", "RUN", "--k"], "--k: expected a value, got none"),
+        (["knn", "RUN", "--k", "many"], "--k: expected int, got many"),
+        (["knn", "RUN", "--k", "0"], "k: expected at least 1, got 0"),
+        (["knn", "RUN", "--k", "1438"], "k: expected at most the 1437 training images, got 1438"),
+        (["knn", "RUN", "--device", "tpu"], "--device: expected one of 'auto', 'cpu', 'cuda', got tpu"),
+        (["knn", "RUN", "--normalization", "x"], "normalization: expected one of imagenet, cifar, half, none, got 'x'"),
+        (["knn", "RUN", "--json", "no/where.json"], "cannot write 'no/where.json'"),
+        (["knn", "RUN", "--data.limit", "12"], "digits: expected training images of every class, got none of "),
+        (["knn", "RUN", "--data.name", "cifar10"], "path: expected the folder or archive of cifar10, got None"),
+        (["knn", "RUN", "--encoder.name", "resnet50"], "encoder.name: expected small_cnn"),
+        (["linear", "RUN", "--lr", "0.1"], "lr: expected to be left out, as protocol fast has none, got 0.1"),
+        (
+            ["linear", "RUN", "--protocol", "transfer", "--batch_size", "2000"],
+            "1437 training images there are, got 2000",
+        ),
+        (["linear", "RUN", "--devices", "2"], "devices: expected 1 with protocol fast"),
+        (["dimension", "RUN", "--k", "360"], "k: expected fewer than the 360 test images, got 360"),
+        (["dimension", "RUN", "--split", "all"], "--split: expected one of 'test', 'train', got all"),
+        (["dimension", "RUN", "--html", "no/page.html"], "cannot write 'no/page.html'"),
+        (["finetune", "RUN", "--fraction", "2"], "fraction: expected above 0 and at most 1, got 2"),
+        (["transfer", "RUN"], "--datasets: expected a value, got none"),
+        (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),
+        (["transfer", "RUN", "--datasets", "digits=x"], "datasets: path: expected none for digits"),
+        (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
+        (
+            ["transfer", "RUN", "--datasets", "digits", "--data.path", "x"],
+            "--data.path: expected an option of transfer",
+        ),
+        (["detection", "RUN"], "--path: expected a value, got none"),
+        (["detection", "RUN", "--path", "x"], "encoder: expected a ResNet"),
+        (["detection", "RUN", "--path", "x", "--data.name", "x"], "--data.name: expected an option of detection"),
+    ],
+)
+def test_wrong_words_are_one_line_and_leave_nothing(
+    words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(run) if word == "RUN" else word for word in words]
+    assert main(["evaluate", *asked]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("ldreg evaluate: error: ")
+    assert message in line
+    assert not list(run.rglob("evaluation/*.json"))
+
+
+def test_the_command_itself_raises(run: Path) -> None:
+    with pytest.raises(ValueError, match="k: expected at least 1, got 0"):
+        evaluate_command(["knn", str(run), "--k", "0"])
+
+
+def test_help_lists_the_options_of_a_kind_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    assert "usage: ldreg evaluate KIND SOURCE" in capsys.readouterr().out
+    told = {}
+    for kind in KINDS:
+        assert main(["evaluate", kind, "somewhere", "--help"]) == 0
+        told[kind] = capsys.readouterr().out
+        assert "examples:\n  ldreg evaluate " + kind in told[kind]
+        assert "--json" in told[kind]
+        assert " CONFIG " not in told[kind]
+    assert [kind for kind in KINDS if "--temperature" in told[kind]] == ["knn"]
+    assert [kind for kind in KINDS if "--fraction" in told[kind]] == ["finetune"]
+    assert [kind for kind in KINDS if "--data.path" in told[kind]] == ["linear", "knn", "finetune", "dimension"]
+    assert "--data.size" not in "".join(told.values())
+
+
+def test_what_is_asked_for_is_typed() -> None:
+    options: list[tuple[str, str | None]] = [("protocol", "transfer"), ("lr", "0.5"), ("encoder.name", "resnet18")]
+    asked = request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
+    assert asked.config == LinearConfig("transfer", lr=0.5)
+    assert asked.encoder.name == "resnet18"
+    assert asked.data == [("data.name", "digits")]
+    assert asked.compute == {"device": "auto", "devices": 1, "precision": "bf16"}
+    assert request("knn", "x.pt", []).encoder is None
+
+
+def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*others: object, **more: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ldreg.assessment.judging.knn_accuracy", broken)
+    assert main(["evaluate", "knn", str(run)]) == 2
+    assert not list(run.rglob("evaluation/*.json"))
+
+
+def start(words: Sequence[str], folder: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LDREG_CACHE": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ldreg", "evaluate", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
+
+
+def weights(folder: Path, kind: str) -> dict[str, torch.Tensor]:
+    (path,) = (folder / "work").glob(f"{kind}*/last.ckpt")
+    state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["state_dict"]
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "finetune"])
+def test_two_processes_end_with_the_weights_of_one(kind: str, run: Path, tmp_path: Path) -> None:
+    options = ["--epochs", "2", "--batch_size", "120", "--lr", "0.1", "--flip", "0.5", "--device", "cpu"]
+    options += ["--protocol", "transfer"] if kind == "linear" else []
+    told = {}
+    for devices in ("1", "2"):
+        told[devices] = start([kind, str(run), *options, "--devices", devices, "--out", devices], tmp_path)
+    one, two = (weights(tmp_path / devices, kind) for devices in ("1", "2"))
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-5)
+    documents = [next((tmp_path / devices).glob("*.json")) for devices in ("1", "2")]
+    first, second = (results(path) for path in documents)
+    assert first["results"] == second["results"]
+    assert second["results"]["test_images"] == 360
+    for a, b in zip(first["history"], second["history"], strict=True):
+        assert a["accuracy"] == b["accuracy"]
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+    assert told["2"].count("done in") == 1  # one of the processes speaks
+
+
+@pytest.mark.slow
+def test_several_trainings_in_one_command_share_the_processes(run: Path, tmp_path: Path) -> None:
+    words = ["transfer", str(run), "--datasets", "digits,shapes", "--epochs", "1", "--devices", "2", "--device", "cpu"]
+    out = start(words, tmp_path)
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["digits", "shapes"]

@@ -1,0 +1,161 @@
+"""`ldreg report`: runs and records to a page, and one line for what cannot be reported on."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ldreg.assessment.report import check_run
+from ldreg.cli import main
+from ldreg.reporting.run_record import RunRecord
+from ldreg.training.recipes import load_recipe
+from ldreg.training.run import pretrain
+from ldreg.training.settings import resolve
+
+QUICK = {
+    "schedule.epochs": "1",
+    "schedule.warmup_epochs": "0",
+    "data.limit": "300",
+    "batch_size": "64",
+    "monitor.k": "16",
+    "trainer.threads": "1",
+    "trainer.device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for recipe in ("simclr", "simclr_ldreg"):
+        options = {**QUICK, "data.cache": str(folder / "cache")}
+        pretrain(resolve(load_recipe(f"digits/{recipe}"), list(options.items())), folder / recipe)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def report(*words: object) -> int:
+    return main(["report", *map(str, words)])
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"<h[12]>(.*?)</h[12]>", page.read_text(encoding="utf-8"))
+
+
+def one_error(capsys: pytest.CaptureFixture[str]) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert error.startswith("ldreg report: error: ")
+    return error
+
+
+def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", runs / "simclr_ldreg", "--thumbnails", 6) == 0
+    told = capsys.readouterr()
+    assert "simclr_ldreg" in told.out
+    assert "LID, geometric mean" in told.out
+    assert "wrote report.html" in told.err
+    assert "warning" not in told.err
+    page = Path("report.html")
+    assert headings(page) == [
+        "simclr and simclr_ldreg", "Over training", "After training", "Maps", "Most collapsed images",
+    ]  # fmt: skip
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<img") == 2 * (6 + 2)
+    assert "The runs differ in regularizer, ldreg.k and ldreg.beta." in text
+
+
+def test_records_travel_as_json(runs: Path) -> None:
+    assert report(runs / "simclr", "--json", "records", "--names", "SimCLR / here", "--thumbnails", 2) == 0
+    path = Path("records/SimCLR_here.json")
+    assert RunRecord.from_json(path).name == "SimCLR / here"
+    assert path.stat().st_size < 60_000
+    assert report(path, runs / "simclr_ldreg", "--title", "A <b>title</b>", "--out", "both.html") == 0
+    assert headings(Path("both.html"))[0] == "A &lt;b&gt;title&lt;/b&gt;"
+    assert "SimCLR / here" in Path("both.html").read_text(encoding="utf-8")
+
+
+def test_json_files_have_the_names_of_the_runs() -> None:
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    assert report("good.json", "good.json", "--names", "x,../y", "--json", "named") == 0
+    assert sorted(file.name for file in Path("named").iterdir()) == ["x.json", "y.json"]
+    assert report("good.json", "good.json", "--json", "same") == 0
+    assert sorted(file.name for file in Path("same").iterdir()) == ["a_1.json", "a_2.json"]
+
+
+def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:
+    RunRecord("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
+    assert report("few.json", runs / "simclr_ldreg", "--thumbnails", 0, "--points", 200) == 0
+    assert "LID was measured on sets of between 100 and 200 points" in Path("report.html").read_text(encoding="utf-8")
+    assert "<img" not in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "simclr", "moved")
+    config = Path("moved/config.yaml")
+    text = config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /not/there", 1)
+    config.write_text(text)
+    assert report("moved", runs / "simclr") == 0
+    told = capsys.readouterr()
+    assert "warning: moved: dimensions, maps and images could not be measured: " in told.err
+    assert "/not/there" in told.err
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert "moved: dimensions, maps and images could not be measured: " in page
+    assert "Over training" in page
+
+
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("--help") == 0
+    out = capsys.readouterr().out
+    for word in ("RUN", "--out", "--names", "--title", "--device", "--thumbnails", "--points", "--json", "--data.path"):
+        assert word in out
+    assert "examples:" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "required: RUN"),
+        (["nothing"], "nothing: expected a run folder or the JSON record of a run, got nothing there"),
+        (["empty"], "empty: expected a run folder with a config.yaml, or the JSON record of a run, got neither"),
+        (["half"], "half: expected a finished run, got one without encoder.safetensors; ldreg pretrain --resume half"),
+        (["text.json"], "text.json: expected the record of a run, got "),
+        (["good.json", "--names", "a,b"], "--names: expected one for each of the 1 run(s), got 2"),
+        (["good.json", "--device", "gpu"], "--device: expected auto, cpu or cuda, got 'gpu'"),
+        (["good.json", "--thumbnails", "-1"], "--thumbnails: expected from 0 to 500, got -1"),
+        (["good.json", "--points", "0"], "--points: expected at least 1, got 0"),
+        (["good.json", "--thumbnails", "many"], "--thumbnails: "),
+        (["good.json", "--colour", "red"], "--colour"),
+        (["good.json", "--out", "good.json"], "cannot write 'good.json': it is an input"),
+        (["good.json", "--out", "no/such/page.html"], "there is no directory"),
+        (["good.json", "--json", "text.json"], "--json: expected a folder, got the file 'text.json'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    Path("half").mkdir()
+    Path("half/config.yaml").write_text("method: simclr\n")
+    Path("text.json").write_text("hello")
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    assert report(*words) == 2
+    assert reason in one_error(capsys)
+    assert not Path("report.html").exists()
+
+
+def test_one_wrong_run_costs_no_work(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "nothing") == 2
+    assert "nothing: expected a run folder" in one_error(capsys)  # before the first was measured
+
+
+def test_unknown_options_of_data_are_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "--data.pth", "x") == 2
+    assert "unknown setting 'data.pth'; nearest: 'data.path'" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_fine(runs: Path) -> None:
+    check_run(runs / "simclr")
