@@ -1,0 +1,162 @@
+"""The paper's figures, drawn from records, and from the experiments in the plane that need none."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from matplotlib.figure import Figure
+
+from ldreg.reporting.panels import panels
+from ldreg.reporting.plots import Series, bars, lines, scatter_panels
+from ldreg.reporting.record import PointCloud
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.study import StudyCell, StudyTable
+from ldreg.reporting.text import number
+from ldreg.reproduction.findings import Gathered, sample
+from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
+from ldreg.reproduction.scales import Scale
+from ldreg.reproduction.studies import METHODS, Row, Study
+
+Figures = Mapping[str, Figure]
+Band = list[tuple[float, float, float]]
+
+
+def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
+    """The figures of a study by their captions; none where it is a table, or nothing was measured yet."""
+    draw = _DRAWN.get(study.name)
+    return {} if draw is None else draw(study.rows(scale), gathered)
+
+
+def _mean_curve(records: Sequence[RunRecord], metric: str) -> tuple[list[tuple[float, float]], Band]:
+    """A metric over epochs: its mean over seeds, and its range where there are several."""
+    by_epoch: dict[float, list[float]] = {}
+    for record in records:
+        for epoch, value in record.curves.get(metric, ()):
+            if math.isfinite(value):
+                by_epoch.setdefault(epoch, []).append(value)
+    points = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
+    band = [(epoch, min(values), max(values)) for epoch, values in sorted(by_epoch.items())] if len(records) > 1 else []
+    return points, band
+
+
+def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    series = []
+    for row in rows:
+        points, band = _mean_curve(gathered.get(row.arm, ()), "lid")
+        if points:
+            group = list(METHODS).index(row.group)
+            with_ldreg = row.baseline is not None
+            name = METHODS[row.group] + (" + LDReg" if with_ldreg else "")
+            series.append(Series(name, points, band or None, dashed=not with_ldreg, color_group=group))
+    caption = "LID over training\nSolid with LDReg, dashed without."
+    return {caption: lines(series, xlabel="epoch", ylabel="LID, geometric mean")} if series else {}
+
+
+def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    series = []
+    for place, row in enumerate(rows):
+        records = gathered.get(row.arm, ())
+        points, band = _mean_curve(records, "lid")
+        if points:
+            accuracy = sample(records, "linear")
+            told = f"strength {row.x:g}" + (f", linear {accuracy.mean:.1f} %" if accuracy.values else "")
+            series.append(Series(told, points, band or None, dashed=False, color_group=place))
+    if not series:
+        return {}
+    final = _line(rows, gathered, "lid", "at the end")
+    return {
+        "Over training\nLinear accuracy is in the legend.": lines(series, xlabel="epoch", ylabel="LID, geometric mean"),
+        "At the end of training": lines([final], xlabel="strength of color jitter", ylabel="LID, geometric mean"),
+    }
+
+
+def _line(rows: Sequence[Row], gathered: Gathered, metric: str, name: str, *, group: int = 0) -> Series:
+    """A result over the x of rows, with its range over seeds."""
+    found = [(row.x, sample(gathered.get(row.arm, ()), metric)) for row in rows if gathered.get(row.arm)]
+    several = [(x, min(one.values), max(one.values)) for x, one in found if len(one.values) > 1]
+    return Series(name, [(x, one.mean) for x, one in found], several or None, dashed=False, color_group=group)
+
+
+def _bars(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    methods = list(dict.fromkeys(row.group for row in rows))
+    made = {}
+    for metric, title in (("effective_rank", "Effective rank"), ("lid", "LID, geometric mean")):
+        series = [
+            (name, [_of_method(rows, method, with_ldreg, metric, gathered) for method in methods])
+            for name, with_ldreg in (("without", False), ("with LDReg", True))
+        ]
+        if any(value is not None for _, values in series for value in values):
+            made[title] = bars([METHODS[method] for method in methods], series, ylabel=title)
+    return made
+
+
+def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, gathered: Gathered) -> float | None:
+    row = next(row for row in rows if row.group == method and (row.baseline is not None) == with_ldreg)
+    records = gathered.get(row.arm, ())
+    return sample(records, metric).mean if records else None
+
+
+def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    made = {}
+    for metric, title, unit in (("linear", "Linear accuracy", ", %"), ("effective_rank", "Effective rank", "")):
+        for group, label in (("beta", "β"), ("k", "k")):
+            own = [row for row in rows if row.group == group]
+            series = [_line(own, gathered, metric, "SimCLR + LDReg")]
+            if not series[0].points:
+                continue
+            base = sample(gathered.get(rows[0].arm, ()), metric)
+            if base.values:
+                ends = min(row.x for row in own), max(row.x for row in own)
+                series.append(Series("SimCLR", [(x, base.mean) for x in ends], None, dashed=True, color_group=1))
+            made[f"{title} and {label}"] = lines(series, xlabel=label, ylabel=title + unit, logx=True)
+    return made
+
+
+def _tsne(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    shown = []
+    for row in rows:
+        found = [record for record in gathered.get(row.arm, ()) if record.tsne]
+        if found:
+            title = "No regularization" if row.names[0] == "-" else f"{row.names[0]}, β = {_beta(found[0])}"
+            shown.append((title, found[0].tsne, found[0].tsne_labels))
+    return {"t-SNE of held-out images": scatter_panels(shown, columns=min(4, len(shown)))} if shown else {}
+
+
+def _beta(record: RunRecord) -> str:
+    key = f"{record.settings.get('regularizer')}.beta"
+    return f"{record.settings[key]:g}" if key in record.settings else "?"
+
+
+_DRAWN: Mapping[str, Callable[[Sequence[Row], Gathered], Figures]] = {
+    "figure2a": _over_training,
+    "figure2b": _jitter,
+    "figure2cd": _bars,
+    "ablation": _ablation,
+    "tsne": _tsne,
+}
+
+
+@cache
+def clouds(name: str) -> tuple[PointCloud, ...]:
+    """The clouds of an experiment in the plane, "figure1" or "targets"; empty for any other study."""
+    made = {"figure1": lambda: collapse_and_cure(seed=0), "targets": lambda: reach_targets(TARGETS, seed=0)}
+    return tuple(made[name]()) if name in made else ()
+
+
+def cloud_figure(name: str) -> Figures:
+    """The clouds of an experiment in the plane, side by side."""
+    shown = clouds(name)
+    if not shown:
+        return {}
+    close = name == "targets"
+    return {"Points of the plane, colored by LID": panels(shown, columns=3 if close else len(shown), close=close)}
+
+
+def cloud_table(name: str) -> StudyTable:
+    """Their numbers."""
+    rows = [
+        [cloud.caption, number(cloud.mean_lid), f"{cloud.fisher_rao:.2f}", number(cloud.global_dimension)]
+        for cloud in clouds(name)
+    ]
+    columns = ["Cloud", "LID, geometric mean", "Fisher-Rao distance to 2", "Global dimension"]
+    return StudyTable(columns, [[StudyCell(text) for text in row] for row in rows])

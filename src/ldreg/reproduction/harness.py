@@ -1,0 +1,141 @@
+"""Everything that is missing, trained and measured: in several processes, each run once, from wherever it stands."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.jobs import Job
+from ldreg.reproduction.workplace import Workplace
+
+# What is told of a run that has ended: it, its record, how many are done of how many.
+Told = Callable[[Job, RunRecord, int, int], None]
+
+_ENDING = 10.0  # seconds that processes get to leave
+
+
+def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: Told | None = None) -> None:
+    """Train and measure every job that is not done; what was begun is continued, nothing is done twice.
+
+    Args:
+        jobs: the runs, each once.
+        place: where they lie.
+        processes: how many run at a time.
+        told: called after each.
+
+    Raises:
+        ValueError, OSError: as `pretrain` and `measured`; runs that had begun stay where they are.
+        KeyboardInterrupt: by a signal.
+    """
+    left = [job for job in jobs if place.state(job) != "done"]
+    if not left:
+        return
+    place.results.mkdir(parents=True, exist_ok=True)
+    log = place.out / "workers.log"
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(log),))
+    with _terminable(), _ended(pool):
+        waiting: dict[Future[None], Job] = {pool.submit(_one, job, place): job for job in left}
+        done = 0
+        while waiting:
+            finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in finished:
+                job = waiting.pop(future)
+                future.result()
+                done += 1
+                if told is not None:
+                    told(job, RunRecord.from_json(place.record(job)), done, len(left))
+
+
+def one(job: Job, place: Workplace) -> None:
+    """Train a run, or go on with it, then measure it and write its record; the record is the sign that it is done."""
+    from ldreg.reproduction.measure import failed, measured
+    from ldreg.training.checkpoints import NotFiniteError
+    from ldreg.training.run import pretrain
+    from ldreg.training.settings import resolve
+
+    folder, state = place.folder(job), place.state(job)
+    if state in ("missing", "to continue"):
+        if state == "missing":
+            _clear(folder.path)
+        settings = resolve(job.settings.tree, list(place.run_options(job)))
+        try:
+            pretrain(settings, folder.path, command=job.command, resume=state == "to continue")
+        except NotFiniteError as error:
+            failed(job, place, str(error)).to_json(place.record(job))
+            return
+    measured(job, place).to_json(place.record(job))
+
+
+def _one(job: Job, place: Workplace) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {job.name}", file=sys.stderr, flush=True)
+    one(job, place)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a run left that was killed before its settings were written, and so holds no step."""
+    if path.is_dir() and not (path / "config.yaml").exists():
+        shutil.rmtree(path)
+
+
+def _enter(log: str) -> None:
+    """Set up a worker: what runs say goes to a file, for several speak at once, and it ends when its parent does."""
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(stream, 2)
+    os.close(stream)
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # it is a worker
+
+    def watch() -> None:
+        wait_for_end([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _ended(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Leave no worker behind: after an error or a signal runs are stopped as by a signal, and can go on later."""
+    try:
+        yield
+    except BaseException:
+        workers = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+        until = time.monotonic() + _ENDING
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+            if worker.is_alive():
+                worker.kill()
+        raise
+    pool.shutdown()
+
+
+class _TerminatedError(KeyboardInterrupt):
+    status = 143
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Have SIGTERM end the work as SIGINT does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TerminatedError("terminated; the same command goes on where this one stood")
+
+    before: Any = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

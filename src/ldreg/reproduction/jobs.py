@@ -1,0 +1,84 @@
+"""What the studies ask to be trained: a recipe with options, and a seed."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from ldreg.training.recipes import load_recipe
+from ldreg.training.settings import Settings, resolve
+
+Options = tuple[tuple[str, str], ...]
+
+# What is measured of a finished run beside its probes and dimensions.
+TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A recipe with options over it: one side of a comparison, to be run with one seed or several.
+
+    >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
+    'simclr_ldreg-beta0.2'
+    """
+
+    recipe: str
+    options: Options = ()
+
+    def but(self, **options: object) -> "Arm":
+        """The same with further options; two underscores stand for a dot.
+
+        >>> Arm("digits/simclr").but(views__jitter=0.25).options
+        (('views.jitter', '0.25'),)
+        """
+        more = {key.replace("__", "."): str(value) for key, value in options.items()}
+        return Arm(self.recipe, tuple(sorted({**dict(self.options), **more}.items())))
+
+    @property
+    def slug(self) -> str:
+        """A name for files: readable, and different for different arms of a scale."""
+        named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # what it is before how much of it
+        parts = [value if key == "regularizer" else f"{key.rpartition('.')[2]}{value}" for key, value in named]
+        name = "-".join([self.recipe.rpartition("/")[2], *parts])
+        safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", name)
+        if safe == name and len(name) <= 120:
+            return name
+        return f"{safe[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """An arm with its seed, and what is to be measured of it beyond what is always measured."""
+
+    arm: Arm
+    seed: int
+    measures: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """How its folder and its record are called."""
+        return f"{self.arm.slug}-seed{self.seed}"
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All settings of its pretraining."""
+        return resolve(load_recipe(self.arm.recipe), [*self.arm.options, ("seed", str(self.seed))])
+
+    @property
+    def command(self) -> str:
+        """The command that would train it alone."""
+        options = [*self.arm.options, ("seed", str(self.seed))]
+        return f"ldreg pretrain --recipe {self.arm.recipe} " + " ".join(f"--{key} {value}" for key, value in options)
+
+
+def merged(jobs: list[Job]) -> list[Job]:
+    """Every run once, with all that is to be measured of it, in the order of their first mention.
+
+    >>> arm = Arm("digits/simclr")
+    >>> [sorted(job.measures) for job in merged([Job(arm, 0), Job(arm, 0, frozenset({"tsne"}))])]
+    [['tsne']]
+    """
+    found: dict[tuple[Arm, int], frozenset[str]] = {}
+    for job in jobs:
+        found[job.arm, job.seed] = found.get((job.arm, job.seed), frozenset()) | job.measures
+    return [Job(arm, seed, measures) for (arm, seed), measures in found.items()]

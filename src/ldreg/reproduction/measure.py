@@ -1,0 +1,148 @@
+"""A finished run as the record that tables and figures are made from."""
+
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from sklearn import manifold
+from torch import Tensor
+
+from ldreg.assessment.records import curves_of, origin_of, told_settings
+from ldreg.assessment.source import Source, open_source
+from ldreg.assessment.transfer import linear_on
+from ldreg.data import DataConfig
+from ldreg.data.folders import MissingSplitError
+from ldreg.evaluation.compute import torch_device
+from ldreg.evaluation.features import Features, features
+from ldreg.evaluation.knn import knn_accuracy
+from ldreg.monitor.config import VOTERS
+from ldreg.monitor.log import read_metrics
+from ldreg.monitor.measures import measure, spread
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job
+from ldreg.reproduction.scales import dataset
+from ldreg.reproduction.workplace import Workplace, missing_measures
+from ldreg.training.folder import RunFolder
+
+SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
+SHOWN_POINTS = 1000
+PERPLEXITY = 30.0
+SETTLED = 0.5  # share of a run after which its speed is taken: the first steps compile and warm up
+
+
+def measured(job: Job, place: Workplace) -> RunRecord:
+    """The record of a finished run; what an earlier record has is kept, and what it lacks is added.
+
+    LID and effective rank are those of held-out images, as in the paper's tables; those of training images over epochs
+    are among the curves.
+
+    Raises:
+        ValueError: the data is missing.
+    """
+    folder, path = place.folder(job), place.record(job)
+    source = open_source(folder.path, data=[pair for pair in place.run_options(job) if pair[0].startswith("data.")])
+    if path.is_file():
+        record = RunRecord.from_json(path)
+        wanted = missing_measures(record, job, place.scale)
+    else:
+        record = _basics(job, source, place)
+        wanted = job.measures
+    if TSNE in wanted:
+        record = _with_tsne(record, _split(source, place, "test"))
+    if TRANSFER in wanted:
+        record = replace(record, results={**record.results, **_transfer(source, place)})
+    if DETECTION in wanted:
+        record = replace(record, results={**record.results, **_detection(source, place, folder)})
+    return record
+
+
+def failed(job: Job, place: Workplace, reason: str) -> RunRecord:
+    """The record of a run that could not be finished because its loss was no number any more."""
+    folder = place.folder(job)
+    told = {**origin_of(folder, job.settings), "failed": reason}
+    return RunRecord(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
+
+
+def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
+    folder = place.folder(job)
+    train, test = _split(source, place, "train"), _held_out(source, place)
+    shown = train if test is None else test
+    results = measure(shown.representations.to(torch_device(place.device)), k=place.scale.k)
+    if test is not None and _labeled(train) and _labeled(test):
+        assert source.data is not None  # a run folder names its data
+        results["linear"] = linear_on(
+            source, source.data, protocol=place.scale.linear, device=place.device, cache=place.cache
+        )
+        bank, asked = (part.representations.to(torch_device(place.device)) for part in (train, test))
+        results["knn"] = knn_accuracy(bank, train.labels, asked, test.labels, k=min(VOTERS, len(train.labels)))
+    told = origin_of(folder, job.settings)
+    speed = _speed(folder)
+    if speed is not None:
+        results["images_per_second"] = speed
+    results["minutes"] = float(told["minutes"] or math.nan)
+    told |= {"held_out": 0 if test is None else len(test.labels)}
+    return RunRecord(job.name, told_settings(job.settings), results, curves=curves_of(folder), origin=told)
+
+
+def _labeled(found: Features) -> bool:
+    return bool((found.labels >= 0).all()) and len(found.labels.unique()) > 1
+
+
+def _split(source: Source, place: Workplace, split: str) -> Features:
+    assert source.data is not None  # a run folder names its data
+    return features(source.encoder, source.data, split, device=place.device, cache=place.cache)  # type: ignore[arg-type]
+
+
+def _held_out(source: Source, place: Workplace) -> Features | None:
+    try:
+        return _split(source, place, "test")
+    except MissingSplitError:
+        return None
+
+
+def _speed(folder: RunFolder) -> float | None:
+    """Images per second, the median over the later part of the run."""
+    logged = [value for _, _, value in read_metrics(folder.metrics).get("images_per_second", [])]
+    return statistics.median(logged[int(SETTLED * len(logged)) :]) if logged else None
+
+
+def _with_tsne(record: RunRecord, test: Features) -> RunRecord:
+    """t-SNE (van der Maaten and Hinton, JMLR 2008) of the first classes' images."""
+    kept = (test.labels >= 0) & (test.labels < SHOWN_CLASSES)
+    rows = spread(torch.nonzero(kept).squeeze(1), SHOWN_POINTS)
+    flat = _tsne(test.representations[rows])
+    labels = [test.classes[label] for label in test.labels[rows].tolist()]
+    return replace(record, tsne=[(across, up) for across, up in flat.tolist()], tsne_labels=labels)
+
+
+def _tsne(x: Tensor) -> Tensor:
+    """Points (N, 2); representations that all coincide stay one point."""
+    centered = x.double() - x.double().mean(0)
+    scale = centered.square().sum(1).mean().sqrt()
+    if not scale > 0:
+        return torch.zeros(len(x), 2)
+    made = manifold.TSNE(perplexity=min(PERPLEXITY, (len(x) - 1) / 3), init="pca", random_state=0)
+    return torch.from_numpy(made.fit_transform((centered / scale).numpy()))
+
+
+def _transfer(source: Source, place: Workplace) -> dict[str, float]:
+    """Linear accuracy on every dataset of the scale that has a path or needs none."""
+    found = {}
+    for name in place.scale.datasets:
+        own = source.data if source.data is not None and source.data.name == name else None
+        data: DataConfig = own or dataset(name, place.datasets)
+        found[f"transfer/{name}"] = linear_on(
+            source, data, protocol=place.scale.transfer, device=place.device, cache=place.cache
+        )
+    return found
+
+
+def _detection(source: Source, place: Workplace, folder: RunFolder) -> dict[str, float]:
+    from ldreg.detection import DetectionConfig, detect
+
+    config = DetectionConfig(path=place.coco, **place.detection)  # type: ignore[arg-type]
+    result = detect(source.encoder, config, out=Path(folder.path) / "detection")
+    names = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
+    return {name: getattr(result, name) for name in names}

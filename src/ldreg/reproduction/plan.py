@@ -1,0 +1,174 @@
+"""How long runs would take and what memory they need, before any is begun."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ldreg.encoders import EncoderConfig, build_encoder
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.study import StudyCell, StudyTable
+from ldreg.reproduction.jobs import DETECTION, Job
+from ldreg.reproduction.workplace import State, Workplace
+from ldreg.training.launch import on_cuda
+from ldreg.training.settings import Settings
+
+# Training images, channels and side by set; those of other sets are read when they are there.
+_SETS: Mapping[str, tuple[int, int, int]] = {
+    "digits": (1437, 1, 8),
+    "shapes": (2000, 1, 8),
+    "textures": (2000, 1, 8),
+    "cifar10": (50_000, 3, 32),
+    "cifar100": (50_000, 3, 32),
+    "imagenet": (1_281_167, 3, 224),
+}
+# Encoder passes of a step, in forward passes of one image: a gradient costs two more, a momentum encoder one.
+_PASSES: Mapping[str, float] = {
+    "simclr": 6, "simclr_tuned": 6, "vicreg": 6, "barlow_twins": 6, "byol": 8, "moco": 5, "mae": 3 * 0.25 * 1.5
+}  # fmt: skip
+_MOMENTUM = ("byol", "moco")
+# Shares of the speed of large matrix products that training reached: measured on an H200 (bf16) and on two CPU cores.
+_EFFICIENCY = {("cuda", True): 0.35, ("cuda", False): 0.14, ("cpu", True): 0.3, ("cpu", False): 0.3}
+_STEP = {"cuda": 0.004, "cpu": 0.012}  # seconds of a step that no arithmetic explains
+_RUN = {"cuda": 40.0, "cpu": 4.0}  # seconds of a run: building, compiling, measuring
+_KEPT = 0.7  # share of all module outputs that is held for the gradient
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Minutes and gigabytes that a run may need, and where the minutes are from."""
+
+    minutes: float
+    gigabytes: float
+    basis: str
+
+
+def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estimate:
+    """What a run would need on this machine: by the time of its like where one was run, else by arithmetic."""
+    settings = job.settings
+    gigabytes = _gigabytes(settings)
+    like = [record for record in measured if _alike(record, settings)]
+    if like:
+        rates = [record.results["minutes"] / float(record.origin["epochs"] or 1) for record in like]
+        return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
+    return Estimate(_seconds(settings, place.device) / 60, gigabytes, "arithmetic")
+
+
+def _alike(record: RunRecord, settings: Settings) -> bool:
+    told = record.settings
+    same = told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
+    same = same and told.get("batch_size") == settings.run.batch_size
+    return same and not record.origin.get("failed") and bool(record.origin.get("epochs"))
+
+
+def _shape(settings: Settings) -> tuple[int, int, int]:
+    """Images, channels and side."""
+    count, channels, side = _SETS.get(settings.data.name, (0, 3, 224))
+    if not count:
+        from ldreg.data import load_images, output_size
+
+        images = load_images(settings.data, "train")
+        count, channels, side = len(images), images.channels, output_size(settings.data, images)
+    return min(count, settings.data.limit or count), channels, settings.data.size or side
+
+
+def _seconds(settings: Settings, device: str) -> float:
+    kind = "cuda" if on_cuda(device) else "cpu"
+    count, channels, side = _shape(settings)
+    work, _, _ = _encoder(settings.encoder, channels, side)
+    steps = settings.schedule.epochs * (count // settings.run.batch_size)
+    arithmetic = work * _PASSES[settings.run.method] * settings.run.batch_size * steps
+    speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile]
+    return arithmetic / speed + steps * _STEP[kind] + _RUN[kind]
+
+
+def _gigabytes(settings: Settings) -> float:
+    """Weights, gradients, optimizer and momentum encoder, and what the forward pass keeps."""
+    _, channels, side = _shape(settings)
+    _, weights, outputs = _encoder(settings.encoder, channels, side)
+    size = 4 if settings.trainer.precision == "fp32" else 2
+    views = 0.25 if settings.run.method == "mae" else 2
+    copies = 17 if settings.run.method in _MOMENTUM else 13
+    kept = outputs * size * _KEPT * views * settings.micro_batch
+    return (weights * copies + kept) / 1e9
+
+
+@cache
+def _encoder(config: EncoderConfig, channels: int, side: int) -> tuple[float, int, int]:
+    """Floating-point operations of one image, number of weights, and elements that modules put out for it."""
+    encoder = build_encoder(config, channels=channels, size=side).eval()
+    outputs = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        nonlocal outputs
+        outputs += output.numel() if isinstance(output, Tensor) else 0
+
+    leaves = [module for module in encoder.modules() if not list(module.children())]
+    hooks = [module.register_forward_hook(count) for module in leaves]
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        encoder(torch.zeros(1, channels, side, side))
+    for hook in hooks:
+        hook.remove()
+    return float(counter.get_total_flops()), sum(weight.numel() for weight in encoder.parameters()), outputs
+
+
+@cache
+def matrix_speed(kind: str, precision: str) -> float:
+    """Floating-point operations per second of a large matrix product here."""
+    side = 8192 if kind == "cuda" else 1024
+    dtype = torch.float32 if precision == "fp32" or kind == "cpu" else torch.bfloat16
+    x = torch.ones(side, side, device=kind, dtype=dtype)
+    best = float("inf")
+    for _ in range(4):
+        start = time.perf_counter()
+        y = x @ x
+        y[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return 2 * side**3 / best
+
+
+def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tuple[StudyTable, str]:
+    """All runs with their state and what is still to come of time and memory, and the sum in words."""
+    states: list[State] = [place.state(job) for job in jobs]
+    known = [RunRecord.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
+    rows, minutes, most = [], 0.0, 0.0
+    for job, state in zip(jobs, states, strict=True):
+        need = estimate(job, place, known)
+        ahead = need.minutes if state in ("missing", "to continue") else 0.0
+        minutes, most = minutes + ahead, max(most, need.gigabytes if ahead else 0.0)
+        texts = (
+            job.name,
+            state,
+            str(job.settings.schedule.epochs),
+            _time(ahead),
+            f"{need.gigabytes:.1f} GB",
+            need.basis,
+        )
+        rows.append([StudyCell(text) for text in texts])
+    ahead_of = sum(state != "done" for state in states)
+    words = (
+        f"{len(jobs)} runs, {len(jobs) - ahead_of} of them done; the others take about "
+        f"{_time(minutes / processes) or 'no time'}, {processes} at a time, and up to {most:.1f} GB each. Times by "
+        f"arithmetic may be off by a factor of two or three."
+    )
+    if any(DETECTION in job.measures for job in jobs):
+        words += " Fine-tuning for detection comes on top."
+    return StudyTable(["Run", "State", "Epochs", "Time", "Memory", "By"], rows), words
+
+
+def _time(minutes: float) -> str:
+    """Minutes as people say them.
+
+    >>> _time(0.4), _time(12.3), _time(200), _time(6000), _time(0)
+    ('24 s', '12 min', '3.3 h', '4.2 days', '')
+    """
+    if minutes <= 0:
+        return ""
+    for limit, value, unit in ((1.5, minutes * 60, "s"), (90, minutes, "min"), (2880, minutes / 60, "h")):
+        if minutes < limit:
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{minutes / 1440:.1f} days"

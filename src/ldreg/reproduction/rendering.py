@@ -1,0 +1,89 @@
+"""Studies as text, as Markdown with pictures beside it, and as one self-contained page."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ldreg.reporting.files import write_atomically
+from ldreg.reporting.plots import save_figure
+from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
+from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
+from ldreg.reproduction.findings import Gathered, in_words, study_table
+from ldreg.reproduction.scales import Scale
+from ldreg.reproduction.studies import Study
+
+_INTRO = (
+    "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "
+    "direction of an effect can be compared, not its size. An effect counts as noise where it is smaller than twice "
+    "its standard error over seeds; with one seed, than twice the sampling error of the test images (accuracies) or a "
+    "hundredth of the value (dimensions)."
+)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A study ready to be shown."""
+
+    study: Study
+    table: StudyTable
+    figures: Figures
+    words: str
+
+
+def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list[Rendered]:
+    """Tables and figures of what has been measured."""
+    found = []
+    for study in studies:
+        plane = bool(clouds(study.name))
+        table = cloud_table(study.name) if plane else study_table(study, scale, gathered)
+        figures = cloud_figure(study.name) if plane else drawings(study, scale, gathered)
+        found.append(Rendered(study, table, figures, in_words(table)))
+    return found
+
+
+def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:
+    """All tables for a terminal."""
+    parts = []
+    for one in found:
+        words = "\n" + textwrap.fill(one.words, width) if one.words else ""
+        parts.append(f"{one.study.title}\n\n{table_text(one.table, width=width, color=color)}{words}\n")
+    return "\n".join(parts)
+
+
+def write(found: Sequence[Rendered], out: Path, *, title: str, origin: str) -> Path:
+    """Write the page, the Markdown and every figure as PNG and PDF into `out`; the page's path.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    pictures = {one.study.name: _pictures(one, out / "figures") for one in found}
+    write_atomically(out / "report.md", as_markdown(found, pictures, title=title, origin=origin))
+    sections = [study_section(one.study.title, _text(one), one.table, one.figures) for one in found]
+    page = out / "report.html"
+    write_atomically(page, study_page(title, _INTRO, sections, footer=origin))
+    return page
+
+
+def _pictures(one: Rendered, folder: Path) -> list[str]:
+    names = []
+    for caption, figure in one.figures.items():
+        slug = re.sub(r"[^a-z0-9]+", "-", caption.partition("\n")[0].lower().replace("β", "beta")).strip("-")
+        name = f"{one.study.name}-{slug}"
+        save_figure(figure, folder / name)
+        names.append(name)
+    return names
+
+
+def as_markdown(found: Sequence[Rendered], pictures: dict[str, list[str]], *, title: str, origin: str) -> str:
+    """All studies as one Markdown text, with links to the pictures in `figures/`."""
+    parts = [f"# {title}", _INTRO]
+    for one in found:
+        parts += [f"## {one.study.title}", _text(one), table_markdown(one.table)]
+        parts += [f"![{one.study.title}](figures/{name}.png)" for name in pictures[one.study.name]]
+    return "\n\n".join([*parts, origin]) + "\n"
+
+
+def _text(one: Rendered) -> str:
+    return f"{one.study.text}\n\n{one.words}" if one.words else one.study.text

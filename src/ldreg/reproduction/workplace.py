@@ -1,0 +1,130 @@
+"""Where a reproduction lies on the disk, and what its runs are given beside their recipes."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job, Options
+from ldreg.reproduction.scales import Scale
+from ldreg.training.folder import RunFolder
+from ldreg.training.recipes import flattened, read_yaml
+from ldreg.training.settings import CHANGEABLE
+
+State = Literal["done", "to measure", "to continue", "missing"]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Folders of runs and records, and the machine-dependent settings of runs.
+
+    Args:
+        scale: of the studies
+        out: folder of everything that is made
+        results: folder of the records, one JSON file for each run
+        options: settings that do not change what a run is, such as data.path and trainer.device
+        datasets: paths by name of the transfer table's sets
+        coco: folder in COCO's layout
+        generated: whether that is a small set that is made when it is needed
+        detection: settings of detection, by name
+    """
+
+    scale: Scale
+    out: Path
+    results: Path
+    options: Options = ()
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    coco: str = ""
+    generated: bool = False
+    detection: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """auto, cpu or cuda."""
+        return dict(self.options).get("trainer.device", "auto")
+
+    @property
+    def cache(self) -> Path:
+        """Where representations are kept."""
+        return self.out / "cache"
+
+    def run_options(self, job: Job) -> Options:
+        """Settings of a run that its record does not depend on; a run on plain images takes those to be detected in."""
+        if job.settings.data.name != "folder":
+            return self.options
+        return (*(pair for pair in self.options if pair[0] != "data.path"), ("data.path", f"{self.coco}/train2017"))
+
+    def folder(self, job: Job) -> RunFolder:
+        """Where the run is trained."""
+        return RunFolder(self.out / "runs" / job.name)
+
+    def record(self, job: Job) -> Path:
+        """Where what was measured of it is kept."""
+        return self.results / f"{job.name}.json"
+
+    def state(self, job: Job) -> State:
+        """How far a run has come.
+
+        Raises:
+            ValueError: what is there was made with other settings.
+        """
+        folder, path = self.folder(job), self.record(job)
+        if path.is_file():
+            record = RunRecord.from_json(path)
+            check_same(path, record.settings, job)
+            if not missing_measures(record, job, self.scale):
+                return "done"
+        if folder.config.is_file():
+            check_same(folder.config, flattened(read_yaml(folder.config)), job)
+            return "to measure" if folder.card.is_file() else "to continue"
+        return "missing"
+
+
+def missing_measures(record: RunRecord, job: Job, scale: Scale) -> frozenset[str]:
+    """What a job asks for that its record does not have; of a run that failed nothing is missing."""
+    if record.origin.get("failed"):
+        return frozenset()
+    found = {
+        TRANSFER: all(f"transfer/{name}" in record.results for name in scale.datasets),
+        TSNE: bool(record.tsne),
+        DETECTION: "box_ap" in record.results,
+    }
+    return frozenset(name for name in job.measures if not found[name])
+
+
+def check_same(path: Path, settings: Mapping[str, object], job: Job) -> None:
+    """Refuse what was made with settings that differ from the job's in anything that changes a run.
+
+    Raises:
+        ValueError: the first setting that differs, with both values.
+    """
+    asked = flattened(job.settings.tree)
+    for key in sorted(asked.keys() & settings.keys() - CHANGEABLE):
+        if settings[key] != asked[key]:
+            raise ValueError(
+                f"{path}: expected {key} = {asked[key]!r}, as the recipe {job.arm.recipe} now says, "
+                f"got {settings[key]!r}; move it away to have it made anew"
+            )
+
+
+@contextmanager
+def occupied(out: Path) -> Iterator[None]:
+    """Keep the folder to this process.
+
+    Raises:
+        ValueError: another process works in it.
+        OSError: it cannot be made or written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("a") as lock:
+        if os.name == "posix":
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{out}: expected a folder that no other process works in, got one in use") from None
+        yield

@@ -1,0 +1,101 @@
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.drawings import drawings
+from ldreg.reproduction.findings import Sample, collapsed, direction, in_words, noise, sample, study_table, value_text
+from ldreg.reproduction.jobs import Arm
+from ldreg.reproduction.rendering import as_text, rendered
+from ldreg.reproduction.scales import SCALES
+from ldreg.reproduction.studies import STUDIES
+
+DIGITS = SCALES["digits"]
+
+
+def record(**results: float) -> RunRecord:
+    curves = {"lid": [(1.0, 5.0), (2.0, results.get("lid", 6.0))]}
+    return RunRecord("run", {"method": "simclr"}, results, curves=curves, origin={"held_out": 400, "epochs": 40})
+
+
+def failed() -> RunRecord:
+    told: dict[str, str | float | int | None] = {
+        "held_out": 400,
+        "failed": "the loss is not finite at step 3: loss = nan",
+    }
+    return RunRecord("run", {"method": "simclr"}, {}, origin=told)
+
+
+def gathered_for(study: str, values: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[Arm, list[RunRecord]]:
+    rows = STUDIES[study].rows(DIGITS)
+    return {rows[place].arm: [record(**one) for one in found] for place, found in values.items()}
+
+
+def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
+    found = sample([record(linear=0.9), record(linear=0.92)], "linear")
+    assert found.values == pytest.approx((90, 92))
+    assert value_text("linear", found) == "91.0 ± 1.4"
+    assert value_text("lid", Sample((6.0,))) == "6.00"
+
+
+def test_noise_is_twice_the_standard_error_of_a_difference() -> None:
+    seeds = noise(Sample((1.0, 3.0)), Sample((2.0, 2.0)))
+    assert seeds == pytest.approx(2 * math.sqrt(2 / 2))
+    one = noise(Sample((90.0,), 400), Sample((90.0,), 400))
+    assert one == pytest.approx(2 * 100 * math.sqrt(2 * 0.09 / 400))
+    assert noise(Sample((50.0,)), Sample((40.0,))) == pytest.approx(0.5)
+
+
+def test_directions_are_judged_against_the_paper_s() -> None:
+    up, down, same = Sample((8.0,)), Sample((4.0,)), Sample((6.001,))
+    base = Sample((6.0,))
+    assert direction(up, base, 20.0, 18.8) == "agrees"
+    assert direction(down, base, 20.0, 18.8) == "disagrees"
+    assert direction(down, base, 16.0, 18.8) == "agrees"
+    assert direction(same, base, 20.0, 18.8) == "noise"
+    assert direction(up, base, None, 18.8) == ""
+    assert direction(up, base, math.nan, 18.8) == "disagrees", "the paper saw a collapse"
+    assert direction(up, base, 18.8, 18.8) == "disagrees", "the paper saw no effect"
+    assert direction(Sample(()), base, 20.0, 18.8) == ""
+
+
+def test_a_table_has_the_paper_s_values_and_a_mark_for_each_effect() -> None:
+    better = {"linear": 0.99, "effective_rank": 30.0, "lid": 7.0, "knn": 0.9}
+    worse = {"linear": 0.60, "effective_rank": 20.0, "lid": 7.01, "knn": 0.9}
+    table = study_table(STUDIES["table1"], DIGITS, gathered_for("table1", {0: [worse], 1: [better]}))
+    assert table.columns[:4] == ["Method", "Regularization", "Linear probe, %", "Effective rank"]
+    first, second = table.rows[0], table.rows[1]
+    assert [cell.text for cell in first[:3]] == ["SimCLR", "-", "60.0"]
+    assert [cell.paper for cell in first[2:]] == ["64.3", "470.2", "18.8", ""]
+    assert [cell.mark for cell in first[2:]] == ["", "", "", ""]
+    assert [cell.mark for cell in second[2:]] == ["agrees", "agrees", "noise", ""]
+    assert [cell.text for cell in table.rows[2][2:]] == ["–"] * 4
+    assert in_words(table).startswith("Of 3 effects, 2 with the paper's direction, 0 with the opposite one, 1 ")
+
+
+def test_a_run_without_numbers_is_a_collapse_as_in_the_paper() -> None:
+    rows = STUDIES["minlid"].rows(DIGITS)
+    gathered = {
+        rows[0].arm: [record(linear=0.9, lid=6.0, effective_rank=20.0)],
+        rows[5].arm: [failed()],
+    }
+    assert collapsed(gathered[rows[5].arm])
+    last = study_table(STUDIES["minlid"], DIGITS, gathered).rows[5]
+    assert [(cell.text, cell.paper, cell.mark) for cell in last[2:]] == [("collapsed", "collapsed", "agrees")] * 3
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES.keys() - {"figure1", "targets"}))
+def test_every_study_can_be_shown_with_nothing_with_some_and_with_everything(name: str) -> None:
+    study = STUDIES[name]
+    rows = study.rows(DIGITS)
+    full = {"linear": 0.9, "knn": 0.8, "lid": 6.0, "effective_rank": 20.0, "minutes": 1.0, "images_per_second": 100.0}
+    full |= {f"transfer/{data}": 0.5 for data in DIGITS.datasets} | {"box_ap": 0.3, "mask_ap": 0.2}
+    everything = {row.arm: [record(**full), record(**full)] for row in rows}
+    some = dict(list(everything.items())[:1])
+    for gathered in ({}, some, everything):
+        text = as_text(rendered([study], DIGITS, gathered), width=80, color=False)
+        assert study.title in text
+        assert max(map(len, text.splitlines())) <= 80
+    drawn = drawings(study, DIGITS, everything)
+    assert bool(drawn) == (name in {"figure2a", "figure2b", "figure2cd", "ablation"})

@@ -1,0 +1,179 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ldreg.cli import main
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.command import request
+from ldreg.reproduction.harness import one
+from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.plan import estimate, plan_table
+from ldreg.reproduction.scales import SCALES
+from ldreg.reproduction.workplace import Workplace, check_same, occupied
+
+SMALL = ("--epochs", "1", "--data.limit", "300", "--monitor.k", "8", "--monitor.points", "200")
+
+
+def place(out: Path) -> Workplace:
+    return Workplace(scale=SCALES["digits"], out=out, results=out / "results")
+
+
+def job(*options: tuple[str, str], measures: frozenset[str] = frozenset()) -> Job:
+    small = {"schedule.epochs": "1", "batch_size": "64", "monitor.k": "8", "monitor.points": "200"}
+    return Job(Arm("digits/simclr", tuple(sorted({**small, **dict(options)}.items()))), 0, measures)
+
+
+def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_path: Path) -> None:
+    where, asked = place(tmp_path), job()
+    assert where.state(asked) == "missing"
+    where.results.mkdir()
+    one(asked, where)
+    assert where.state(asked) == "done"
+    first = RunRecord.from_json(where.record(asked))
+    assert {"lid", "effective_rank", "linear", "knn", "minutes"} <= first.results.keys()
+    assert first.origin["held_out"] == 360
+    written = where.folder(asked).encoder.stat().st_mtime_ns
+
+    more = job(measures=frozenset({"tsne", "transfer"}))
+    assert where.state(more) == "to measure"
+    one(more, where)
+    second = RunRecord.from_json(where.record(more))
+    assert where.state(more) == "done"
+    assert {key: second.results[key] for key in first.results} == dict(first.results)
+    assert {f"transfer/{name}" for name in ("digits", "shapes", "textures")} <= second.results.keys()
+    assert second.results["transfer/digits"] == pytest.approx(first.results["linear"])
+    assert len(second.tsne) == 360
+    assert where.folder(asked).encoder.stat().st_mtime_ns == written, "trained again"
+
+
+def test_a_record_made_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    asked = job()
+    settings = {**dict(_flat(asked)), "optimizer.lr": 0.5}
+    with pytest.raises(ValueError, match=r"x\.json: expected optimizer\.lr = 0\.002, as the recipe .* got 0\.5; move"):
+        check_same(tmp_path / "x.json", settings, asked)
+    check_same(tmp_path / "x.json", {**dict(_flat(asked)), "data.path": "elsewhere", "of another time": 1}, asked)
+
+
+def _flat(asked: Job) -> dict[str, object]:
+    from ldreg.training.recipes import flattened
+
+    return flattened(asked.settings.tree)
+
+
+def test_a_run_whose_loss_is_no_number_is_recorded_as_such(tmp_path: Path) -> None:
+    where, asked = place(tmp_path), job(("optimizer.lr", "1e30"), ("optimizer.name", "sgd"))
+    where.results.mkdir()
+    one(asked, where)
+    record = RunRecord.from_json(where.record(asked))
+    assert "not finite" in str(record.origin["failed"])
+    assert where.state(asked) == "done"
+
+
+def test_the_plan_says_what_is_there_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["reproduce", "table1", "--scale", "digits", "--out", str(out), "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("missing") == 10
+    assert "10 runs, 0 of them done" in said
+    assert not out.exists()
+
+
+def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Path) -> None:
+    where = place(tmp_path)
+    short, long = (estimate(job(("schedule.epochs", epochs)), where, []) for epochs in ("1", "400"))
+    assert long.minutes > 3 * short.minutes
+    assert short.basis == "arithmetic"
+    known = RunRecord(
+        "known",
+        {"method": "simclr", "encoder.name": "small_cnn", "batch_size": 64},
+        {"minutes": 3.0},
+        origin={"epochs": 10},
+    )
+    assert estimate(job(("schedule.epochs", "20")), where, [known]).minutes == pytest.approx(6)
+    heavy = Job(Arm("imagenet/simclr"), 0)
+    _, words = plan_table([heavy], where, processes=1)
+    assert "days" in words or " h" in words
+    assert 100 < estimate(heavy, where, []).gigabytes < 400, "measured at half the batch on an H200: 93.5 GB"
+
+
+def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with occupied(tmp_path), pytest.raises(ValueError, match="no other process works in"), occupied(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table99"], "got 'table99'"),
+        ([], "expected the name of a table or figure"),
+        (["--scale", "digits"], "expected the name of a table or figure"),
+        (["table1", "--scale", "mnist"], "--scale: expected one of imagenet, cifar10, digits, got 'mnist'"),
+        (["table1", "--seeds", "0"], "--seeds: expected a whole number of at least 1"),
+        (["table1", "--jobs", "many"], "--jobs: expected a whole number"),
+        (["table1", "--schedule.epochs", "3"], "expected --epochs"),
+        (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
+        (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
+        (["table2", "--datasets", "mnist=x"], "--datasets: expected NAME=PATH"),
+        (["table1", "--out"], "--out: expected a value"),
+    ],
+)
+def test_wrong_words_are_answered_in_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_settings_for_every_run_leave_what_a_study_varies(tmp_path: Path) -> None:
+    asked = request(["figure2b", "--scale", "digits", "--views.jitter", "0.7", "--batch_size", "128"])
+    assert sorted(str(one.settings.views.jitter) for one in asked.jobs) == ["0.0", "0.25", "0.7", "1.0"]
+    assert {one.settings.run.batch_size for one in asked.jobs} == {128}
+
+
+def reproduce(out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "ldreg", "reproduce", *words, "--scale", "digits", "--out", str(out)]
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path: Path) -> None:
+    command = reproduce(tmp_path, "table1,figure2cd", *SMALL)
+    started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    results = tmp_path / "results"
+    while len(list(results.glob("*.json")) if results.exists() else []) < 4:
+        assert started.poll() is None, "ended too early"
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGTERM)
+    assert started.wait(60) == 143
+    before = {path.name: path.stat().st_mtime_ns for path in results.glob("*.json")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{10 - len(before)} runs to do, {len(before)} done before" in done.stderr
+    assert {name: (results / name).stat().st_mtime_ns for name in before} == before
+    assert len(list(results.glob("*.json"))) == 10
+    page = (tmp_path / "report.html").read_text()
+    assert "Table 1: linear evaluation" in page
+    assert "–</td>" not in page
+    for name in ("effective-rank", "lid-geometric-mean"):
+        for kind in ("png", "pdf"):
+            assert (tmp_path / "figures" / f"figure2cd-{name}.{kind}").stat().st_size > 5000
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "0 runs to do, 10 done before" in again.stderr
+    assert again.stdout == done.stdout
+
+
+@pytest.mark.slow
+def test_everything_at_the_smallest_scale(tmp_path: Path) -> None:
+    subprocess.run(reproduce(tmp_path, "all", *SMALL), check=True, capture_output=True)
+    records = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
+    assert len(records) == 45
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"tsne-t-sne-of-held-out-images.pdf", "figure1-points-of-the-plane-colored-by-lid.png"} <= names
+    assert (tmp_path / "report.md").read_text().count("## ") == 15

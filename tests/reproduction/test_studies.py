@@ -1,0 +1,81 @@
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from ldreg.reproduction import paper
+from ldreg.reproduction.command import request, usage
+from ldreg.reproduction.jobs import Arm, Job, merged
+from ldreg.reproduction.scales import SCALES
+from ldreg.reproduction.studies import STUDIES, chosen
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_study_has_settings_and_a_name_of_its_own(scale: str) -> None:
+    asked = request(["all", "--scale", scale, "--coco", "coco"])
+    names = [job.name for job in asked.jobs]
+    assert len(set(names)) == len(names) > 40
+    assert all(re.fullmatch(r"[A-Za-z0-9_.=-]+", name) for name in names)
+    identities = {str(sorted(job.settings.tree.items())) for job in asked.jobs}
+    assert len(identities) == len(names), "two names for one run"
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_an_arm_that_equals_its_recipe_is_the_recipe(scale) -> None:  # type: ignore[no-untyped-def]
+    """Runs are shared between studies only where the usual value of an ablation is known to be the recipe's."""
+    for study in STUDIES.values():
+        for row in study.rows(scale):
+            plain = Arm(row.arm.recipe, ())
+            known = Job(plain, 0).settings.tree
+            for key, value in row.arm.options:
+                node = known
+                for part in key.split("."):
+                    node = node.get(part, {}) if isinstance(node, dict) else {}
+                told = key.startswith(("schedule", "minlid", "data", "encoder"))  # given to be plain, not to vary
+                assert told or str(node) != value, f"{study.name}: {row.arm.slug} has {key} = {value} anyway"
+
+
+def test_rows_are_compared_with_a_row_that_is_no_comparison_itself() -> None:
+    for scale in SCALES.values():
+        for study in STUDIES.values():
+            rows = study.rows(scale)
+            for row in rows:
+                assert len(row.names) == len(study.keys)
+                assert row.baseline is None or rows[row.baseline].baseline is None
+
+
+def test_names_and_numbers_of_the_paper_choose_studies() -> None:
+    assert [study.name for study in chosen("table13,figure2c")] == ["minlid", "figure2cd"]
+    assert len(chosen("all")) == len(STUDIES)
+    with pytest.raises(ValueError, match=r"expected all or names among table1.*got 'table99'"):
+        chosen("table1,table99")
+    for study in STUDIES.values():
+        assert study.name in usage()
+
+
+def test_a_run_that_two_studies_need_is_one_run_with_both_measures() -> None:
+    arm = Arm("digits/simclr")
+    jobs = merged([Job(arm, 0, frozenset({"tsne"})), Job(arm, 1), Job(arm, 0, frozenset({"transfer"}))])
+    assert [(job.seed, sorted(job.measures)) for job in jobs] == [(0, ["transfer", "tsne"]), (1, [])]
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+def test_the_paper_says_these_numbers() -> None:
+    text = re.sub(r"\\textbf\{([^}]*)\}", r"\1", PAPER.read_text())
+    lines = re.sub(r"[ \t]+", " ", text)
+    for pair in (*paper.LINEAR.values(),):
+        for values in pair:
+            assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
+    for beta, values in {**paper.MINLID, **{key[1]: value for key, value in paper.REGULARIZERS.items()}}.items():
+        if not math.isnan(values["lid"]):
+            assert f"& {beta} & {values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
+    for pair in (*paper.TRANSFER.values(), *paper.DETECTION.values()):
+        for values in pair:
+            numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
+            assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
+    for without, with_ldreg in paper.BATCHES.values():
+        assert f"{without}" in lines
+        assert f"{with_ldreg}" in lines
