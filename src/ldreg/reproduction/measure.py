@@ -81,7 +81,8 @@ def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
     speed = _speed(folder)
     if speed is not None:
         results["images_per_second"] = speed
-    results["minutes"] = float(told["minutes"] or math.nan)
+    minutes = told.get("minutes")
+    results["minutes"] = float(minutes) if isinstance(minutes, int | float) else math.nan
     told |= {"held_out": 0 if test is None else len(test.labels)}
     return RunRecord(job.name, told_settings(job.settings), results, curves=curves_of(folder), origin=told)
 

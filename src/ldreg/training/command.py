@@ -127,17 +127,15 @@ def _needed(key: str, value: str | None) -> str:
 
 
 def _default_recipe(options: Options) -> str:
+    from ldreg.methods import METHODS
     from ldreg.training.settings import RunConfig
 
     chosen = dict(options)
     method = chosen.get("method") or RunConfig().method
     suffix = "_ldreg" if chosen.get("regularizer", "ldreg") == "ldreg" else ""
-    name = f"digits/{method}{suffix}"
-    if name not in recipe_names():
-        methods = [entry.removeprefix("digits/") for entry in recipe_names() if entry.startswith("digits/")]
-        plain = [entry for entry in methods if not entry.endswith("_ldreg")]
-        raise ValueError(f"method: expected one of {', '.join(plain)}, got {method!r}")
-    return name
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(sorted(METHODS))}, got {method!r}")
+    return f"digits/{method}{suffix}"
 
 
 def _default_folder(settings: "Settings") -> Path:
