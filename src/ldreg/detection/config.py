@@ -1,0 +1,160 @@
+"""How a detector is trained and evaluated; the defaults are MoCo's on COCO."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Schedule = Literal["1x", "2x"]
+Norm = Literal["batch", "frozen"]
+Precision = Literal["fp32", "bf16", "fp16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+ITERATIONS: dict[Schedule, int] = {"1x": 90_000, "2x": 180_000}
+REFERENCE_BATCH = 16  # which lr is given for
+WARMUP = 1000  # iterations
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """How Mask R-CNN is trained on a set in COCO's layout, and evaluated there.
+
+    Args:
+        path: Folder with train2017, val2017 and annotations/instances_{train,val}2017.json.
+        schedule: 1x (90,000 iterations) or 2x (180,000), as counted for a batch of 16.
+        iterations: Iterations to train, in place of the schedule's.
+        batch_size: Images of an iteration, over all devices.
+        lr: Peak learning rate at a batch of 16; in proportion at others.
+        weight_decay: Decay of weights and biases; norms have none.
+        momentum: Momentum of SGD.
+        warmup_iterations: Iterations in which the learning rate rises linearly from lr/1000; by default 1000, and at
+            most a tenth of all.
+        train_sizes: Lengths of the images' shorter side in training, of which one is drawn for each image.
+        test_size: Length of the shorter side in evaluation.
+        max_size: Length that the longer side may reach.
+        flip: Probability of a horizontal flip in training.
+        anchor_sizes: Sides of the square anchors in pixels; each comes in the ratios 1:2, 1:1 and 2:1.
+        regions: Regions per image that the heads are trained on.
+        norm: batch (batch norms are trained, with the statistics of all devices' images, and one more follows res5;
+            MoCo's choice) or frozen (they stay as pretrained, for few images a batch; no further one).
+        precise_iterations: Iterations whose batch statistics, averaged, are those of the evaluation, with norm batch;
+            0 keeps the running ones.
+        devices: GPUs, or processes on a CPU.
+        device: auto (CUDA where there is one), cpu or cuda.
+        precision: fp32, bf16 or fp16 (CUDA).
+        workers: Processes per device that read images; by default as many as cores, at most 16, shared by devices.
+        seed: Of new layers, order, augmentation and sampling.
+        checkpoint_iterations: Iterations between two checkpoints.
+
+    Raises:
+        ValueError: a value out of range.
+
+    >>> DetectionConfig("coco", schedule="2x").total_iterations
+    180000
+    >>> DetectionConfig("coco", batch_size=8).peak_lr
+    0.01
+    >>> DetectionConfig("coco", iterations=300).warmup
+    30
+    """
+
+    path: str
+    schedule: Schedule = "1x"
+    iterations: int | None = None
+    batch_size: int = 16
+    lr: float = 0.02
+    weight_decay: float = 1e-4
+    momentum: float = 0.9
+    warmup_iterations: int | None = None
+    train_sizes: tuple[int, ...] = (640, 672, 704, 736, 768, 800)
+    test_size: int = 800
+    max_size: int = 1333
+    flip: float = 0.5
+    anchor_sizes: tuple[int, ...] = (32, 64, 128, 256, 512)
+    regions: int = 512
+    norm: Norm = "batch"
+    precise_iterations: int = 200
+    devices: int = 1
+    device: Device = "auto"
+    precision: Precision = "fp32"
+    workers: int | None = None
+    seed: int = 0
+    checkpoint_iterations: int = 5000
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        for name, value, kind in (
+            ("schedule", self.schedule, Schedule),
+            ("norm", self.norm, Norm),
+            ("device", self.device, Device),
+            ("precision", self.precision, Precision),
+        ):
+            if value not in get_args(kind):
+                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got {value!r}")
+        self._check_counts()
+        self._check_numbers()
+        if self.batch_size % self.devices:
+            raise ValueError(f"batch_size: expected a multiple of the {self.devices} devices, got {self.batch_size}")
+
+    def _check_counts(self) -> None:
+        for name, value, least in (
+            ("iterations", self.iterations, 1),
+            ("batch_size", self.batch_size, 1),
+            ("warmup_iterations", self.warmup_iterations, 0),
+            ("test_size", self.test_size, 1),
+            ("regions", self.regions, 1),
+            ("precise_iterations", self.precise_iterations, 0),
+            ("devices", self.devices, 1),
+            ("workers", self.workers, 0),
+            ("seed", self.seed, 0),
+            ("checkpoint_iterations", self.checkpoint_iterations, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        for name, sizes in (("train_sizes", self.train_sizes), ("anchor_sizes", self.anchor_sizes)):
+            if not sizes or min(sizes) < 1:
+                raise ValueError(f"{name}: expected one or more sizes of at least 1, got {sizes}")
+        if self.max_size < max(*self.train_sizes, self.test_size):
+            raise ValueError(f"max_size: expected at least the sizes of the shorter side, got {self.max_size}")
+        if self.warmup >= self.total_iterations:
+            raise ValueError(
+                f"warmup_iterations: expected fewer than the {self.total_iterations} iterations, got {self.warmup}"
+            )
+
+    def _check_numbers(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr: expected a finite value above 0, got {self.lr}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay: expected a finite value of at least 0, got {self.weight_decay}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: expected a value in [0, 1), got {self.momentum}")
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"flip: expected a probability, got {self.flip}")
+
+    @property
+    def total_iterations(self) -> int:
+        """How many iterations training takes."""
+        return ITERATIONS[self.schedule] if self.iterations is None else self.iterations
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.lr * self.batch_size / REFERENCE_BATCH
+
+    @property
+    def warmup(self) -> int:
+        """Iterations of the warm-up."""
+        given = self.warmup_iterations
+        return min(WARMUP, self.total_iterations // 10) if given is None else given
+
+
+def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
+    """What multiplies the peak learning rate in iteration `iteration`, counted from 0.
+
+    It rises linearly from 1/1000 to 1, and is divided by 10 after 2/3 and again after 8/9 of all iterations, which is
+    detectron2's WarmupMultiStepLR with the steps of its 1x and 2x schedules.
+
+    >>> [lr_factor(i, total=90_000, warmup=1000) for i in (0, 1000, 59_999, 60_000, 80_000)]
+    [0.001, 1.0, 1.0, 0.1, 0.01]
+    """
+    rise = 1.0 if iteration >= warmup else 0.001 + 0.999 * iteration / warmup
+    passed = (3 * iteration >= 2 * total) + (9 * iteration >= 8 * total)
+    return float(rise * (1.0, 0.1, 0.01)[passed])

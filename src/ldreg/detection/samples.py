@@ -1,0 +1,199 @@
+"""Scenes to what a detector is trained on: drawn in an order, flipped, resized, with boxes and masks alike."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+from torchvision.transforms.v2 import functional as tvf
+
+from ldreg.data.images import decode
+from ldreg.data.order import derived_seed
+from ldreg.data.unreadable import UnreadableImageError, shown
+from ldreg.detection.coco import Scene, Scenes
+from ldreg.detection.masks import rasterize
+
+T = TypeVar("T")
+Draw = tuple[int, int]  # which scene, and the seed of its augmentation
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image with its objects.
+
+    image: uint8 (3, H, W), resized; boxes: float32 (N, 4), left, top, right, bottom in its pixels; labels: int64 (N,);
+    masks: uint8 (N, h, w), as large as the image was before, since regions are looked up in them and not pixels.
+    """
+
+    image: Tensor
+    boxes: Tensor
+    labels: Tensor
+    masks: Tensor
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "Sample":
+        """The same on a device."""
+        return Sample(*(part.to(device, non_blocking=non_blocking) for part in vars(self).values()))
+
+    def pin_memory(self) -> "Sample":
+        """The same in memory that a GPU copies from."""
+        return Sample(*(part.pin_memory() for part in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A scene whose file cannot be used, and why; workers hand it on, as their exceptions lose their class."""
+
+    reason: str
+
+
+def open_scene(scene: Scene) -> Sample:
+    """A scene as it is, with its file decoded and its masks drawn.
+
+    Raises:
+        ValueError: the file cannot be decoded, or has another size than the annotations say.
+    """
+    try:
+        image = decode(scene.path)
+    except UnreadableImageError as error:
+        raise ValueError(f"{shown(scene.path)}: expected an image, got one that cannot be read ({error})") from error
+    if image.shape[1:] != (scene.height, scene.width):
+        raise ValueError(
+            f"{shown(scene.path)}: expected {scene.width}x{scene.height} pixels as the annotations say, "
+            f"got {image.shape[2]}x{image.shape[1]}"
+        )
+    drawn = [rasterize(one.segmentation, height=scene.height, width=scene.width) for one in scene.instances]
+    return Sample(
+        image,
+        boxes=torch.tensor([one.box for one in scene.instances], dtype=torch.float32).view(-1, 4),
+        labels=torch.tensor([one.label for one in scene.instances], dtype=torch.int64),
+        masks=torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros((0, *image.shape[1:]), dtype=torch.uint8),
+    )
+
+
+def flipped(sample: Sample) -> Sample:
+    """The mirror image, boxes and masks with it."""
+    left, top, right, bottom = sample.boxes.unbind(1)
+    width = sample.image.shape[2]
+    boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
+    return replace(sample, image=sample.image.flip(2), boxes=boxes, masks=sample.masks.flip(2))
+
+
+def new_size(height: int, width: int, *, shorter: int, longer: int) -> tuple[int, int]:
+    """Height and width with the shorter side at `shorter`, or else the longer at `longer` where it would pass that.
+
+    >>> new_size(480, 640, shorter=800, longer=1333), new_size(300, 900, shorter=800, longer=1333)
+    ((800, 1067), (444, 1333))
+    """
+    scale = min(shorter / min(height, width), longer / max(height, width))
+    return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
+
+
+def resized(sample: Sample, *, shorter: int, longer: int) -> Sample:
+    """The image in a new size and its boxes with it; bilinear, averaging where it shrinks."""
+    height, width = sample.image.shape[1:]
+    tall, wide = new_size(height, width, shorter=shorter, longer=longer)
+    image = tvf.resize(sample.image, [tall, wide], antialias=True)
+    scale = sample.boxes.new_tensor([wide / width, tall / height] * 2)
+    return replace(sample, image=image, boxes=sample.boxes * scale)
+
+
+class TrainingSamples(Dataset[Sample | Unreadable]):
+    """Scenes flipped and resized at random; the draw of each comes from the seed that comes with its index."""
+
+    def __init__(self, scenes: Scenes, *, sizes: Sequence[int], longer: int, flip: float) -> None:
+        self._scenes, self._sizes, self._longer, self._flip = scenes, tuple(sizes), longer, flip
+
+    def __getitem__(self, draw: Draw) -> Sample | Unreadable:
+        index, seed = draw
+        try:
+            sample = open_scene(self._scenes[index])
+        except ValueError as error:
+            return Unreadable(str(error))
+        generator = np.random.default_rng(seed)
+        if generator.random() < self._flip:
+            sample = flipped(sample)
+        return resized(sample, shorter=int(generator.choice(self._sizes)), longer=self._longer)
+
+
+class TestSamples(Dataset[tuple[int, Sample | Unreadable]]):
+    """Scenes resized, each with its index; `indices` are those of this process."""
+
+    __test__ = False  # no test class, whatever its name
+
+    def __init__(self, scenes: Scenes, indices: Sequence[int], *, shorter: int, longer: int) -> None:
+        self._scenes, self._indices, self._shorter, self._longer = scenes, indices, shorter, longer
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, place: int) -> tuple[int, Sample | Unreadable]:
+        index = self._indices[place]
+        try:
+            sample = open_scene(replace(self._scenes[index], instances=()))
+        except ValueError as error:
+            return index, Unreadable(str(error))
+        return index, resized(sample, shorter=self._shorter, longer=self._longer)
+
+
+def as_list(batch: list[T]) -> list[T]:
+    """Samples as they are: their sizes differ."""
+    return batch
+
+
+def readable(sample: Sample | Unreadable) -> Sample:
+    """The sample itself.
+
+    Raises:
+        ValueError: where its file could not be used.
+    """
+    if isinstance(sample, Unreadable):
+        raise ValueError(sample.reason)
+    return sample
+
+
+class IterationOrder:
+    """The draws of iterations `start` to `stop` on one rank, a batch each: a function of seed and iteration alone.
+
+    Epoch after epoch in new orders, images in portrait and in landscape in batches of their own, as little is then
+    padded (detectron2's aspect ratio grouping).
+    """
+
+    def __init__(
+        self,
+        landscape: NDArray[np.bool_],
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        start: int = 0,
+        stop: int,
+    ) -> None:
+        self._landscape, self._batch_size, self._seed = landscape, batch_size, seed
+        self._rank, self._world, self._start, self._stop = rank, world, start, stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        mine = islice(self._batches(), self._start * self._world + self._rank, self._stop * self._world, self._world)
+        for iteration, batch in enumerate(mine, start=self._start):
+            places = (derived_seed(self._seed, iteration, self._rank, place) for place in count())
+            yield list(zip(batch, places, strict=False))
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Batches of one rank's size without end; what does not fill one is carried into the next epoch."""
+        waiting: tuple[list[int], list[int]] = ([], [])
+        for epoch in count():
+            generator = torch.Generator().manual_seed(derived_seed(self._seed, epoch))
+            for index in torch.randperm(len(self._landscape), generator=generator).tolist():
+                group = waiting[int(self._landscape[index])]
+                group.append(index)
+                if len(group) == self._batch_size:
+                    yield group.copy()
+                    group.clear()

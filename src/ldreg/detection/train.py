@@ -1,0 +1,204 @@
+"""A training from its first iteration, or from where it was left, to its last."""
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from torch import Tensor
+
+from ldreg.detection.config import DetectionConfig
+from ldreg.detection.module import IDENTITY, Detecting, Progress
+
+CHECKPOINT = "last.ckpt"
+PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+_EVERY = 20  # iterations between two looks at the losses on a GPU, which has to be waited for
+# Advice of Lightning and torch to their own developers, or about what is not so here.
+_ADVICE = (
+    ".*isinstance\\(treespec, LeafSpec\\).*",
+    ".*does not have many workers.*",
+    ".*`weights_only` was not set.*",
+    ".*GPU available but not used.*",
+    ".*`max_epochs` was not set.*",
+    ".*module\\(s\\) in eval mode.*",
+)
+
+
+class Watch(Callback):
+    """Stop when the loss is not finite, and tell of the training meanwhile."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress = total, progress
+        self._unseen: list[tuple[int, dict[str, Tensor]]] = []
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the losses, on a GPU those of several iterations together."""
+        self._unseen.append((trainer.global_step, outputs["terms"]))
+        if module.device.type == "cpu" or len(self._unseen) >= _EVERY or trainer.global_step == self._total:
+            loss = self.check()
+            if self._progress is not None and trainer.is_global_zero:
+                done = trainer.global_step
+                self._progress(f"iteration {done}/{self._total}, loss {loss:.3f}", done / self._total)
+
+    def check(self) -> float:
+        """The latest loss.
+
+        Raises:
+            ArithmeticError: the loss of an iteration since the last look is NaN or infinite.
+        """
+        seen, self._unseen = self._unseen, []
+        values = torch.stack([torch.stack(tuple(terms.values())) for _, terms in seen]).tolist()
+        for (iteration, terms), losses in zip(seen, values, strict=True):
+            if not all(map(math.isfinite, losses)):
+                listed = ", ".join(f"{name} = {loss:.4g}" for name, loss in zip(terms, losses, strict=True))
+                raise ArithmeticError(f"the loss is not finite at iteration {iteration}: {listed}")
+        return float(sum(values[-1]))
+
+    @property
+    def unseen(self) -> bool:
+        """Whether there are losses that nobody has looked at."""
+        return bool(self._unseen)
+
+
+class Checkpoints(Callback):
+    """Save the whole state every so many iterations, in one step, so that there is always a whole one."""
+
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        self._folder, self._watch = folder, watch
+        self._before, self._started = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the training has taken, with the parts before it was taken up again."""
+        return self._before + time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, float]:
+        """The time that it has taken."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        """Go on counting from there."""
+        self._before, self._started = state_dict["seconds"], time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save; what Lightning calls an epoch ends where a checkpoint is due."""
+        if self._watch.unseen:
+            self._watch.check()
+        norms = torch.stack([parameter.detach().float().norm() for parameter in module.parameters()])
+        if not torch.isfinite(norms).all():
+            raise ArithmeticError(f"the weights are not finite after iteration {trainer.global_step}")
+        fresh = self._folder / "writing.ckpt"
+        trainer.save_checkpoint(fresh)
+        if trainer.is_global_zero:
+            with fresh.open("rb") as file:
+                os.fsync(file.fileno())
+            fresh.replace(self._folder / CHECKPOINT)
+
+
+def build_trainer(
+    config: DetectionConfig, folder: Path, *, progress: Progress | None
+) -> tuple[pl.Trainer, Checkpoints]:
+    """Lightning's trainer for these settings, and the callback that writes into the folder.
+
+    Raises:
+        ValueError: a CUDA device is asked for and there is none, or fp16 without one.
+    """
+    cuda = on_cuda(config.device)
+    if config.precision == "fp16" and not cuda:
+        raise ValueError("precision: expected fp32 or bf16 on a CPU, got 'fp16'")
+    watch = Watch(config.total_iterations, progress)
+    checkpoints = Checkpoints(folder, watch)
+    trainer = pl.Trainer(
+        accelerator="gpu" if cuda else "cpu",
+        devices=config.devices,
+        strategy="ddp" if config.devices > 1 else "auto",
+        precision=PRECISION[config.precision],
+        max_steps=config.total_iterations,
+        max_epochs=-1,
+        reload_dataloaders_every_n_epochs=1,
+        callbacks=[watch, checkpoints],
+        inference_mode=False,  # the evaluation begins with statistics, which go into buffers
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    return trainer, checkpoints
+
+
+def on_cuda(device: str) -> bool:
+    """Whether to train on a CUDA device.
+
+    Raises:
+        ValueError: one is asked for, and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
+    return device != "cpu" and torch.cuda.is_available()
+
+
+def fit(trainer: pl.Trainer, module: Detecting, folder: Path) -> None:
+    """Train to the last iteration, from the folder's checkpoint where it has one.
+
+    Raises:
+        ArithmeticError: the loss is not finite.
+        KeyboardInterrupt: by a signal; the message says where the training stands.
+    """
+    checkpoint = folder / CHECKPOINT
+    resume = checkpoint if checkpoint.exists() else None
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, ckpt_path=resume, weights_only=True if resume else None)
+    except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
+        kept = peek(checkpoint)[0] if checkpoint.exists() else 0
+        name = "terminated" if isinstance(leave, SIGTERMException) else "interrupted"
+        raise KeyboardInterrupt(
+            f"{name} at iteration {trainer.global_step}; the same command goes on from iteration {kept}"
+        ) from leave
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
+
+
+def peek(checkpoint: Path) -> tuple[int, str]:
+    """The iterations done in a checkpoint, and the settings that it belongs to.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        content = torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=True)
+        return int(content["global_step"]), str(content[IDENTITY])
+    except Exception as error:  # a damaged file makes torch raise nearly any class
+        raise ValueError(f"{checkpoint}: expected a checkpoint of a detector, got one that cannot be read") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Lightning without its notices of the hardware, and without advice that does not apply here."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in _ADVICE:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,255 @@
+"""The C4 shape: strides and widths, anchors, losses, norms, and what is detected."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torchvision.models.detection.image_list import ImageList
+
+from ldreg.detection import DetectionConfig
+from ldreg.detection.coco import read_coco
+from ldreg.detection.config import lr_factor
+from ldreg.detection.heads import box_losses, mask_loss
+from ldreg.detection.model import MaskRCNN, build_model
+from ldreg.detection.module import measure_statistics, parameter_groups
+from ldreg.detection.regions import Anchors, build_proposals
+from ldreg.detection.samples import Sample, TrainingSamples, readable
+from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+
+Encoders = Callable[..., LoadedEncoder]
+CONFIG = DetectionConfig("nowhere", anchor_sizes=(16, 32, 64), regions=8)
+
+
+def samples(root: Path, count: int = 2) -> list[Sample]:
+    drawn = TrainingSamples(read_coco(root)[0].scenes, sizes=(64,), longer=200, flip=0.0)
+    return [readable(drawn[index, index]) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "stride", "width", "depth"),
+    [
+        ("resnet18", "imagenet", 16, 256, 512),
+        ("resnet18", "cifar", 4, 256, 512),
+        ("resnet50", "imagenet", 16, 1024, 2048),
+        ("resnet26d", None, 16, 1024, 2048),
+    ],
+)
+def test_strides_and_widths(
+    encoder: Encoders, name: str, stem: str | None, stride: int, width: int, depth: int
+) -> None:
+    model = build_model(encoder(name, stem=stem), CONFIG, classes=80).eval()
+    assert model.stride == model.proposals.anchor_generator.stride == stride
+    assert model.heads.box_roi_pool.spatial_scale == 1 / stride
+    with torch.no_grad():
+        features = model.backbone(torch.zeros(1, 3, 64, 96))
+        assert features.shape == (1, width, 64 // stride, 96 // stride)
+        regions = model.heads._shared(features, [torch.tensor([[0.0, 0.0, 32.0, 32.0]])])
+        assert regions.shape == (1, depth, 7, 7)
+        scores, moves = model.heads._boxes(regions)
+        assert (scores.shape, moves.shape) == ((1, 81), (1, 324))
+        assert model.heads.mask_predictor(regions).shape == (1, 81, 14, 14)
+    assert isinstance(model.heads.box_head.norm, nn.BatchNorm2d)  # MoCo's extra norm
+
+
+def test_features_are_the_encoders(encoder: Encoders) -> None:
+    loaded = encoder("resnet18")
+    model = build_model(loaded, CONFIG, classes=3).eval()
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        pooled = model.heads.box_head.layer4(model.backbone(images)).mean((2, 3))
+        assert torch.allclose(pooled, loaded.module(images), atol=1e-5)
+        next(model.backbone.parameters()).add_(1)
+        assert torch.allclose(pooled, loaded.module(images), atol=1e-5)  # a copy was changed
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "small_cnn", "convnext_atto"])
+def test_other_encoders_are_refused(name: str) -> None:
+    config = EncoderConfig(name, patch_size=16) if name == "vit_tiny" else EncoderConfig(name)
+    loaded = LoadedEncoder(build_encoder(config, channels=3, size=64), config, 3, 64, "imagenet", "ldreg", "")
+    with pytest.raises(ValueError, match=f"^encoder: expected a ResNet, such as resnet50, .* got {name}$"):
+        build_model(loaded, CONFIG, classes=3)
+
+
+def test_anchors_by_hand() -> None:
+    anchors = Anchors((32, 64), stride=16)
+    images = ImageList(torch.zeros(2, 3, 32, 48), [(32, 48), (30, 40)])
+    features = torch.zeros(2, 8, 2, 3, dtype=torch.bfloat16)
+    first, second = anchors(images, [features])
+    assert torch.equal(first, second)
+    assert first.shape == (2 * 3 * 6, 4)
+    assert first.dtype == torch.float32
+    half = math.sqrt(2) * 16  # half the width, and twice half the height, of an anchor with the area 32²
+    assert torch.allclose(first[0], torch.tensor([-half, -half / 2, half, half / 2]))
+    assert torch.allclose((first[:, 2:] + first[:, :2])[-1] / 2, torch.tensor([32.0, 16.0]))  # the last cell's center
+    areas = (first[:6, 2] - first[:6, 0]) * (first[:6, 3] - first[:6, 1])
+    assert torch.allclose(areas.view(3, 2), torch.tensor([1024.0, 4096.0]).expand(3, 2))
+
+
+def test_proposal_losses_by_hand() -> None:
+    proposals = build_proposals(8, stride=16, sizes=(32,))
+    labels = [torch.tensor([1.0, 0.0, -1.0])]  # an object, ground, and one between that does not count
+    scores = torch.tensor([[2.0], [1.0], [9.0]])
+    moves = torch.tensor([[1.0, 0.0, 0.0, 0.5], [9.0, 9.0, 9.0, 9.0], [9.0, 9.0, 9.0, 9.0]])
+    objectness, placed = proposals.compute_loss(scores, moves, labels, [torch.zeros(3, 4)])
+    assert objectness.item() == pytest.approx((math.log1p(math.exp(-2)) + math.log1p(math.exp(1))) / 256)
+    assert placed.item() == pytest.approx(1.5 / 256)
+
+
+def test_head_losses_by_hand() -> None:
+    scores, moves = torch.zeros(2, 3), torch.zeros(2, 12)
+    moves[0, 8:] = torch.tensor([1.0, 2.0, 0.0, 0.0])  # of class 2
+    losses = box_losses(scores, moves, torch.tensor([2, 0]), torch.zeros(2, 4))
+    assert losses["class"].item() == pytest.approx(math.log(3))
+    assert losses["box"].item() == pytest.approx(3 / 2)
+    predicted = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    wanted = (predicted[:, 0] > 0).float()
+    expected = torch.stack((predicted[0, 2], predicted[1, 1]))
+    found = mask_loss(predicted, torch.tensor([2, 1]), wanted)
+    assert torch.allclose(found, binary_cross_entropy_with_logits(expected, wanted))
+    empty = predicted[:0].requires_grad_()
+    mask_loss(empty, torch.tensor([], dtype=torch.int64), wanted[:0]).backward()
+
+
+def test_every_parameter_learns(encoder: Encoders, generated: Path) -> None:
+    model = build_model(encoder(), CONFIG, classes=3)
+    losses, none = model(samples(generated))
+    assert none == []
+    assert set(losses) == {"objectness", "proposal", "class", "box", "mask"}
+    torch.stack(tuple(losses.values())).sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_frozen_norms_stay(encoder: Encoders, generated: Path) -> None:
+    from dataclasses import replace
+
+    model = build_model(encoder(), replace(CONFIG, norm="frozen"), classes=3).train()
+    before = [value.clone() for norm in model.norms() for value in norm.state_dict().values()]
+    assert before
+    assert not any(norm.training or norm.weight.requires_grad for norm in model.norms())
+    losses, _ = model(samples(generated))
+    torch.stack(tuple(losses.values())).sum().backward()
+    after = [value for norm in model.norms() for value in norm.state_dict().values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert not hasattr(model.heads.box_head, "norm")
+
+
+def test_what_is_detected_lies_in_the_image(encoder: Encoders, generated: Path) -> None:
+    torch.manual_seed(0)
+    model = build_model(encoder(), CONFIG, classes=3)
+    nn.init.normal_(model.heads.box_predictor.cls_score.weight, std=5.0)  # else all is one third
+    batch = samples(generated)
+    with torch.no_grad():
+        measure_statistics(model, [batch])
+        losses, detections = model.eval()(batch)
+    assert losses == {}
+    for sample, found in zip(batch, detections, strict=True):
+        height, width = sample.image.shape[1:]
+        assert 0 < len(found["boxes"]) <= 100
+        assert found["masks"].shape == (len(found["boxes"]), 14, 14)
+        assert found["labels"].unique().tolist()[0] >= 1
+        assert (found["boxes"] >= 0).all()
+        assert (found["boxes"] <= torch.tensor([width, height, width, height])).all()
+    model.heads.score_thresh = 2.0  # which nothing reaches
+    with torch.no_grad():
+        _, detections = model(batch)
+    assert [found["masks"].shape for found in detections] == [(0, 14, 14)] * 2
+
+
+def test_padding_changes_no_normalization(encoder: Encoders) -> None:
+    model = build_model(encoder("resnet18"), CONFIG, classes=3)
+    images = [torch.full((3, 20, 30), 255, dtype=torch.uint8), torch.zeros(3, 33, 10, dtype=torch.uint8)]
+    batch = model._batch(images)
+    assert batch.tensors.shape == (2, 3, 48, 32)
+    assert batch.image_sizes == [(20, 30), (33, 10)]
+    assert torch.allclose(batch.tensors[0, 0, :20, :30], torch.tensor((1 - 0.485) / 0.229))
+    assert torch.allclose(batch.tensors[1, 2, :33, :10], torch.tensor(-0.406 / 0.225))
+    assert not batch.tensors[0, :, 20:].any()
+    assert not batch.tensors[1, :, :, 10:].any()
+
+
+def test_gray_encoders_get_luminance(encoder: Encoders, generated: Path) -> None:
+    model = build_model(encoder("resnet18", channels=1), CONFIG, classes=3)
+    image = torch.tensor([200, 100, 50], dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 4)
+    mean, deviation = (0.485 + 0.456 + 0.406) / 3, (0.229 + 0.224 + 0.225) / 3
+    luminance = (0.299 * 200 + 0.587 * 100 + 0.114 * 50) / 255
+    assert model._batch([image]).tensors[0, 0, 0, 0].item() == pytest.approx((luminance - mean) / deviation, abs=1e-5)
+
+
+def test_statistics_are_the_average_over_batches(encoder: Encoders, generated: Path) -> None:
+    model = build_model(encoder(), CONFIG, classes=3)
+    seen: list[Tensor] = []
+
+    def note(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0].transpose(0, 1).flatten(1))
+
+    norm = model.backbone.bn1
+    assert isinstance(norm, nn.BatchNorm2d)
+    norm.register_forward_pre_hook(note)
+    first, second = samples(generated, 1), samples(generated, 2)
+    measure_statistics(model, [first, second])
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert torch.allclose(norm.running_mean, (seen[0].mean(1) + seen[1].mean(1)) / 2, atol=1e-5)
+    assert torch.allclose(norm.running_var, (seen[0].var(1) + seen[1].var(1)) / 2, atol=1e-4)
+    assert norm.momentum == 0.1
+
+
+def test_norms_alone_are_not_decayed(encoder: Encoders) -> None:
+    model: MaskRCNN = build_model(encoder(), CONFIG, classes=3)
+    decayed, spared = parameter_groups(model, CONFIG)
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (1e-4, 0.0)
+    assert len(spared["params"]) == 2 * len(model.norms())
+    assert any(one is model.heads.box_predictor.cls_score.bias for one in decayed["params"])
+    assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
+
+
+def test_the_schedule_is_detectron2s() -> None:
+    # The steps that coco_R_50_C4_2x.yaml and Base-RCNN-C4.yaml name.
+    for total, steps in ((180_000, (120_000, 160_000)), (90_000, (60_000, 80_000))):
+        for step, before, after in zip(steps, (1.0, 0.1), (0.1, 0.01), strict=True):
+            assert lr_factor(step - 1, total=total, warmup=1000) == pytest.approx(before)
+            assert lr_factor(step, total=total, warmup=1000) == pytest.approx(after)
+    assert lr_factor(500, total=90_000, warmup=1000) == pytest.approx(0.5005)
+    assert lr_factor(0, total=10, warmup=0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "3x"}, "schedule: expected one of 1x, 2x"),
+        ({"norm": "group"}, "norm: expected one of batch, frozen"),
+        ({"iterations": 0}, "iterations: expected at least 1"),
+        ({"iterations": 10, "warmup_iterations": 10}, "warmup_iterations: expected fewer than the 10"),
+        ({"batch_size": 6, "devices": 4}, "batch_size: expected a multiple of the 4 devices"),
+        ({"lr": math.nan}, "lr: expected a finite value"),
+        ({"momentum": 1.0}, "momentum: expected"),
+        ({"weight_decay": -1.0}, "weight_decay: expected"),
+        ({"flip": 2.0}, "flip: expected a probability"),
+        ({"train_sizes": ()}, "train_sizes: expected one or more"),
+        ({"max_size": 700}, "max_size: expected at least"),
+    ],
+)
+def test_settings_out_of_range(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DetectionConfig("coco", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_one_step_of_the_papers_size(encoder: Encoders) -> None:
+    model = build_model(encoder("resnet50"), DetectionConfig("coco", regions=64), classes=80)
+    sample = Sample(
+        torch.randint(0, 256, (3, 800, 1067), dtype=torch.uint8),
+        torch.tensor([[100.0, 100.0, 500.0, 600.0]]),
+        torch.tensor([7]),
+        torch.ones(1, 480, 640, dtype=torch.uint8),
+    )
+    started = time.monotonic()
+    losses, _ = model([sample])
+    torch.stack(tuple(losses.values())).sum().backward()
+    assert all(loss.isfinite() for loss in losses.values())
+    print(f"{time.monotonic() - started:.1f} s")

@@ -1,0 +1,296 @@
+"""Whole trainings: they learn, resume exactly, stop on NaN, and never leave a part of a result."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ldreg.detection import DetectionConfig, DetectionResult, detect, write_generated
+from ldreg.detection import train as training
+from ldreg.detection.heads import Res5Heads
+from ldreg.detection.run import RESULT, WEIGHTS
+from ldreg.detection.train import CHECKPOINT, peek
+from ldreg.encoders import LoadedEncoder
+
+Encoders = Callable[..., LoadedEncoder]
+
+
+def quick(root: Path, **options: Any) -> DetectionConfig:
+    small: dict[str, Any] = {
+        "iterations": 4,
+        "batch_size": 2,
+        "train_sizes": (48, 64),
+        "test_size": 64,
+        "anchor_sizes": (16, 32),
+        "regions": 8,
+        "precise_iterations": 2,
+        "device": "cpu",
+        "workers": 0,
+        "checkpoint_iterations": 2,
+    }
+    return DetectionConfig(str(root), **{**small, **options})
+
+
+def interrupted_at(iteration: int) -> Callable[[str, float], None]:
+    def progress(text: str, share: float) -> None:
+        if text.startswith(f"iteration {iteration}/"):
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.fixture(scope="module")
+def finished(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DetectionResult, list[str]]:
+    """A training that ran through, and what it told."""
+    from ldreg.encoders import EncoderConfig, build_encoder
+
+    torch.manual_seed(0)
+    config = EncoderConfig("test_resnet")
+    module = build_encoder(config, channels=3, size=64).eval()
+    loaded = LoadedEncoder(module, config, 3, 64, "imagenet", "timm", "test_resnet of seed 0")
+    out, told = tmp_path_factory.mktemp("runs") / "whole", []
+
+    def progress(text: str, share: float) -> None:
+        assert 0 <= share <= 1
+        told.append(text)
+
+    return out, detect(loaded, quick(generated), out=out, progress=progress), told
+
+
+def test_a_whole_training(finished: tuple[Path, DetectionResult, list[str]]) -> None:
+    out, result, told = finished
+    assert {path.name for path in out.iterdir()} == {RESULT, WEIGHTS}
+    assert (result.iterations, result.images, result.dropped) == (4, 3, 0)
+    assert 0 <= result.box_ap <= result.box_ap50 <= 1
+    assert told[0].startswith("iteration 1/4, loss ")
+    assert told[-1] == "evaluating"
+    written = json.loads((out / RESULT).read_text())
+    assert DetectionResult(**written["result"]) == result
+    assert dict(result.rows())["iterations"] == "4"
+
+
+def test_an_interrupted_training_ends_the_same(
+    encoder: Encoders, generated: Path, tmp_path: Path, finished: tuple[Path, DetectionResult, list[str]]
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(
+        KeyboardInterrupt, match="interrupted at iteration 3; the same command goes on from iteration 2"
+    ):
+        detect(encoder(), quick(generated), out=out, progress=interrupted_at(3))
+    assert {path.name for path in out.iterdir()} == {CHECKPOINT}
+    told: list[str] = []
+    # Where checkpoints fall, and how many processes read, changes nothing.
+    options = quick(generated, checkpoint_iterations=3, workers=1)
+    result = detect(encoder(), options, out=out, progress=lambda text, _: told.append(text))
+    assert told[0].startswith("iteration 3/4")
+    whole, expected, _ = finished
+    assert replace(result, minutes=0.0) == replace(expected, minutes=0.0)
+    one, other = load_file(whole / WEIGHTS), load_file(out / WEIGHTS)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_training_is_not_done_twice(
+    encoder: Encoders, generated: Path, finished: tuple[Path, DetectionResult, list[str]], tmp_path: Path
+) -> None:
+    out, result, _ = finished
+    told: list[str] = []
+    assert detect(encoder(), quick(generated), out=out, progress=lambda text, _: told.append(text)) == result
+    assert told == []
+    with pytest.raises(ValueError, match=r"^out: expected a new folder or the settings .* got others for lr, seed"):
+        detect(encoder(), quick(generated, seed=1, lr=0.1), out=out)
+    copy = Path(shutil.copytree(out, tmp_path / "copy"))
+    (copy / RESULT).write_text("{")
+    with pytest.raises(ValueError, match="expected the result of a detector, got something else"):
+        detect(encoder(), quick(generated), out=copy)
+
+
+def test_evaluation_that_was_killed_is_made_up_for(
+    encoder: Encoders, generated: Path, tmp_path: Path, finished: tuple[Path, DetectionResult, list[str]]
+) -> None:
+    def progress(text: str, share: float) -> None:
+        if text == "evaluating":
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        detect(encoder(), quick(generated), out=tmp_path, progress=progress)
+    assert not (tmp_path / RESULT).exists()
+    assert peek(tmp_path / CHECKPOINT)[0] == 4
+    result = detect(encoder(), quick(generated), out=tmp_path)
+    assert replace(result, minutes=0.0) == replace(finished[1], minutes=0.0)
+
+
+def test_checkpoints_of_others_are_refused(encoder: Encoders, generated: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        detect(encoder(), quick(generated), out=tmp_path, progress=interrupted_at(3))
+    with pytest.raises(ValueError, match=r"got others for encoder$"):
+        detect(replace(encoder(), key="another"), quick(generated), out=tmp_path)
+    (tmp_path / CHECKPOINT).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="expected a checkpoint of a detector, got one that cannot be read"):
+        detect(encoder(), quick(generated), out=tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_it(
+    encoder: Encoders, generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, calls = Res5Heads.forward, []
+
+    def broken(self: Res5Heads, *args: Any) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        calls.append(1)
+        found, losses = plain(self, *args)
+        return found, losses if len(calls) < 4 else {**losses, "box": losses["box"] * float("nan")}
+
+    monkeypatch.setattr(Res5Heads, "forward", broken)
+    with pytest.raises(ArithmeticError, match=r"the loss is not finite at iteration 4: .*box = nan"):
+        detect(encoder(), quick(generated), out=tmp_path)
+    assert peek(tmp_path / CHECKPOINT)[0] == 2  # the last good one
+    assert not (tmp_path / RESULT).exists()
+
+
+def test_losses_on_a_gpu_are_looked_at_together() -> None:
+    watch = training.Watch(100, None)
+    bad = float("inf")
+    watch._unseen = [(step, {"class": torch.tensor(bad if step == 7 else 1.0)}) for step in range(5, 9)]
+    with pytest.raises(ArithmeticError, match="at iteration 7: class = inf"):
+        watch.check()
+
+
+def test_a_detector_that_finds_nothing_has_precision_zero(
+    encoder: Encoders, generated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Res5Heads.__init__
+
+    def strict(self: Res5Heads, *args: Any, **options: Any) -> None:
+        plain(self, *args, **options)
+        self.score_thresh = 2.0
+
+    monkeypatch.setattr(Res5Heads, "__init__", strict)
+    result = detect(encoder(), quick(generated, iterations=1, norm="frozen"), out=tmp_path)
+    assert [value for name, value in result.rows() if "AP" in name] == ["0.00"] * 6
+
+
+def test_what_is_wrong_is_said_before_training(encoder: Encoders, copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="expected a ResNet"):
+        detect(encoder("small_cnn"), quick(tmp_path / "nowhere"), out=out)
+    with pytest.raises(ValueError, match="precision: expected fp32 or bf16 on a CPU"):
+        detect(encoder(), quick(copied, precision="fp16"), out=tmp_path / "unused")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device: expected a CUDA device"):
+            detect(encoder(), quick(copied, device="cuda"), out=out)
+    (copied / "annotations" / "instances_val2017.json").write_text("")
+    with pytest.raises(ValueError, match="got an empty file"):
+        detect(encoder(), quick(copied), out=out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_cannot_be_read_is_named(encoder: Encoders, copied: Path, tmp_path: Path, workers: int) -> None:
+    for file in (copied / "train2017").iterdir():
+        file.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"\.png: expected an image, got one that cannot be read") as error:
+        detect(encoder(), quick(copied, workers=workers), out=tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+def overfit(root: Path, encoder: LoadedEncoder, out: Path, **options: Any) -> DetectionResult:
+    """Train on a few images, and evaluate on the same."""
+    write_generated(root, train=4, val=1, size=96)
+    for kind in ("train2017", "annotations/instances_train2017.json"):
+        same = root / kind.replace("train", "val")
+        shutil.rmtree(same) if same.is_dir() else same.unlink()
+        same.symlink_to(root / kind)
+    for block in encoder.module.modules():
+        if isinstance(norm := getattr(block, "bn2", None), nn.BatchNorm2d):
+            nn.init.ones_(norm.weight)  # which start at 0: good for long trainings, slow in short ones
+    config = quick(
+        root,
+        **{
+            "iterations": 170,
+            "lr": 0.12,  # for a batch of 16; 0.015 here
+            "train_sizes": (72,),
+            "test_size": 72,
+            "anchor_sizes": (16, 32, 64),
+            "regions": 16,
+            "precise_iterations": 10,
+            "flip": 0.0,
+            "checkpoint_iterations": 1000,
+            **options,
+        },
+    )
+    return detect(encoder, config, out=out)
+
+
+@pytest.mark.slow
+def test_a_resnet18_overfits(encoder: Encoders, tmp_path: Path) -> None:
+    result = overfit(tmp_path / "coco", encoder("resnet18"), tmp_path / "out")
+    assert result.box_ap50 > 0.9
+    assert result.mask_ap50 > 0.9
+    assert result.images == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_resnet18_overfits_on_a_gpu(encoder: Encoders, tmp_path: Path, precision: str) -> None:
+    result = overfit(
+        tmp_path / "coco", encoder("resnet18"), tmp_path / "out", device="cuda", precision=precision, regions=64
+    )
+    assert result.box_ap50 > 0.9
+    assert result.mask_ap50 > 0.9
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+
+import torch
+
+from ldreg.detection import DetectionConfig, detect
+from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+
+torch.manual_seed(0)
+config = EncoderConfig("test_resnet")
+encoder = LoadedEncoder(build_encoder(config, channels=3, size=64).eval(), config, 3, 64, "imagenet", "timm", "key")
+settings = DetectionConfig(
+    sys.argv[1], iterations=4, batch_size=4, train_sizes=(64,), test_size=64, anchor_sizes=(16, 32), regions=8,
+    precise_iterations=2, device="cpu", workers=0, checkpoint_iterations=2, devices=2,
+)
+result = detect(encoder, settings, out=Path(sys.argv[2]))
+print(result.box_ap, result.images)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work(generated: Path, tmp_path: Path) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "out"
+    script.write_text(TWO_PROCESSES)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, generated, out], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert len(lines) == 2
+    assert len(set(lines)) == 1  # both know the whole result
+    assert lines[0].endswith(" 3")
+    assert {path.name for path in out.iterdir()} == {RESULT, WEIGHTS}
+
+
+def test_settings_alone_need_no_pycocotools() -> None:
+    script = (
+        "import sys; sys.modules['pycocotools'] = None; from ldreg.detection import DetectionConfig; "
+        "assert not {'pytorch_lightning', 'torchvision', 'timm'} & set(sys.modules)\n"
+        "try:\n    from ldreg.detection import detect\nexcept ValueError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("detection needs pycocotools: pip install 'ldreg[detection]'")

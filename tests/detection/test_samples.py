@@ -1,0 +1,127 @@
+"""Flips and sizes move boxes and masks with the image, and the order is a function of the iteration alone."""
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ldreg.detection.coco import Scene, read_coco
+from ldreg.detection.samples import (
+    IterationOrder,
+    Sample,
+    TestSamples,
+    TrainingSamples,
+    Unreadable,
+    flipped,
+    open_scene,
+    readable,
+    resized,
+)
+
+
+def a_sample() -> Sample:
+    """An image 4 wide and 2 high, with an object in the two pixels at the left below."""
+    image = torch.arange(24, dtype=torch.uint8).view(3, 2, 4)
+    masks = torch.tensor([[[0, 0, 0, 0], [1, 1, 0, 0]]], dtype=torch.uint8)
+    return Sample(image, torch.tensor([[0.0, 1.0, 2.0, 2.0]]), torch.tensor([1]), masks)
+
+
+def test_a_flip_by_hand() -> None:
+    turned = flipped(a_sample())
+    assert turned.image[0].tolist() == [[3, 2, 1, 0], [7, 6, 5, 4]]
+    assert turned.boxes.tolist() == [[2.0, 1.0, 4.0, 2.0]]
+    assert turned.masks.tolist() == [[[0, 0, 0, 0], [0, 0, 1, 1]]]
+    again = flipped(turned)
+    assert all(torch.equal(a, b) for a, b in zip(vars(again).values(), vars(a_sample()).values(), strict=True))
+
+
+def test_a_new_size_by_hand() -> None:
+    larger = resized(a_sample(), shorter=6, longer=100)
+    assert larger.image.shape == (3, 6, 12)
+    assert larger.boxes.tolist() == [[0.0, 3.0, 6.0, 6.0]]
+    assert larger.masks.shape == (1, 2, 4)  # as it was
+    narrow = resized(a_sample(), shorter=6, longer=8)
+    assert narrow.image.shape == (3, 4, 8)
+    assert narrow.boxes.tolist() == [[0.0, 2.0, 4.0, 4.0]]
+
+
+def test_draws_come_from_their_seed(generated: Path) -> None:
+    scenes = read_coco(generated)[0].scenes
+    samples = TrainingSamples(scenes, sizes=(40, 48, 56), longer=200, flip=0.5)
+    drawn = [readable(samples[0, seed]) for seed in range(40)]
+    assert torch.equal(drawn[7].image, readable(samples[0, 7]).image)
+    assert {min(sample.image.shape[1:]) for sample in drawn} == {40, 48, 56}
+    original = open_scene(scenes[0])
+    mirrored = [torch.equal(sample.masks, original.masks.flip(2)) for sample in drawn]
+    assert 8 < sum(mirrored) < 32
+    for sample, mirror in zip(drawn, mirrored, strict=True):
+        boxes = (flipped(original) if mirror else original).boxes
+        scale = sample.image.shape[2] / original.image.shape[2]
+        assert torch.allclose(sample.boxes, boxes * scale, atol=0.5)
+
+
+def test_boxes_hold_their_masks(generated: Path) -> None:
+    samples = TrainingSamples(read_coco(generated)[0].scenes, sizes=(72,), longer=200, flip=0.5)
+    for index in range(6):
+        sample = readable(samples[index, index])
+        assert sample.image.shape[1:] == sample.masks.shape[1:]  # the size that the set has
+        for box, mask in zip(sample.boxes.tolist(), sample.masks, strict=True):
+            rows, columns = mask.nonzero().unbind(1)
+            assert box == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
+def test_files_that_cannot_be_used_are_told_of(copied: Path) -> None:
+    scenes = read_coco(copied)[0].scenes
+    (copied / "train2017" / "000000000001.png").write_bytes(b"no image")
+    samples = TrainingSamples(scenes, sizes=(72,), longer=200, flip=0.5)
+    assert isinstance(samples[0, 0], Unreadable)
+    with pytest.raises(ValueError, match=r"000000000001.png: expected an image, got one that cannot be read"):
+        readable(samples[0, 0])
+    second = scenes[1]
+    assert isinstance(second, Scene)
+    wrong = Scene(second.id, second.path, second.height + 1, second.width, ())
+    with pytest.raises(ValueError, match="expected 96x73 pixels as the annotations say, got 96x72"):
+        open_scene(wrong)
+
+
+def test_test_samples_are_plain(generated: Path) -> None:
+    scenes = read_coco(generated)[1].scenes
+    samples = TestSamples(scenes, range(0, 3, 2), shorter=144, longer=300)
+    assert len(samples) == 2
+    index, sample = samples[1]
+    assert index == 2
+    assert min(readable(sample).image.shape[1:]) == 144
+
+
+LANDSCAPE = np.array([True, False, True, True, False, True, True])
+
+
+def test_batches_are_of_one_orientation_and_every_image_comes_as_often() -> None:
+    order = IterationOrder(LANDSCAPE, batch_size=2, seed=0, stop=70)
+    batches = list(order)
+    assert len(batches) == len(order) == 70
+    assert all(len({bool(LANDSCAPE[index]) for index, _ in batch}) == 1 for batch in batches)
+    seen = Counter(index for batch in batches for index, _ in batch)
+    assert max(seen.values()) - min(seen.values()) <= 1
+    assert len({seed for batch in batches for _, seed in batch}) == 140  # no draw is made twice
+
+
+def test_an_order_taken_up_later_is_the_rest_of_it() -> None:
+    whole = list(IterationOrder(LANDSCAPE, batch_size=2, seed=3, stop=20))
+    assert list(IterationOrder(LANDSCAPE, batch_size=2, seed=3, start=8, stop=20)) == whole[8:]
+    assert list(IterationOrder(LANDSCAPE, batch_size=2, seed=4, stop=20)) != whole
+
+
+def test_ranks_share_the_batches() -> None:
+    one = [[index for index, _ in batch] for batch in IterationOrder(LANDSCAPE, batch_size=2, seed=0, stop=20)]
+    ranks = [IterationOrder(LANDSCAPE, batch_size=2, seed=0, rank=rank, world=2, stop=10) for rank in (0, 1)]
+    shared = [[index for index, _ in batch] for pair in zip(*ranks, strict=True) for batch in pair]
+    assert shared == one
+
+
+def test_a_set_smaller_than_a_batch_goes_round() -> None:
+    order = IterationOrder(np.array([True, True]), batch_size=4, seed=0, stop=3)
+    assert [sorted(index for index, _ in batch) for batch in islice(order, 3)] == [[0, 0, 1, 1]] * 3
