@@ -1,11 +1,13 @@
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.drawings import drawings
-from ldreg.reproduction.findings import Sample, collapsed, direction, in_words, noise, sample, study_table, value_text
+from ldreg.reproduction.effects import Sample, collapses, direction, noise, sample
+from ldreg.reproduction.findings import in_words, study_table, value_text
 from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.rendering import as_text, rendered
 from ldreg.reproduction.scales import SCALES
@@ -16,7 +18,9 @@ DIGITS = SCALES["digits"]
 
 def record(**results: float) -> RunRecord:
     curves = {"lid": [(1.0, 5.0), (2.0, results.get("lid", 6.0))]}
-    return RunRecord("run", {"method": "simclr"}, results, curves=curves, origin={"held_out": 400, "epochs": 40})
+    return RunRecord(
+        "run", {"method": "simclr"}, results, curves=curves, origin={"held_out": 400, "epochs": 40, "seed": 0}
+    )
 
 
 def failed() -> RunRecord:
@@ -32,32 +36,59 @@ def gathered_for(study: str, values: Mapping[int, Sequence[Mapping[str, float]]]
     return {rows[place].arm: [record(**one) for one in found] for place, found in values.items()}
 
 
+def seeds(*values: float, test_size: int = 0) -> Sample:
+    return Sample(dict(enumerate(values)), test_size)
+
+
 def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
-    found = sample([record(linear=0.9), record(linear=0.92)], "linear")
+    found = sample([record(linear=0.9), replace(record(linear=0.92), origin={"seed": 1, "held_out": 300})], "linear")
     assert found.values == pytest.approx((90, 92))
+    assert found.test_size == 300
     assert value_text("linear", found) == "91.0 ± 1.4"
-    assert value_text("lid", Sample((6.0,))) == "6.00"
+    assert value_text("lid", seeds(6.0)) == "6.00"
+    assert value_text("lid", seeds()) == "–"
 
 
-def test_noise_is_twice_the_standard_error_of_a_difference() -> None:
-    seeds = noise(Sample((1.0, 3.0)), Sample((2.0, 2.0)))
-    assert seeds == pytest.approx(2 * math.sqrt(2 / 2))
-    one = noise(Sample((90.0,), 400), Sample((90.0,), 400))
+def test_noise_of_seeds_is_that_of_their_differences() -> None:
+    base = (10.0, 20.0, 30.0)
+    steady = noise(seeds(11.0, 21.1, 30.9), seeds(*base))
+    assert steady == pytest.approx(4.30 * 0.1 / math.sqrt(3), rel=1e-6)
+    assert noise(seeds(11.0, 21.0), seeds(10.0, 20.0)) == 0
+    assert noise(seeds(91.0, 92.0, test_size=300), seeds(90.0, 91.0, test_size=300)) == pytest.approx(100 / 300)
+    assert noise(Sample({0: 1.0, 5: 2.0}), Sample({0: 1.0, 6: 2.0})) == pytest.approx(0.05 * 1.5), "one seed in common"
+
+
+def test_noise_of_one_seed_is_that_of_the_test_images_or_a_share() -> None:
+    one = noise(seeds(90.0, test_size=400), seeds(90.0, test_size=400))
     assert one == pytest.approx(2 * 100 * math.sqrt(2 * 0.09 / 400))
-    assert noise(Sample((50.0,)), Sample((40.0,))) == pytest.approx(0.5)
+    assert noise(seeds(100.0, test_size=400), seeds(100.0, test_size=400)) > 0.2
+    assert noise(seeds(50.0), seeds(40.0)) == pytest.approx(2.5)
+
+
+def test_each_transfer_set_has_its_own_number_of_test_images() -> None:
+    one = replace(record(**{"transfer/dtd": 0.5, "box_ap": 0.3}), origin={"held_out": 50_000, "tested/dtd": 1880})
+    assert sample([one], "transfer/dtd").test_size == 1880
+    assert sample([one], "box_ap").test_size == 0, "an average precision is no share of images"
 
 
 def test_directions_are_judged_against_the_paper_s() -> None:
-    up, down, same = Sample((8.0,)), Sample((4.0,)), Sample((6.001,))
-    base = Sample((6.0,))
+    up, down, same = seeds(8.0), seeds(4.0), seeds(6.1)
+    base = seeds(6.0)
     assert direction(up, base, 20.0, 18.8) == "agrees"
     assert direction(down, base, 20.0, 18.8) == "disagrees"
     assert direction(down, base, 16.0, 18.8) == "agrees"
     assert direction(same, base, 20.0, 18.8) == "noise"
     assert direction(up, base, None, 18.8) == ""
     assert direction(up, base, math.nan, 18.8) == "disagrees", "the paper saw a collapse"
-    assert direction(up, base, 18.8, 18.8) == "disagrees", "the paper saw no effect"
-    assert direction(Sample(()), base, 20.0, 18.8) == ""
+    assert direction(up, base, 18.8, 18.8) == "", "the paper saw no effect"
+    assert direction(seeds(), base, 20.0, 18.8) == ""
+
+
+def test_a_seed_that_collapsed_is_told() -> None:
+    rows = STUDIES["minlid"].rows(DIGITS)
+    gathered = {rows[0].arm: [record(lid=6.0)], rows[4].arm: [record(lid=3.0), failed()]}
+    cell = study_table(STUDIES["minlid"], DIGITS, gathered).rows[4][4]
+    assert cell.text == "3.00 (1 of 2 collapsed)"
 
 
 def test_a_table_has_the_paper_s_values_and_a_mark_for_each_effect() -> None:
@@ -80,7 +111,7 @@ def test_a_run_without_numbers_is_a_collapse_as_in_the_paper() -> None:
         rows[0].arm: [record(linear=0.9, lid=6.0, effective_rank=20.0)],
         rows[5].arm: [failed()],
     }
-    assert collapsed(gathered[rows[5].arm])
+    assert collapses(gathered[rows[5].arm]) == 1
     last = study_table(STUDIES["minlid"], DIGITS, gathered).rows[5]
     assert [(cell.text, cell.paper, cell.mark) for cell in last[2:]] == [("collapsed", "collapsed", "agrees")] * 3
 
@@ -98,4 +129,4 @@ def test_every_study_can_be_shown_with_nothing_with_some_and_with_everything(nam
         assert study.title in text
         assert max(map(len, text.splitlines())) <= 80
     drawn = drawings(study, DIGITS, everything)
-    assert bool(drawn) == (name in {"figure2a", "figure2b", "figure2cd", "ablation"})
+    assert bool(drawn) == (name in {"figure2a", "figure2b", "figure2cd", "ablation", "minlid"})

@@ -10,14 +10,15 @@ import pytest
 
 from ldreg.cli import main
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction.command import request
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
+from ldreg.reproduction.request import request
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.workplace import Workplace, check_same, occupied
 
-SMALL = ("--epochs", "1", "--data.limit", "300", "--monitor.k", "8", "--monitor.points", "200")
+SHORT = ("--epochs", "1", "--schedule.warmup_epochs", "0")
+SMALL = (*SHORT, "--data.limit", "600", "--monitor.k", "8", "--monitor.points", "200")
 
 
 def place(out: Path) -> Workplace:
@@ -116,7 +117,17 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         (["table1", "--scale", "mnist"], "--scale: expected one of imagenet, cifar10, digits, got 'mnist'"),
         (["table1", "--seeds", "0"], "--seeds: expected a whole number of at least 1"),
         (["table1", "--jobs", "many"], "--jobs: expected a whole number"),
-        (["table1", "--schedule.epochs", "3"], "expected --epochs"),
+        (["table1", "--schedule.epochs", "3"], "--schedule.epochs: expected --epochs in its place, got '3'"),
+        (["table1", "--seed", "3"], "--seed: expected --seeds in its place"),
+        (["table1", "--method", "byol"], "--method: expected to be left out, as table1 has its own values, got 'byol'"),
+        (["batches", "--batch_size", "64"], "--batch_size: expected to be left out, as batches has its own"),
+        (["figure2b", "--views.jitter", "1"], "--views.jitter: expected to be left out, as figure2b"),
+        (
+            ["table1", "--epochs", "1", "--data.limit", "300"],
+            "simclr-data.limit=300-epochs1-seed0: schedule.warmup_epochs",
+        ),
+        (["table1", "--show"], "expected records of these runs, got none"),
+        (["table3", "--detection.lrr", "1"], "--lrr: expected an option of detection"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
         (["table2", "--datasets", "mnist=x"], "--datasets: expected NAME=PATH"),
@@ -133,10 +144,11 @@ def test_wrong_words_are_answered_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_settings_for_every_run_leave_what_a_study_varies(tmp_path: Path) -> None:
-    asked = request(["figure2b", "--scale", "digits", "--views.jitter", "0.7", "--batch_size", "128"])
-    assert sorted(str(one.settings.views.jitter) for one in asked.jobs) == ["0.0", "0.25", "0.7", "1.0"]
+def test_settings_for_every_run_are_in_their_names() -> None:
+    asked = request(["figure2b", "--scale", "digits", "--monitor.k", "8", "--batch_size", "128"])
+    assert sorted(str(one.settings.views.jitter) for one in asked.jobs) == ["0.0", "0.25", "0.5", "1.0"]
     assert {one.settings.run.batch_size for one in asked.jobs} == {128}
+    assert asked.jobs[0].name == "simclr-batch_size128-monitor.k=8-epochs40-jitter0.0-seed0"
 
 
 def reproduce(out: Path, *words: str) -> list[str]:
@@ -158,7 +170,7 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
     assert f"{10 - len(before)} runs to do, {len(before)} done before" in done.stderr
     assert {name: (results / name).stat().st_mtime_ns for name in before} == before
     assert len(list(results.glob("*.json"))) == 10
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "table1-figure2cd.html").read_text()
     assert "Table 1: linear evaluation" in page
     assert "–</td>" not in page
     for name in ("effective-rank", "lid-geometric-mean"):
@@ -167,6 +179,39 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "0 runs to do, 10 done before" in again.stderr
     assert again.stdout == done.stdout
+
+
+def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = request(["wallclock", "--scale", "digits", "--out", str(tmp_path)])
+    asked.place.results.mkdir()
+    for job in asked.jobs:
+        RunRecord(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(asked.place.record(job))  # type: ignore[arg-type]
+    assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "27.8 h" in told
+    assert "figures" not in told
+    assert (tmp_path / "wallclock.html").exists()
+    other = {**_flat(asked.jobs[0]), "batch_size": 99}
+    RunRecord(asked.jobs[0].name, other, {"minutes": 2.0}).to_json(asked.place.record(asked.jobs[0]))  # type: ignore[arg-type]
+    assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 2
+    assert "expected batch_size = 256" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_named_in_one_line(tmp_path: Path) -> None:
+    command = reproduce(tmp_path, "wallclock", "--jobs", "1")
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not list((tmp_path / "runs").glob("*/checkpoints/*.ckpt")):
+        assert started.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+    for child in children:
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+    _, error = started.communicate(timeout=60)
+    assert started.returncode == 2
+    assert "the process of a run was killed" in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ldreg.reproduction import paper
-from ldreg.reproduction.command import request, usage
 from ldreg.reproduction.jobs import Arm, Job, merged
+from ldreg.reproduction.request import request, usage
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.studies import STUDIES, chosen
 

@@ -12,7 +12,8 @@ from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.findings import Gathered, sample
+from ldreg.reproduction.effects import TRAIN_LID, sample
+from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduction.scales import Scale
 from ldreg.reproduction.studies import METHODS, Row, Study
@@ -63,7 +64,7 @@ def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
             series.append(Series(told, points, band or None, dashed=False, color_group=place))
     if not series:
         return {}
-    final = _line(rows, gathered, "lid", "at the end")
+    final = _line(rows, gathered, TRAIN_LID, "at the end")
     return {
         "Over training\nLinear accuracy is in the legend.": lines(series, xlabel="epoch", ylabel="LID, geometric mean"),
         "At the end of training": lines([final], xlabel="strength of color jitter", ylabel="LID, geometric mean"),
@@ -112,6 +113,22 @@ def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:
     return made
 
 
+def _sweep(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    made = {}
+    own = [row for row in rows if row.group == "minlid"]
+    titles = {"lid": "LID, geometric mean", "effective_rank": "Effective rank", "linear": "Linear accuracy, %"}
+    for metric, title in titles.items():
+        line = _line(own, gathered, metric, "SimCLR + Min LID")
+        if not line.points:
+            continue
+        series, base = [line], sample(gathered.get(rows[0].arm, ()), metric)
+        if base.values:
+            ends = min(row.x for row in own), max(row.x for row in own)
+            series.append(Series("SimCLR", [(x, base.mean) for x in ends], None, dashed=True, color_group=1))
+        made[f"{title.partition(',')[0]} and β of Min LID"] = lines(series, xlabel="β", ylabel=title, logx=True)
+    return made
+
+
 def _tsne(rows: Sequence[Row], gathered: Gathered) -> Figures:
     shown = []
     for row in rows:
@@ -132,6 +149,7 @@ _DRAWN: Mapping[str, Callable[[Sequence[Row], Gathered], Figures]] = {
     "figure2b": _jitter,
     "figure2cd": _bars,
     "ablation": _ablation,
+    "minlid": _sweep,
     "tsne": _tsne,
 }
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
@@ -52,7 +53,13 @@ def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: To
             finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in finished:
                 job = waiting.pop(future)
-                future.result()
+                try:
+                    future.result()
+                except BrokenProcessPool as error:
+                    raise ChildProcessError(
+                        "the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and the "
+                        "same command goes on where this one stood"
+                    ) from error
                 done += 1
                 if told is not None:
                     told(job, RunRecord.from_json(place.record(job)), done, len(left))

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ldreg.training.recipes import load_recipe
+from ldreg.training.regularization import REGULARIZERS
 from ldreg.training.settings import Settings, resolve
 
 Options = tuple[tuple[str, str], ...]
+
+_SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name")
 
 # What is measured of a finished run beside its probes and dimensions.
 TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
@@ -38,12 +41,24 @@ class Arm:
     def slug(self) -> str:
         """A name for files: readable, and different for different arms of a scale."""
         named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # what it is before how much of it
-        parts = [value if key == "regularizer" else f"{key.rpartition('.')[2]}{value}" for key, value in named]
+        parts = [_part(key, value) for key, value in named]
         name = "-".join([self.recipe.rpartition("/")[2], *parts])
         safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", name)
         if safe == name and len(name) <= 120:
             return name
         return f"{safe[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _part(key: str, value: str) -> str:
+    """A setting in a name: short for what the studies vary, whole for what was given beside.
+
+    >>> _part("ldreg.k", "8"), _part("monitor.k", "8"), _part("regularizer", "minlid")
+    ('k8', 'monitor.k=8', 'minlid')
+    """
+    group, _, name = key.rpartition(".")
+    if key == "regularizer":
+        return value
+    return f"{name}{value}" if group in REGULARIZERS or key in _SHORT else f"{key}={value}"
 
 
 @dataclass(frozen=True)

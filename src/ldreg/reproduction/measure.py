@@ -3,7 +3,6 @@
 import math
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from sklearn import manifold
@@ -12,7 +11,7 @@ from torch import Tensor
 from ldreg.assessment.records import curves_of, origin_of, told_settings
 from ldreg.assessment.source import Source, open_source
 from ldreg.assessment.transfer import linear_on
-from ldreg.data import DataConfig
+from ldreg.data import DataConfig, load_images
 from ldreg.data.folders import MissingSplitError
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.features import Features, features
@@ -22,6 +21,7 @@ from ldreg.monitor.log import read_metrics
 from ldreg.monitor.measures import measure, spread
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job
+from ldreg.reproduction.paper import AP
 from ldreg.reproduction.scales import dataset
 from ldreg.reproduction.workplace import Workplace, missing_measures
 from ldreg.training.folder import RunFolder
@@ -52,7 +52,8 @@ def measured(job: Job, place: Workplace) -> RunRecord:
     if TSNE in wanted:
         record = _with_tsne(record, _split(source, place, "test"))
     if TRANSFER in wanted:
-        record = replace(record, results={**record.results, **_transfer(source, place)})
+        results, tested = _transfer(source, place)
+        record = replace(record, results={**record.results, **results}, origin={**record.origin, **tested})
     if DETECTION in wanted:
         record = replace(record, results={**record.results, **_detection(source, place, folder)})
     return record
@@ -84,7 +85,15 @@ def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
     minutes = told.get("minutes")
     results["minutes"] = float(minutes) if isinstance(minutes, int | float) else math.nan
     told |= {"held_out": 0 if test is None else len(test.labels)}
-    return RunRecord(job.name, told_settings(job.settings), results, curves=curves_of(folder), origin=told)
+    return RunRecord(
+        job.name,
+        told_settings(job.settings),
+        results,
+        curves=curves_of(folder),
+        origin=told,
+        points=len(shown.labels),
+        k=place.scale.k,
+    )
 
 
 def _labeled(found: Features) -> bool:
@@ -128,22 +137,21 @@ def _tsne(x: Tensor) -> Tensor:
     return torch.from_numpy(made.fit_transform((centered / scale).numpy()))
 
 
-def _transfer(source: Source, place: Workplace) -> dict[str, float]:
-    """Linear accuracy on every dataset of the scale that has a path or needs none."""
-    found = {}
+def _transfer(source: Source, place: Workplace) -> tuple[dict[str, float], dict[str, int]]:
+    """Linear accuracy on every dataset of the scale, and on how many images each was tested."""
+    found, tested = {}, {}
     for name in place.scale.datasets:
         own = source.data if source.data is not None and source.data.name == name else None
         data: DataConfig = own or dataset(name, place.datasets)
         found[f"transfer/{name}"] = linear_on(
             source, data, protocol=place.scale.transfer, device=place.device, cache=place.cache
         )
-    return found
+        tested[f"tested/{name}"] = len(load_images(data, "test"))
+    return found, tested
 
 
 def _detection(source: Source, place: Workplace, folder: RunFolder) -> dict[str, float]:
-    from ldreg.detection import DetectionConfig, detect
+    from ldreg.detection import detect  # pycocotools may not be installed
 
-    config = DetectionConfig(path=place.coco, **place.detection)  # type: ignore[arg-type]
-    result = detect(source.encoder, config, out=Path(folder.path) / "detection")
-    names = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
-    return {name: getattr(result, name) for name in names}
+    result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")
+    return {name: getattr(result, name) for name in AP}

@@ -1,5 +1,6 @@
 """How long runs would take and what memory they need, before any is begun."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ldreg.data.config import available_cores
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
+from ldreg.reporting.text import duration
 from ldreg.reproduction.jobs import DETECTION, Job
-from ldreg.reproduction.workplace import State, Workplace
+from ldreg.reproduction.workplace import GENERATED, State, Workplace
 from ldreg.training.launch import on_cuda
 from ldreg.training.settings import Settings
 
@@ -25,6 +28,7 @@ _SETS: Mapping[str, tuple[int, int, int]] = {
     "cifar10": (50_000, 3, 32),
     "cifar100": (50_000, 3, 32),
     "imagenet": (1_281_167, 3, 224),
+    "folder": (GENERATED["train"], 3, GENERATED["size"]),  # the images that table3 detects in
 }
 # Encoder passes of a step, in forward passes of one image: a gradient costs two more, a momentum encoder one.
 _PASSES: Mapping[str, float] = {
@@ -53,7 +57,7 @@ def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estim
     gigabytes = _gigabytes(settings)
     like = [record for record in measured if _alike(record, settings)]
     if like:
-        rates = [record.results["minutes"] / float(record.origin["epochs"] or 1) for record in like]
+        rates = [record.results["minutes"] / _epochs(record) for record in like]
         return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
     return Estimate(_seconds(settings, place.device) / 60, gigabytes, "arithmetic")
 
@@ -62,7 +66,13 @@ def _alike(record: RunRecord, settings: Settings) -> bool:
     told = record.settings
     same = told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
     same = same and told.get("batch_size") == settings.run.batch_size
-    return same and not record.origin.get("failed") and bool(record.origin.get("epochs"))
+    return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
+
+
+def _epochs(record: RunRecord) -> float:
+    """How many epochs a run took; 0 where it does not say."""
+    told = record.origin.get("epochs")
+    return float(told) if isinstance(told, int | float) and not record.origin.get("failed") else 0.0
 
 
 def _shape(settings: Settings) -> tuple[int, int, int]:
@@ -144,31 +154,32 @@ def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tupl
             job.name,
             state,
             str(job.settings.schedule.epochs),
-            _time(ahead),
-            f"{need.gigabytes:.1f} GB",
-            need.basis,
+            duration(ahead) if ahead else "",
+            _memory(need.gigabytes),
         )
-        rows.append([StudyCell(text) for text in texts])
-    ahead_of = sum(state != "done" for state in states)
-    words = (
-        f"{len(jobs)} runs, {len(jobs) - ahead_of} of them done; the others take about "
-        f"{_time(minutes / processes) or 'no time'}, {processes} at a time, and up to {most:.1f} GB each. Times by "
-        f"arithmetic may be off by a factor of two or three."
-    )
+        rows.append([StudyCell(text) for text in (*texts, need.basis if ahead else "")])
+    left = sum(state != "done" for state in states)
+    words = f"{len(jobs)} runs, {len(jobs) - left} of them done; "
+    if minutes:
+        words += (
+            f"the others take about {duration(minutes / processes)} here ({_machine(place)}), {processes} at a time, "
+            f"and up to {_memory(most)} each. Times by arithmetic may be off by a factor of two or three."
+        )
+    else:
+        words += "there is nothing left to train."
     if any(DETECTION in job.measures for job in jobs):
         words += " Fine-tuning for detection comes on top."
     return StudyTable(["Run", "State", "Epochs", "Time", "Memory", "By"], rows), words
 
 
-def _time(minutes: float) -> str:
-    """Minutes as people say them.
+def _machine(place: Workplace) -> str:
+    return torch.cuda.get_device_name() if on_cuda(place.device) else f"a CPU with {available_cores()} cores"
 
-    >>> _time(0.4), _time(12.3), _time(200), _time(6000), _time(0)
-    ('24 s', '12 min', '3.3 h', '4.2 days', '')
+
+def _memory(gigabytes: float) -> str:
+    """Gigabytes as people say them.
+
+    >>> _memory(0.0312), _memory(93.52)
+    ('31 MB', '94 GB')
     """
-    if minutes <= 0:
-        return ""
-    for limit, value, unit in ((1.5, minutes * 60, "s"), (90, minutes, "min"), (2880, minutes / 60, "h")):
-        if minutes < limit:
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{minutes / 1440:.1f} days"
+    return f"{1000 * gigabytes:.0f} MB" if gigabytes < 1 else f"{gigabytes:.0f} GB"

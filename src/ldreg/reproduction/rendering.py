@@ -9,6 +9,7 @@ from pathlib import Path
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
+from ldreg.reporting.text import markdown_text
 from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduction.findings import Gathered, in_words, study_table
 from ldreg.reproduction.scales import Scale
@@ -16,10 +17,15 @@ from ldreg.reproduction.studies import Study
 
 _INTRO = (
     "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "
-    "direction of an effect can be compared, not its size. An effect counts as noise where it is smaller than twice "
-    "its standard error over seeds; with one seed, than twice the sampling error of the test images (accuracies) or a "
-    "hundredth of the value (dimensions)."
+    "direction of an effect can be compared, not its size.",
+    "LID (k = {k}) and effective rank are of held-out images, unless a table says otherwise; accuracies are of the "
+    "last epoch, linear ones by {linear}.",
+    "A mark compares a row with the one without a regularizer that it belongs to. Runs of the same seed begin alike, "
+    "so with several seeds differences are taken seed by seed, and an effect counts as noise where it is smaller than "
+    "Student's 95 % of their mean; with one seed, where it is smaller than twice the sampling error of the test images "
+    "(accuracies) or a twentieth of the value (dimensions). A collapse in the paper counts as lower.",
 )
+_LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
 
 
 @dataclass(frozen=True)
@@ -52,17 +58,23 @@ def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:
     return "\n".join(parts)
 
 
-def write(found: Sequence[Rendered], out: Path, *, title: str, origin: str) -> Path:
-    """Write the page, the Markdown and every figure as PNG and PDF into `out`; the page's path.
+def intro(scale: Scale) -> str:
+    """What was measured and how effects are judged, in paragraphs."""
+    return "\n\n".join(_INTRO).format(k=scale.k, linear=_LINEAR[scale.linear])
+
+
+def write(found: Sequence[Rendered], scale: Scale, out: Path, *, name: str, title: str, origin: str) -> Path:
+    """Write the page and the Markdown of this name and every figure as PNG and PDF into `out`; the page's path.
 
     Raises:
         OSError: something cannot be written.
     """
+    out.mkdir(parents=True, exist_ok=True)
     pictures = {one.study.name: _pictures(one, out / "figures") for one in found}
-    write_atomically(out / "report.md", as_markdown(found, pictures, title=title, origin=origin))
+    write_atomically(out / f"{name}.md", as_markdown(found, pictures, scale, title=title, origin=origin))
     sections = [study_section(one.study.title, _text(one), one.table, one.figures) for one in found]
-    page = out / "report.html"
-    write_atomically(page, study_page(title, _INTRO, sections, footer=origin))
+    page = out / f"{name}.html"
+    write_atomically(page, study_page(title, intro(scale), sections, footer=origin))
     return page
 
 
@@ -76,13 +88,16 @@ def _pictures(one: Rendered, folder: Path) -> list[str]:
     return names
 
 
-def as_markdown(found: Sequence[Rendered], pictures: dict[str, list[str]], *, title: str, origin: str) -> str:
+def as_markdown(
+    found: Sequence[Rendered], pictures: dict[str, list[str]], scale: Scale, *, title: str, origin: str
+) -> str:
     """All studies as one Markdown text, with links to the pictures in `figures/`."""
-    parts = [f"# {title}", _INTRO]
+    parts = [f"# {title}", intro(scale)]
     for one in found:
         parts += [f"## {one.study.title}", _text(one), table_markdown(one.table)]
         parts += [f"![{one.study.title}](figures/{name}.png)" for name in pictures[one.study.name]]
-    return "\n\n".join([*parts, origin]) + "\n"
+    footer = [markdown_text(line) for line in origin.split("\n\n")]
+    return "\n\n".join([*parts, *footer]) + "\n"
 
 
 def _text(one: Rendered) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ldreg.reproduction import paper
-from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Arm
+from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Arm, Job
 from ldreg.reproduction.scales import Scale
 
 DIMENSIONS = ("linear", "effective_rank", "lid")
@@ -145,12 +145,17 @@ def _minlid(scale: Scale) -> list[Row]:
     without, with_ldreg = paper.LINEAR["simclr"]
     rows = [
         Row(("-", "-"), scale.arm("simclr"), without),
-        Row(("LDReg", "recipe's"), scale.arm("simclr_ldreg"), with_ldreg, 0),
+        Row(("LDReg", _beta(scale.arm("simclr_ldreg"))), scale.arm("simclr_ldreg"), with_ldreg, 0),
     ]
     for beta in (0.01, 0.1, 1.0, 10.0):
         arm = scale.arm("simclr").but(regularizer="minlid", minlid__beta=beta, minlid__k=scale.k)
-        rows.append(Row(("Min LID", f"{beta:g}"), arm, paper.MINLID[beta], 0))
+        rows.append(Row(("Min LID", f"{beta:g}"), arm, paper.MINLID[beta], 0, group="minlid", x=beta))
     return rows
+
+
+def _beta(arm: Arm) -> str:
+    """The strength of the regularizer that a recipe has."""
+    return f"{Job(arm, 0).settings.regularizer['beta']:g}"
 
 
 def _batches(scale: Scale) -> list[Row]:
@@ -166,7 +171,7 @@ def _regularizers(scale: Scale) -> list[Row]:
     without, with_ldreg = paper.LINEAR["byol"]
     rows = [
         Row(("None", "-"), scale.arm("byol"), without),
-        Row(("LDReg", "recipe's"), scale.arm("byol_ldreg"), with_ldreg, 0),
+        Row(("LDReg", _beta(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
     ]
     names = {"covariance": "Cov", "variance_covariance": "Cov+Var", "koleo": "KoLeo", "sigreg": "SIGReg"}
     for name, title in names.items():
@@ -199,7 +204,7 @@ def _ablation(scale: Scale) -> list[Row]:
 
 
 def _tsne(scale: Scale) -> list[Row]:
-    return [row for row in _minlid(scale) if row.names[-1] not in ("0.01", "10")]
+    return [row for row in _minlid(scale) if row.group != "minlid" or row.x in (0.1, 1.0)]
 
 
 def _none(scale: Scale) -> list[Row]:
@@ -270,12 +275,13 @@ STUDIES: dict[str, Study] = {
             "figure2a", (), "Figure 2(a): LID over training",
             "Geometric-mean LID of training images over epochs. In the paper it rises, falls slightly late in training "
             "for SimCLR and BYOL, and is higher with LDReg for every method.",
-            ("Method", "Regularization"), ("lid",), _all_methods,
+            ("Method", "Regularization"), ("train_lid",), _all_methods,
         ),
         Study(
             "figure2b", (), "Figure 2(b): strength of color jitter",
-            "LID of SimCLR with stronger and weaker color jitter. In the paper it grows with the strength.",
-            ("Strength",), ("linear", "lid"), _jitter,
+            "LID of training images of SimCLR with stronger and weaker color jitter. In the paper it grows with the "
+            "strength.",
+            ("Strength",), ("linear", "train_lid"), _jitter,
         ),
         Study(
             "figure2cd", ("figure2c", "figure2d"), "Figure 2(c, d): effective rank and LID by method",
@@ -304,8 +310,13 @@ STUDIES: dict[str, Study] = {
 }  # fmt: skip
 
 
+_KINDS = {"all": "", "tables": "Table", "figures": "Figure"}
+
+
 def chosen(what: str) -> list[Study]:
     """The studies that a word of the command line names: "all", "tables", "figures", a name, or several with commas.
+
+    Names are those of the studies, and their numbers in the paper.
 
     Raises:
         ValueError: a name that no study has.
@@ -316,8 +327,8 @@ def chosen(what: str) -> list[Study]:
     found: list[Study] = []
     for word in what.split(","):
         named = [study for study in STUDIES.values() if word.strip().lower() in (study.name, *study.aliases)]
-        if word.strip() == "all":
-            named = list(STUDIES.values())
+        if word.strip() in _KINDS:
+            named = [study for study in STUDIES.values() if study.title.startswith(_KINDS[word.strip()])]
         if not named:
             raise ValueError(f"expected all or names among {', '.join(STUDIES)}, got {word.strip()!r}")
         found += [study for study in named if study not in found]

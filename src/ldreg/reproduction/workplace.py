@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job, Options
@@ -13,6 +13,9 @@ from ldreg.reproduction.scales import Scale
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import flattened, read_yaml
 from ldreg.training.settings import CHANGEABLE
+
+# The set that stands for COCO where none is given.
+GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
 
 State = Literal["done", "to measure", "to continue", "missing"]
 
@@ -29,7 +32,7 @@ class Workplace:
         datasets: paths by name of the transfer table's sets
         coco: folder in COCO's layout
         generated: whether that is a small set that is made when it is needed
-        detection: settings of detection, by name
+        detection: options of `ldreg evaluate detection`
     """
 
     scale: Scale
@@ -39,7 +42,7 @@ class Workplace:
     datasets: Mapping[str, str] = field(default_factory=dict)
     coco: str = ""
     generated: bool = False
-    detection: Mapping[str, object] = field(default_factory=dict)
+    detection: Options = ()
 
     @property
     def device(self) -> str:
@@ -56,6 +59,17 @@ class Workplace:
         if job.settings.data.name != "folder":
             return self.options
         return (*(pair for pair in self.options if pair[0] != "data.path"), ("data.path", f"{self.coco}/train2017"))
+
+    def detection_config(self) -> Any:
+        """How detectors are trained, as `ldreg evaluate detection` takes it.
+
+        Raises:
+            ValueError: an option that it does not have, or a wrong value.
+        """
+        from ldreg.assessment.options import request
+
+        given = {"path": self.coco, "device": self.device, **dict(self.detection)}
+        return request("detection", "", list(given.items())).config
 
     def folder(self, job: Job) -> RunFolder:
         """Where the run is trained."""

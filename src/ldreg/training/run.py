@@ -243,7 +243,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "epochs": settings.schedule.epochs if result.stopped is None else result.module.current_epoch,
         "batch_size": run.batch_size,
         "seed": run.seed,
-        "minutes": round(result.minutes, 2),
+        "minutes": round(result.minutes, 4),
         "stopped": result.stopped,
         "metrics": dict(result.metrics),
     }

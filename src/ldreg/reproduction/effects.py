@@ -1,0 +1,114 @@
+"""Results over seeds, and whether an effect has the paper's direction, the opposite one, or none that can be told."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ldreg.reporting.run_record import ACCURACIES, RunRecord
+from ldreg.reporting.study import Mark
+from ldreg.reproduction.paper import AP
+
+TRAIN_LID = "train_lid"  # of training images: the end of the curve, as the paper's Figure 2(a, b) has it
+
+_DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
+_UNSURE = 0.05  # relative difference of dimensions that one seed each cannot tell from chance
+# Student's t at 95 % by degrees of freedom; above the last it is taken to be 2.
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A result by seed, accuracies and AP in percent; `test_size` images were classified for an accuracy, else 0."""
+
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    test_size: int = 0
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values alone."""
+        return tuple(self.by_seed.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; NaN where there is none."""
+        return statistics.fmean(self.values) if self.by_seed else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds; NaN for fewer than two."""
+        return statistics.stdev(self.values) if len(self.by_seed) > 1 else math.nan
+
+
+def sample(records: Sequence[RunRecord], metric: str) -> Sample:
+    """A metric over the records of an arm; those that lack it do not count."""
+    found = {int(record.origin.get("seed") or 0): value_of(record, metric) for record in records}
+    factor = 100.0 if in_percent(metric) else 1.0
+    key = f"tested/{metric.partition('/')[2]}" if "/" in metric else "held_out"
+    sizes = [int(record.origin.get(key) or 0) for record in records if not record.origin.get("failed")]
+    counted = metric in ACCURACIES or "/" in metric
+    return Sample(
+        {seed: factor * value for seed, value in found.items() if math.isfinite(value)},
+        min(sizes, default=0) if counted else 0,
+    )
+
+
+def value_of(record: RunRecord, metric: str) -> float:
+    """A result of one run; NaN where it has none."""
+    if metric == TRAIN_LID:
+        curve = record.curves.get("lid", ())
+        return curve[-1][1] if curve else math.nan
+    return record.results.get(metric, math.nan)
+
+
+def in_percent(metric: str) -> bool:
+    """Whether a metric is a share that tables have in percent."""
+    return metric in ACCURACIES or metric in AP or metric.startswith("transfer/")
+
+
+def collapses(records: Sequence[RunRecord]) -> int:
+    """How many runs ended without numbers, or with representations that have no dimension."""
+    return sum(
+        bool(record.origin.get("failed")) or record.results.get("degenerate", 0.0) > _DEGENERATE for record in records
+    )
+
+
+def noise(own: Sample, base: Sample) -> float:
+    """The difference of two means that chance may make.
+
+    Runs of the same seed begin alike, so differences are taken seed by seed: with two or more, noise is Student's 95 %
+    of their mean, and for accuracies at least one test image. With one seed, it is twice the sampling error of the test
+    images for accuracies, and a twentieth of the value for dimensions, which vary by so much between seeds.
+
+    >>> noise(Sample({0: 5.0, 1: 6.0, 2: 7.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}))
+    0.0
+    >>> round(noise(Sample({0: 5.0, 1: 6.1, 2: 6.9}), Sample({0: 4.0, 1: 5.0, 2: 6.0})), 2)
+    0.25
+    """
+    shared = own.by_seed.keys() & base.by_seed.keys()
+    tested = min(own.test_size, base.test_size)
+    if len(shared) > 1:
+        differences = [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
+        error = statistics.stdev(differences) / math.sqrt(len(shared))
+        student = _STUDENT[len(shared) - 2] if len(shared) - 2 < len(_STUDENT) else 2.0
+        return max(student * error, 100 / tested if tested else 0.0)
+    if tested:
+        shares = [min(max(part.mean / 100, 1 / part.test_size), 1 - 1 / part.test_size) for part in (own, base)]
+        return 200 * math.sqrt(sum(share * (1 - share) / tested for share in shares))
+    return _UNSURE * max(abs(own.mean), abs(base.mean))
+
+
+def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
+    """Whether an effect has the paper's direction: where it is larger than its noise, and the paper has one.
+
+    A collapse in the paper, NaN here, counts as lower.
+
+    >>> direction(Sample({0: 7.0}), Sample({0: 6.0}), 20.0, 18.8), direction(Sample({0: 6.1}), Sample({0: 6.0}), 20, 19)
+    ('agrees', 'noise')
+    """
+    difference = own.mean - base.mean
+    if paper is None or paper_base is None or paper == paper_base or not math.isfinite(difference):
+        return ""
+    if abs(difference) <= noise(own, base):
+        return "noise"
+    return "agrees" if (difference > 0) == (paper > paper_base) else "disagrees"

@@ -1,0 +1,204 @@
+"""The words of `ldreg reproduce` to what is asked for: studies, their runs, and where they lie."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ldreg.reproduction.jobs import DETECTION, Arm, Job, Options, merged
+from ldreg.reproduction.scales import SCALES, Scale
+from ldreg.reproduction.studies import STUDIES, Study, chosen
+from ldreg.reproduction.workplace import Workplace
+from ldreg.training.command import words_to_options
+from ldreg.training.settings import CHANGEABLE
+
+USAGE = """usage: ldreg reproduce WHAT [--scale SCALE] [options]
+
+Train and measure what a table or figure of the paper needs, and show it beside the paper's values. Runs that are there
+already are used, those that were interrupted go on where they stood.
+
+  WHAT                 all, or names with commas between them:
+{names}
+                       (all leaves table3 out unless --coco is given; tables and figures choose those)
+  --scale SCALE        digits (a CPU, minutes), cifar10 (one GPU) or imagenet (the paper's own); default digits
+  --plan               list the runs with an estimate of time and memory, and stop
+  --show               make tables and figures of what is there, and train nothing
+  --epochs N           of every run (default: the scale's); long pretrainings keep their ratio to it
+  --seeds N            seeds of every run, from 0 on (default: 1)
+  --out FOLDER         for runs, records, figures and the report (default: reproduction/SCALE)
+  --results FOLDER     for the records alone, one JSON file for each run (default: OUT/results)
+  --jobs N             runs at a time (default: one on a GPU, else one for each core)
+  --datasets NAME=PATH,...   where the sets of the transfer table are
+  --coco FOLDER        train2017, val2017 and annotations for table3 (default: a small generated set)
+  --detection.OPTION VALUE   of table3, as of ldreg evaluate detection: --detection.schedule 2x, --detection.devices 8
+  --SETTING VALUE      of every run, as of ldreg pretrain: --data.path, --batch_size, --trainer.device, ...
+
+examples:
+  ldreg reproduce all --scale digits
+  ldreg reproduce table1 --scale cifar10 --data.path cifar10.tar.xz --plan
+  ldreg reproduce table1,minlid --scale cifar10 --data.path cifar10.tar.xz --seeds 3
+"""
+
+_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco")
+# How detectors are trained on the set that stands for COCO, by the scale of the encoders.
+_SMALL: Options = (
+    ("train_sizes", "[96]"), ("test_size", "96"), ("max_size", "144"), ("anchor_sizes", "[16,32,64]"), ("workers", "0"),
+    ("test_regions", "100"),
+)  # fmt: skip
+_SHORT: Mapping[str, Options] = {
+    "digits": (
+        *_SMALL,
+        ("iterations", "300"),
+        ("batch_size", "2"),
+        ("lr", "0.08"),
+        ("regions", "16"),
+        ("precise_iterations", "20"),
+    ),
+    "cifar10": (*_SMALL, ("iterations", "1000"), ("lr", "0.04"), ("regions", "64")),
+    "imagenet": (*_SMALL, ("iterations", "1000"), ("lr", "0.04"), ("regions", "64")),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    studies: Sequence[Study]
+    place: Workplace
+    jobs: Sequence[Job]
+    processes: int
+    settings: Options
+    plan: bool
+    show: bool
+    command: str
+    name: str  # of the report
+
+
+def usage() -> str:
+    """The help, with the names of all studies."""
+    names = "\n".join(f"    {study.name:<14} {study.title}" for study in STUDIES.values())
+    return USAGE.format(names=names)
+
+
+def request(words: Sequence[str]) -> Request:
+    """What these words ask for.
+
+    Raises:
+        ValueError: an unknown name or setting, or a value out of range.
+    """
+    what, rest = words[0], list(words[1:])
+    if what.startswith("-"):
+        raise ValueError(f"expected the name of a table or figure, or all, got {what!r}; --help lists them")
+    options = words_to_options([word for word in rest if word not in ("--plan", "--show")])
+    own = {key: value for key, value in options if key in _OWN}
+    for key, value in own.items():
+        if value is None or not value:
+            raise ValueError(f"--{key}: expected a value, got none")
+    for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
+        if key in dict(options):
+            raise ValueError(f"--{key}: expected {instead} in its place, got {dict(options)[key]!r}")
+    scale = _scale(own.get("scale") or "digits", epochs=_count(own, "epochs", 0))
+    others: Options = tuple((key, "true" if value is None else value) for key, value in options if key not in _OWN)
+    settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
+    detection = tuple((key.removeprefix("detection."), value) for key, value in others if (key, value) not in settings)
+    lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
+    studies = [study for study in chosen(what) if what != "all" or study.name != "table3" or own.get("coco")]
+    out = Path(own.get("out") or f"reproduction/{scale.name}")
+    place = Workplace(
+        scale=scale,
+        out=out,
+        results=Path(own.get("results") or out / "results"),
+        options=tuple(pair for pair in settings if pair[0] in CHANGEABLE),
+        datasets=_datasets(own.get("datasets"), scale),
+        coco=own.get("coco") or str(out / "generated"),
+        generated=not own.get("coco"),
+        detection=(*(() if own.get("coco") else _SHORT[scale.name]), *detection),
+    )
+    if any(study.measures & {DETECTION} for study in studies):
+        place.detection_config()  # which refuses wrong options
+    _check_free(studies, scale, lasting)
+    return Request(
+        studies,
+        place,
+        _jobs(studies, place, lasting, _count(own, "seeds", 1)),
+        _count(own, "jobs", _processes(place)),
+        settings=lasting,
+        plan="--plan" in rest,
+        show="--show" in rest,
+        command=shlex.join(["ldreg", "reproduce", *words]),
+        name="report" if what == "all" else "-".join(study.name for study in studies),
+    )
+
+
+def _scale(name: str, *, epochs: int) -> Scale:
+    if name not in SCALES:
+        raise ValueError(f"--scale: expected one of {', '.join(SCALES)}, got {name!r}")
+    return SCALES[name].with_epochs(epochs) if epochs else SCALES[name]
+
+
+def _count(own: Mapping[str, str | None], key: str, usual: int) -> int:
+    given = own.get(key)
+    if given is None:
+        return usual
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"--{key}: expected a whole number of at least 1, got {given!r}")
+    return int(given)
+
+
+def _processes(place: Workplace) -> int:
+    from ldreg.data.config import available_cores
+    from ldreg.training.launch import on_cuda
+
+    return 1 if on_cuda(place.device) else available_cores()
+
+
+def _datasets(given: str | None, scale: Scale) -> dict[str, str]:
+    """Paths by name.
+
+    >>> _datasets("dtd=/data/dtd", SCALES["imagenet"])
+    {'dtd': '/data/dtd'}
+    """
+    found = {}
+    for entry in given.split(",") if given else ():
+        name, equals, path = entry.partition("=")
+        if not equals or not path or name not in scale.datasets:
+            names = ", ".join(scale.datasets)
+            raise ValueError(f"--datasets: expected NAME=PATH with a name among {names}, got {entry!r}")
+        found[name] = path
+    return found
+
+
+def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, seeds: int) -> list[Job]:
+    """The runs of all studies, each once; and checked, so that a wrong setting is found before any begins."""
+    listed = [
+        Job(given(row.arm, settings), seed, study.measures)
+        for study in studies
+        for row in study.rows(place.scale)
+        for seed in range(seeds)
+    ]
+    jobs = merged(listed)
+    for job in jobs:
+        _ = job.settings  # which refuses wrong ones
+    return jobs
+
+
+def _check_free(studies: Sequence[Study], scale: Scale, settings: Options) -> None:
+    """Refuse settings for every run that the studies themselves vary, or are about.
+
+    Raises:
+        ValueError: which, and in which study.
+    """
+    for study in studies:
+        varied = {"method", "regularizer"} | {key for row in study.rows(scale) for key, _ in row.arm.options}
+        for key, value in settings:
+            if key in varied - {"schedule.epochs"}:
+                raise ValueError(f"--{key}: expected to be left out, as {study.name} has its own values, got {value!r}")
+
+
+def given(arm: Arm, settings: Options) -> Arm:
+    """The arm with the settings that were given for every run; what the arm itself varies stays.
+
+    >>> given(Arm("digits/simclr", (("views.jitter", "0"),)), (("views.jitter", "1"), ("batch_size", "64"))).options
+    (('batch_size', '64'), ('views.jitter', '0'))
+    """
+    return Arm(arm.recipe, tuple(sorted({**dict(settings), **dict(arm.options)}.items()))) if settings else arm
