@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from ldreg.reporting.text import number
+from ldreg.reporting.text import duration, number
 from ldreg.training import folder as folders
 from ldreg.training.recipes import flattened, load_recipe, recipe_names
 
@@ -192,5 +192,5 @@ def summary(result: "Result") -> str:
     }
     found = {name: result.metrics.get(key) for key, name in shown.items()}
     lines = [f"{name:<20} {number(value)}" for name, value in found.items() if value is not None]
-    end = f"stopped: {result.stopped}" if result.stopped else f"done in {result.minutes:.1f} minutes"
+    end = f"stopped: {result.stopped}" if result.stopped else f"done in {duration(result.minutes)}"
     return "\n".join([*lines, f"{end}; encoder, card and metrics are in {result.folder.path}"])

@@ -40,11 +40,17 @@ class ProgressBar(Callback):
         self._latest = latest
         self._bar: Progress | None = None
         self._next = self._next_line = 0.0
+        self._untrained: Mapping[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Pretraining) -> None:  # type: ignore[override]
         """Show the bar, where there is a terminal."""
         self._started = time.monotonic()
-        if not trainer.is_global_zero or not sys.stderr.isatty():
+        self._untrained = {name: value for name, value in self._latest.items() if trainer.global_step == 0}
+        if not trainer.is_global_zero:
+            return
+        if self._untrained:
+            self._say(f"before training: {self._values(_WHOLE, untrained=True)}", aloud=not sys.stderr.isatty())
+        if not sys.stderr.isatty():
             return
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
@@ -77,10 +83,7 @@ class ProgressBar(Callback):
             return
         self._next_line = now + _PAUSE
         done = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, step {trainer.global_step}"
-        line = f"{done}, {now - self._started:.0f} s: {self._values(_WHOLE)}"
-        logging.getLogger("ldreg").info(line)
-        if self._bar is None:
-            print(line, file=sys.stderr, flush=True)
+        self._say(f"{done}, {now - self._started:.0f} s: {self._values(_WHOLE)}", aloud=self._bar is None)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         """Take the bar down, whatever ended the run."""
@@ -93,6 +96,16 @@ class ProgressBar(Callback):
         epoch = f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
         self._bar.update(self._task, completed=trainer.global_step, epoch=epoch, values=self._values(_BRIEF))
 
-    def _values(self, names: Mapping[str, str]) -> str:
-        named = ((shown, self._latest.get(name)) for name, shown in names.items())
+    def _say(self, line: str, *, aloud: bool) -> None:
+        logging.getLogger("ldreg").info(line)
+        if aloud:
+            print(line, file=sys.stderr, flush=True)
+
+    def _values(self, names: Mapping[str, str], *, untrained: bool = False) -> str:
+        """The latest values; those of the untrained encoder are told once, and not beside a trained one's."""
+        known = {name: value for name, value in self._latest.items() if untrained or name not in self._untrained}
+        for name in self._untrained.keys() - known.keys():
+            if self._latest[name] != self._untrained[name]:  # measured again since
+                known[name] = self._latest[name]
+        named = ((shown, known.get(name)) for name, shown in names.items())
         return "  ".join(f"{shown} {number(value)}" for shown, value in named if value is not None)
