@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,20 @@ from PIL import Image
 from torch.nn import functional
 
 from ldreg.assessment.evaluate import KINDS, evaluate_command
+from ldreg.assessment.labels import label
 from ldreg.assessment.options import request
+from ldreg.assessment.outputs import check_outputs
 from ldreg.assessment.source import open_source
-from ldreg.assessment.transfer import like_the_run, linear_on
+from ldreg.assessment.transfer import like_the_run, linear_on, listed
 from ldreg.cli import main
-from ldreg.data import DataConfig
+from ldreg.data import DataConfig, load_images
+from ldreg.encoders import EncoderConfig
 from ldreg.evaluation.features import features
 from ldreg.evaluation.finetune import FinetuneConfig
+from ldreg.evaluation.knn import KnnConfig
 from ldreg.evaluation.protocols import LinearConfig
 from ldreg.inspection import inspect
+from ldreg.training.command import words_to_options
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import pretrain
 from ldreg.training.settings import resolve
@@ -64,7 +70,7 @@ def test_linear_fast(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "linear_best" not in kept["results"]
     assert kept["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
     assert kept["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
-    assert (kept["kind"], kept["seed"], kept["source"]["layout"]) == ("linear", 0, "ldreg")
+    assert (kept["kind"], kept["seed"], kept["source"]["layout"]) == ("linear", None, "ldreg")
     assert kept["minutes"] > 0
     said = capsys.readouterr()
     assert f"linear, fast         {kept['results']['linear']:.3f}" in said.out
@@ -77,33 +83,38 @@ def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
 ) -> None:
     words = ["linear", str(run), "--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2"]
     evaluate_command(words)
-    kept = results(run / "evaluation" / "linear-transfer-digits.json")
+    kept = results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")
     accuracies = [epoch["accuracy"] for epoch in kept["history"]]
     assert kept["results"]["linear"] == accuracies[-1]
     assert kept["results"]["linear_best"] == max(accuracies)
     assert (kept["results"]["epochs"], kept["results"]["batch_size"], kept["results"]["lr"]) == (3, 64, 0.2)
+    assert (kept["results"]["steps"], kept["seed"]) == (3 * 22, 0)
     out = capsys.readouterr().out
+    assert "\nepochs               3, 22 steps each, batch 64, peak learning rate 0.200\n" in out
     assert out.splitlines()[0].startswith("linear, transfer ")
     assert out.splitlines()[1].startswith("best epoch ")
     evaluate_command(words)
-    assert results(run / "evaluation" / "linear-transfer-digits.json")["history"] == kept["history"]
+    assert (
+        results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")["history"]
+        == kept["history"]
+    )
 
 
 def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["knn", str(run), "--k", "20"])
-    found = results(run / "evaluation" / "knn-digits.json")["results"]
+    found = results(run / "evaluation" / "knn-k20-digits.json")["results"]
     encoder = open_source(run).encoder
     train, test = (features(encoder, DataConfig(), split) for split in ("train", "test"))
     assert train.reused
     assert test.reused
     rows, asked = (functional.normalize(part.representations.double(), dim=1) for part in (train, test))
     right = 0
-    for row, label in zip(asked, test.labels.tolist(), strict=True):
+    for row, digit in zip(asked, test.labels.tolist(), strict=True):
         cosines = rows @ row
         votes = np.zeros(10)
         for index in cosines.argsort(descending=True)[:20].tolist():
             votes[train.labels[index]] += np.exp(cosines[index].item() / 0.1)
-        right += int(votes.argmax() == label)
+        right += int(votes.argmax() == digit)
     assert found["knn"] == pytest.approx(right / 360, abs=1e-9)
     assert found["k"] == 20
     assert "kNN, k = 20" in capsys.readouterr().out
@@ -111,7 +122,7 @@ def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["dimension", str(run), "--k", "30", "--html", "page.html", "--device", "cpu"])
-    found = results(run / "evaluation" / "dimension-test-digits.json")
+    found = results(run / "evaluation" / "dimension-test-k30-digits.json")
     report = inspect(features(open_source(run).encoder, DataConfig(), "test").representations, k=30)
     assert found["results"]["lid"] == pytest.approx(report.mean.value)
     assert found["results"]["effective_rank"] == pytest.approx(report.effective_rank)
@@ -120,13 +131,13 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "LID, geometric mean" in capsys.readouterr().out
     assert "<svg" in Path("page.html").read_text()
     evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle"])
-    other = results(run / "evaluation" / "dimension-train-digits.json")
+    other = results(run / "evaluation" / "dimension-train-mle-sample100-digits.json")
     assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
 
 
 def test_finetune(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["finetune", str(run), "--epochs", "2", "--fraction", "0.5", "--batch-size", "64", "--lr", "0.4"])
-    found = results(run / "evaluation" / "finetune-0.5-digits.json")["results"]
+    found = results(run / "evaluation" / "finetune-epochs2-batch_size64-lr0.4-fraction0.5-digits.json")["results"]
     assert found["finetune_best"] >= found["finetune"] > 0.3
     assert (found["train_images"], found["test_images"]) == (719, 360)
     assert "fine-tuned" in capsys.readouterr().out
@@ -136,14 +147,15 @@ def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) ->
     root = Path("photos")
     generator = np.random.default_rng(0)
     for split, number in (("train", 12), ("test", 6)):
-        for place, label in enumerate(("dark", "light")):
-            (root / split / label).mkdir(parents=True)
+        for place, shade in enumerate(("dark", "light")):
+            (root / split / shade).mkdir(parents=True)
             for index in range(number):
                 array = generator.integers(0, 60, (30, 26, 3)) + 150 * place
-                Image.fromarray(array.astype(np.uint8)).save(root / split / label / f"{index}.png")
+                Image.fromarray(array.astype(np.uint8)).save(root / split / shade / f"{index}.png")
     words = ["transfer", str(run), "--datasets", f"digits,folder={root}", "--protocol", "fast", "--data.workers", "0"]
     evaluate_command(words)
-    found = results(run / "evaluation" / "transfer-fast.json")["results"]
+    (path,) = (run / "evaluation").glob("transfer-fast-digits+folder-photos-*.json")
+    found = results(path)["results"]
     assert list(found) == ["digits", "folder"]
     assert found["folder"]["linear"] == 1.0
     assert found["digits"]["linear"] == pytest.approx(linear_on(open_source(run), DataConfig()))
@@ -154,10 +166,12 @@ def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_plain_checkpoint_goes_beside_the_caller(run: Path) -> None:
-    file = run / "encoder.safetensors"
+    file = Path("other") / "mine.safetensors"
+    file.parent.mkdir()
+    file.write_bytes((run / "encoder.safetensors").read_bytes())
     assert main(["evaluate", "knn", str(file)]) == 2  # nothing says which images
     assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--cache", "own"]) == 0
-    assert (Path("evaluation") / "short" / "knn-digits.json").is_file()
+    assert (Path("evaluation") / "mine" / "knn-digits.json").is_file()
     assert len(list(Path("own").rglob("*.safetensors"))) == 2
     assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--out", "there"]) == 0
     assert (Path("there") / "knn-digits.json").is_file()
@@ -170,6 +184,7 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
     assert like_the_run(LinearConfig("transfer", flip=0.4), source).flip == 0.4
     assert like_the_run(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
     assert like_the_run(LinearConfig("fast"), source) == LinearConfig("fast")
+    (run / "card.json").unlink()  # nothing says that the encoder is the run's
     plain = open_source(run / "encoder.safetensors")
     assert like_the_run(LinearConfig("transfer"), plain) == LinearConfig("transfer")
 
@@ -201,6 +216,14 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
             ["linear", "RUN", "--protocol", "transfer", "--batch_size", "2000"],
             "1437 training images there are, got 2000",
         ),
+        (["linear", "RUN", "--seed", "5"], "seed: expected to be left out, as protocol fast has none, got 5"),
+        (["linear", "RUN", "--strength", "1e300"], "strength: expected 0 to 1e+30, got 1e+300"),
+        (["finetune", "RUN", "--lr", "1e300"], "lr: expected a number above 0 and at most 1e+30, got 1e+300"),
+        (["knn", "RUN", "--temperature", "1e-300"], "temperature: expected 1e-30 to 1e30, got 1e-300"),
+        (["dimension", "RUN", "--seed", "-3"], "seed: expected 0 to 2**63 - 1, got -3"),
+        (["dimension", "RUN", "--seed", str(2**64)], "seed: expected 0 to 2**63 - 1, got 18446744073709551616"),
+        (["linear", "nowhere"], "nowhere: expected a run folder or a checkpoint, got no such file"),
+        (["dimension", "RUN", "--html", "d.html", "--json", "./d.html"], "another output has the same name"),
         (["linear", "RUN", "--devices", "2"], "devices: expected 1 with protocol fast"),
         (["dimension", "RUN", "--k", "360"], "k: expected fewer than the 360 test images, got 360"),
         (["dimension", "RUN", "--split", "all"], "--split: expected one of 'test', 'train', got all"),
@@ -232,6 +255,129 @@ def test_wrong_words_are_one_line_and_leave_nothing(
     assert not list(run.rglob("evaluation/*.json"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("encoder.safetensors", "card.json", "config.yaml", "metrics.csv", "environment.json", "log.txt"),
+        *("checkpoints/last.ckpt", "../short/encoder.safetensors", "../link.json"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_an_output_never_takes_the_place_of_an_input(
+    name: str, option: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoints").mkdir()
+    (run.parent / "link.json").symlink_to(run / "encoder.safetensors")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for source in (run, run / "encoder.safetensors"):
+        assert main(["evaluate", "dimension", str(source), option, str(run / name)]) == 2
+        assert capsys.readouterr().err.endswith(f"cannot write {str(run / name)!r}: it is an input\n")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_and_an_archive_are_inputs_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ck").mkdir()
+    torch.save(open_source(run).encoder.module.state_dict(), "ck/victim.pt")
+    Path("cifar10.tar.xz").write_text("archive")
+    words = ["knn", "ck/victim.pt", "--data.name", "cifar10", "--data.path", "cifar10.tar.xz", "--json"]
+    for target in ("ck/victim.pt", "./cifar10.tar.xz"):
+        assert main(["evaluate", *words, target]) == 2
+        assert capsys.readouterr().err.endswith(f"cannot write {target!r}: it is an input\n")
+    words = ["transfer", str(run), "--datasets", "digits,cifar10=cifar10.tar.xz", "--json", "cifar10.tar.xz"]
+    assert main(["evaluate", *words]) == 2
+    assert "it is an input" in capsys.readouterr().err
+    assert open_source("ck/victim.pt", encoder=EncoderConfig("small_cnn"), size=8).encoder.channels == 1
+    check_outputs(inputs=["ck", run], outputs=[run / "new.json", "ck/new.json"])
+
+
+def name_of(*words: str) -> str:
+    """What the result of these words on a run of digits is called."""
+    options = words_to_options(words[1:])
+    config = request(words[0], "x", options).config
+    data = resolve({}, [(key, value) for key, value in options if key.startswith("data.")]).data
+    if words[0] == "transfer":
+        return label("transfer", config, datasets=listed(config.datasets, own=DataConfig(), how=DataConfig()))
+    return label(words[0], config, data=data, own=DataConfig())
+
+
+def test_other_settings_and_images_have_results_of_their_own() -> None:
+    asked = [
+        ("knn",),
+        ("knn", "--k", "20"),
+        ("knn", "--k", "2"),
+        ("knn", "--temperature", "0.1000001"),
+        ("knn", "--data.limit", "500"),
+        ("knn", "--data.name", "shapes"),
+        ("knn", "--data.name", "folder", "--data.path", "a/images"),
+        ("knn", "--data.name", "folder", "--data.path", "b/images"),
+        ("dimension",),
+        ("dimension", "--k", "20"),
+        ("dimension", "--estimator", "mle"),
+        ("dimension", "--convention", "pseudocode"),
+        ("linear",),
+        ("linear", "--strength", "3"),
+        ("linear", "--iterations", "3"),
+        ("transfer", "--datasets", "digits"),
+        ("transfer", "--datasets", "digits,shapes"),
+        ("transfer", "--datasets", "digits,folder=a"),
+        ("transfer", "--datasets", "digits,folder=b"),
+        ("detection", "--path", "a"),
+        ("detection", "--path", "b"),
+        ("detection", "--path", "b", "--schedule", "2x"),
+    ]
+    names = [name_of(*words) for words in asked]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["knn-digits", "knn-k20-digits"]
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._+-") for name in names)
+    long = "digits,shapes,textures," + ",".join(f"{name}=x" for name in ("cifar10", "cifar100", "stl10", "food101"))
+    several = [name_of("transfer", "--datasets", f"{long},dtd=x,cars=x,birdsnap=x,folder={path}") for path in "ab"]
+    assert several[0] != several[1]
+    assert max(map(len, several)) <= 100
+
+
+def test_what_has_no_say_in_a_result_does_not_rename_it() -> None:
+    own = DataConfig("folder", "/data/images", limit=400)
+    more = {"precision": None, "size": None}
+    assert label("knn", KnnConfig(), data=own, own=own, more=more) == "knn-folder"
+    assert label("knn", KnnConfig(), data=replace(own, workers=3, cache="x"), own=own) == "knn-folder"
+    assert label("knn", KnnConfig(), data=replace(own, limit=None), own=own) == "knn-folder-all"
+    assert name_of("dimension", "--html", "x.html") == "dimension-digits"
+    assert label("knn", KnnConfig(), data=DataConfig("cifar10", "/a")) == "knn-cifar10"
+    assert label("knn", KnnConfig(), data=DataConfig(), more={"precision": "bf16", "size": 16}) == (
+        "knn-bf16-size16-digits"
+    )
+
+
+def test_k_is_the_runs_own_and_doubted_where_classes_are_small(
+    run: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = open_source(run).settings
+    assert settings is not None
+    smallest = int(load_images(DataConfig(), "test").labels.bincount().min())
+    assert smallest < 2 * 18
+    config = (run / "config.yaml").read_text()
+    before = f"monitor:\n  k: {settings.monitor.k}\n"
+    assert before in config
+    (run / "config.yaml").write_text(config.replace(before, "monitor:\n  k: 18\n"))
+    evaluate_command(["dimension", str(run)])
+    assert results(run / "evaluation" / "dimension-test-digits.json")["results"]["k"] == 18
+    told = f"k: 18 is over half of the smallest class ({smallest} images of "
+    assert caplog.text.count(told) == capsys.readouterr().out.count(told) == 1
+    evaluate_command(["dimension", str(run), "--k", str(smallest // 2), "--sample", "50"])
+    assert "over half" not in capsys.readouterr().out
+    evaluate_command(["dimension", str(run / "encoder.safetensors"), "--out", "there"])
+    assert results(Path("there") / "dimension-test-digits.json")["results"]["k"] == 18
+    Path("alone.safetensors").write_bytes((run / "encoder.safetensors").read_bytes())
+    evaluate_command(["dimension", "alone.safetensors", "--data.name", "digits", "--out", "elsewhere"])
+    assert results(Path("elsewhere") / "dimension-test-digits.json")["results"]["k"] == 64
+
+
+def test_a_runs_encoder_alone_is_judged_as_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["linear", str(run / "encoder.safetensors")])
+    assert (run / "evaluation" / "linear-fast-digits.json").is_file()
+    assert " s; the result is in " in capsys.readouterr().out
+
+
 def test_the_command_itself_raises(run: Path) -> None:
     with pytest.raises(ValueError, match="k: expected at least 1, got 0"):
         evaluate_command(["knn", str(run), "--k", "0"])
@@ -251,6 +397,14 @@ def test_help_lists_the_options_of_a_kind_alone(capsys: pytest.CaptureFixture[st
     assert [kind for kind in KINDS if "--fraction" in told[kind]] == ["finetune"]
     assert [kind for kind in KINDS if "--data.path" in told[kind]] == ["linear", "knn", "finetune", "dimension"]
     assert "--data.size" not in "".join(told.values())
+    assert "(type:" not in "".join(told.values())
+    assert "null" not in "".join(told.values())
+    assert not [line for line in told["dimension"].splitlines() if len(line) > 83]
+    words = {kind: " ".join(text.split()) for kind, text in told.items()}
+    assert "folder (of any images). (default: the run's own)" in words["knn"]
+    assert "any model name of timm. (default: found from the weights)" in words["knn"]
+    assert "exp(cosine / temperature) (default: 0.1)" in words["knn"]
+    assert "cifar10=PATH,food101=PATH,digits (required)" in words["transfer"]
 
 
 def test_what_is_asked_for_is_typed() -> None:

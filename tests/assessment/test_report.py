@@ -132,6 +132,15 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         (["good.json", "--thumbnails", "many"], "--thumbnails: "),
         (["good.json", "--colour", "red"], "--colour"),
         (["good.json", "--out", "good.json"], "cannot write 'good.json': it is an input"),
+        (["good.json", "--json", "."], "cannot write 'good.json': it is an input"),
+        (["good.json", "--out", "half/config.yaml"], "cannot write 'half/config.yaml': it is a file of the run 'half'"),
+        (["good.json", "--out", "half/evaluation/knn.json"], "it is a file of the run 'half'"),
+        (["good.json", "--k", "1"], "--k: expected at least 2, got 1"),
+        (
+            ["mine.pth"],
+            "mine.pth: expected a run folder or the JSON record of a run, got a checkpoint; --data.name says",
+        ),
+        (["binary"], "binary: expected the record of a run, got a file that is not text"),
         (["good.json", "--out", "no/such/page.html"], "there is no directory"),
         (["good.json", "--json", "text.json"], "--json: expected a folder, got the file 'text.json'"),
     ],
@@ -140,11 +149,64 @@ def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: py
     Path("empty").mkdir()
     Path("half").mkdir()
     Path("half/config.yaml").write_text("method: simclr\n")
+    Path("half/evaluation").mkdir()
     Path("text.json").write_text("hello")
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    for name in ("mine.pth", "binary"):
+        Path(name).write_bytes(b"\x80\x02weights")
+    RunRecord("good", {}, {"lid": 5.0}).to_json("good.json")
+    before = Path("good.json").read_bytes()
     assert report(*words) == 2
     assert reason in one_error(capsys)
     assert not Path("report.html").exists()
+    assert Path("good.json").read_bytes() == before
+    assert Path("half/config.yaml").read_text() == "method: simclr\n"
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "config.yaml", "card.json", "metrics.csv"])
+def test_no_file_of_a_run_is_written_over(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for other in ("simclr", "simclr_ldreg"):  # the run that is reported on, and another
+        before = (runs / other / name).read_bytes()
+        assert report(runs / "simclr", "--out", runs / other / name) == 2
+        assert "cannot write" in one_error(capsys)
+        assert (runs / other / name).read_bytes() == before
+
+
+def test_other_images_are_said_to_be_measured(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        report(runs / "simclr", "--data.name", "shapes", "--data.limit", "120", "--thumbnails", 0, "--json", ".") == 0
+    )
+    assert "simclr: measured on shapes; trained on digits" in capsys.readouterr().err
+    record = RunRecord.from_json("simclr.json")
+    assert (record.settings["data.name"], record.settings["data.limit"]) == ("shapes", 120)
+    assert (record.images, record.points) == (120, 120)
+
+
+@pytest.mark.parametrize("option", [["--data.path", "gone"], ["--data.name", "cifar10", "--data.path", "gone"]])
+def test_images_that_were_asked_for_must_be_there(
+    runs: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "simclr", "moved")
+    config = Path("moved/config.yaml")
+    config.write_text(config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /x", 1))
+    assert report("moved", *option) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("ldreg report: error: ")
+    assert "gone" in error
+    assert not Path("report.html").exists()
+
+
+def test_small_sets_need_a_smaller_k(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "--data.limit", 12) == 2
+    assert "k: expected fewer than the 12 training images, got 16; --k N asks for fewer" in capsys.readouterr().err
+    assert report(runs / "simclr", "--data.limit", 12, "--k", 5, "--thumbnails", 0) == 0
+    assert "12 training images, k = 5" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:
+    shutil.copy(runs / "simclr" / "encoder.safetensors", "mine.safetensors")
+    words = ["--data.name", "digits", "--data.limit", 100, "--k", 8, "--thumbnails", 0]
+    assert report("mine.safetensors", *words, "--json", "records") == 0
+    assert RunRecord.from_json("records/mine.json").points == 100
 
 
 def test_one_wrong_run_costs_no_work(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

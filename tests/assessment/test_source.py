@@ -8,7 +8,10 @@ import timm
 import torch
 
 from ldreg.assessment.source import open_source, reading
+from ldreg.assessment.transfer import default_folder
+from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
+from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import pretrain
 from ldreg.training.settings import resolve
@@ -62,12 +65,29 @@ def test_another_set_has_nothing_of_the_runs_own_but_how_it_is_read(run: Path) -
     )
 
 
-def test_a_runs_encoder_alone_is_named_after_its_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_encoder_alone_brings_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(run / "encoder.safetensors")
-    assert (source.name, source.folder, source.settings, source.data) == ("short", None, None, None)
+    assert source.folder == RunFolder(run)
+    assert (source.name, source.data) == ("short", open_source(run).data)
+    assert default_folder(source) == run / "evaluation"
+    assert open_source(run / "encoder.safetensors", data=[("data.limit", "50")]).data == DataConfig(limit=50, workers=3)
     monkeypatch.chdir(run)
     assert open_source("encoder.safetensors").name == "short"
     assert open_source(".").name == "short"
+
+
+def test_another_file_in_a_runs_folder_has_its_data_but_is_not_the_run(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name in ("config.yaml", "card.json"):
+        shutil.copy(run / name, folder)
+    file = shutil.copy(run / "encoder.safetensors", folder / "best.safetensors")
+    source = open_source(file)
+    assert (source.name, source.folder, source.data) == ("best", None, open_source(run).data)
+    assert default_folder(source) == Path("evaluation") / "best"
+    (folder / "card.json").unlink()
+    assert open_source(file).data is None
+    assert not (folder / "checkpoints").exists()  # a run that is only looked at stays as it is
 
 
 def test_a_plain_checkpoint_needs_a_name_of_data(tmp_path: Path) -> None:
@@ -107,7 +127,8 @@ def test_wrong_options_are_named(options: list[tuple[str, str | None]], message:
 def test_how_other_sets_are_read(run: Path, tmp_path: Path) -> None:
     how = reading(open_source(run), [("data.cache", "elsewhere")])
     assert (how.cache, how.workers, how.limit) == ("elsewhere", 3, None)
-    assert reading(open_source(run / "encoder.safetensors"), []).workers is None
+    alone = shutil.copy(run / "encoder.safetensors", tmp_path / "alone.safetensors")
+    assert reading(open_source(alone), []).workers is None
 
 
 def test_what_is_no_source_is_said(run: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Representations are taken once, kept under a key that anything changes, and made anew where the file is damaged."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,14 +105,40 @@ def test_an_edited_or_added_file_changes_the_key(write_images: Write) -> None:
     assert len({before, touched, images_key(load_images(data, "train"))}) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "nothing", "noise", "other key", "rows", "type"])
+Changed = tuple[dict[str, torch.Tensor], dict[str, str]]
+
+
+def shifted(tensors: dict[str, torch.Tensor], name: str, row: int, by: float) -> Changed:
+    part = tensors[name].clone()
+    part[row] += part.new_tensor(by)
+    return {**tensors, name: part}, {}
+
+
+# Files with the right key and the right shapes, but not of these images.
+DAMAGES: dict[str, Callable[[dict[str, torch.Tensor]], Changed]] = {
+    "numbers as classes": lambda tensors: (tensors, {"classes": "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"}),
+    "no list of classes": lambda tensors: (tensors, {"classes": "7"}),
+    "fewer classes": lambda tensors: (tensors, {"classes": '["0", "1"]'}),
+    "label too high": lambda tensors: shifted(tensors, "labels", 5, 50),
+    "another label": lambda tensors: shifted(tensors, "labels", 5, -1 if tensors["labels"][5] else 1),
+    "fewer rows": lambda tensors: ({name: part[:100] for name, part in tensors.items()}, {}),
+    "no rows": lambda tensors: ({name: part[:0] for name, part in tensors.items()}, {}),
+    "more rows": lambda tensors: ({name: torch.cat([part, part]) for name, part in tensors.items()}, {}),
+    "index too high": lambda tensors: shifted(tensors, "indices", -1, 9),
+    "index below 0": lambda tensors: shifted(tensors, "indices", 0, -3),
+    "index twice": lambda tensors: shifted(tensors, "indices", 4, 1),
+    "NaN": lambda tensors: shifted(tensors, "representations", 3, float("nan")),
+}
+
+
+@pytest.mark.parametrize("damage", [*("cut", "nothing", "noise", "other key", "rows", "type"), *DAMAGES])
 def test_a_damaged_file_is_said_and_made_anew(
     damage: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
     path = tmp_path / "representations" / f"{first.key}.safetensors"
     content, tensors = path.read_bytes(), load_file(path)
-    metadata = {"key": first.key, "classes": "[]"}
+    metadata = {"key": first.key, "classes": json.dumps(first.classes)}
     if damage == "cut":
         path.write_bytes(content[:-100])
     elif damage == "nothing":
@@ -122,8 +149,11 @@ def test_a_damaged_file_is_said_and_made_anew(
         save_file(tensors, path, metadata={**metadata, "key": "another"})
     elif damage == "rows":
         save_file({**tensors, "labels": tensors["labels"][:-1].clone()}, path, metadata=metadata)
-    else:
+    elif damage == "type":
         save_file({**tensors, "representations": tensors["representations"].half()}, path, metadata=metadata)
+    else:
+        changed, told = DAMAGES[damage](tensors)
+        save_file({name: part.contiguous() for name, part in changed.items()}, path, metadata={**metadata, **told})
     again = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
     assert not again.reused
     assert torch.equal(again.representations, first.representations)

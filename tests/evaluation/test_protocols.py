@@ -98,6 +98,59 @@ def test_fast_is_kept_and_another_strength_is_another_result(untrained: LoadedEn
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "5.5", "null", '"text"', '{"accuracy": 0.1}', "\\xff", "[" * 100_000),
+        '{"accuracy": NaN, "iterations": 3, "converged": true, "minutes": 0.1}',
+        '{"accuracy": 5.5, "iterations": 3, "converged": true, "minutes": 0.1}',
+        '{"accuracy": "0.9", "iterations": 3, "converged": true, "minutes": 0.1}',
+        '{"accuracy": 0.9, "iterations": 3, "converged": true, "minutes": null}',
+        '{"accuracy": 0.9, "iterations": 3, "converged": 1, "minutes": 0.1}',
+        '{"accuracy": 0.9, "iterations": 3, "converged": true, "minutes": 0.1, "more": 0}',
+    ],
+)
+def test_a_damaged_result_of_fast_is_said_and_made_anew(
+    content: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LinearConfig("fast", strength=1000)
+    first = evaluate(pixels, config, tmp_path)
+    (kept,) = (tmp_path / "work").glob("*.json")
+    kept.write_bytes(content.encode("latin-1"))
+    assert replace(evaluate(pixels, config, tmp_path), minutes=first.minutes) == first
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"{kept}: cannot be used and is made again (")
+    assert "\n" not in told
+    assert evaluate(pixels, config, tmp_path).accuracy == first.accuracy
+    assert len(caplog.records) == 1
+
+
+def test_a_fit_that_has_not_ended_is_said_again_where_it_is_reused(
+    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for times in (1, 2):
+        evaluate(pixels, LinearConfig("fast", iterations=2), tmp_path)
+        assert caplog.text.count("iterations: 2 did not bring the fit to its end") == times
+    assert len(list((tmp_path / "work").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("strength", [0.0, 1e30])
+def test_any_strength_within_bounds_ends(strength: float, pixels: LoadedEncoder, tmp_path: Path) -> None:
+    assert 0 <= evaluate(pixels, LinearConfig("fast", strength=strength, iterations=5), tmp_path).accuracy <= 1
+
+
+def test_few_steps_are_counted_and_said(
+    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = evaluate(pixels, LinearConfig("transfer", epochs=3, batch_size=512), tmp_path)
+    assert found.steps == 3 * 2
+    told = "digits: only 6 optimizer steps: the protocol is made for larger sets; --batch_size, --epochs or --protocol"
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+    assert evaluate(pixels, LinearConfig("transfer", epochs=3, batch_size=14), tmp_path).steps == 3 * 102
+    assert "optimizer steps" not in caplog.text
+
+
+@pytest.mark.parametrize(
     "config",
     [
         LinearConfig("imagenet", epochs=8, lr=60, min_scale=0.8, batch_size=64),
@@ -243,13 +296,17 @@ def test_batches_that_do_not_fit_are_refused(config: LinearConfig, images: int, 
         ({"protocol": "transfer", "strength": 1.0}, "strength: expected to be left out, as protocol transfer has none"),
         ({"protocol": "transfer", "epochs": 0}, "epochs: expected at least 1, got 0"),
         ({"protocol": "transfer", "batch_size": 1}, "batch_size: expected at least 2, got 1"),
-        ({"protocol": "transfer", "lr": 0.0}, "lr: expected a finite number above 0, got 0.0"),
-        ({"protocol": "transfer", "weight_decay": -1.0}, "weight_decay: expected a finite number of at least 0"),
+        ({"protocol": "transfer", "lr": 0.0}, "lr: expected a number above 0 and at most 1e.30, got 0.0"),
+        ({"protocol": "transfer", "weight_decay": -1.0}, "weight_decay: expected 0 to 1e.30, got -1.0"),
         ({"protocol": "transfer", "flip": 2.0}, "flip: expected between 0 and 1, got 2.0"),
         ({"protocol": "transfer", "min_scale": 0.0}, "min_scale: expected above 0 and at most 1, got 0.0"),
-        ({"protocol": "fast", "strength": -1.0}, "strength: expected at least 0, got -1.0"),
+        ({"protocol": "fast", "strength": -1.0}, "strength: expected 0 to 1e.30, got -1.0"),
         ({"protocol": "fast", "iterations": 0}, "iterations: expected at least 1, got 0"),
-        ({"protocol": "fast", "seed": -1}, "seed: expected 0 to"),
+        ({"protocol": "fast", "strength": 1e300}, "strength: expected 0 to 1e.30, got 1e.300"),
+        ({"protocol": "transfer", "lr": 1e300}, "lr: expected a number above 0 and at most 1e.30, got 1e.300"),
+        ({"protocol": "transfer", "weight_decay": 1e300}, "weight_decay: expected 0 to 1e.30, got 1e.300"),
+        ({"protocol": "transfer", "seed": -1}, "seed: expected 0 to"),
+        ({"protocol": "fast", "seed": 0}, "seed: expected to be left out, as protocol fast has none, got 0"),
     ],
 )
 def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
@@ -283,7 +340,7 @@ def test_representations_that_are_not_finite_are_refused(pixels: LoadedEncoder, 
 
 def test_a_training_that_diverges_says_so(untrained: LoadedEncoder, tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError, match="the classifier diverged in epoch 1"):
-        evaluate(untrained, LinearConfig("transfer", epochs=1, lr=1e38, **FAST), tmp_path)
+        evaluate(untrained, LinearConfig("transfer", epochs=1, lr=1e30, **FAST), tmp_path)
     assert not list((tmp_path / "work").rglob(CHECKPOINT))
 
 

@@ -1,5 +1,8 @@
 """The dimension of an encoder's representations: all of `ldreg inspect`, on cached representations."""
 
+import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,6 +14,11 @@ from ldreg.evaluation.features import Features, Progress, features
 from ldreg.inspection import check_settings, inspect
 from ldreg.lid.estimators import Convention, Estimator
 from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.text import count, printable
+
+logger = logging.getLogger("ldreg")
+
+NEIGHBORS = 64  # as in the paper's tables
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,7 @@ class DimensionConfig:
 
     Args:
         split: test (as in the paper's tables) or train
-        k: nearest neighbors that LID is estimated from
+        k: nearest neighbors that LID is estimated from; default the run's own monitor.k, else 64
         estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         sample: measure this many points, drawn at random; neighbors still come from all
@@ -28,7 +36,7 @@ class DimensionConfig:
     """
 
     split: Literal["test", "train"] = "test"
-    k: int = 64
+    k: int | None = None
     estimator: Estimator = "mom"
     convention: Convention = "paper"
     sample: int | None = None
@@ -38,7 +46,10 @@ class DimensionConfig:
     def __post_init__(self) -> None:
         if self.split not in ("test", "train"):
             raise ValueError(f"split: expected test or train, got {self.split!r}")
-        check_settings(self.k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+        k = NEIGHBORS if self.k is None else self.k
+        check_settings(k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
 
 
 def dimension(
@@ -51,8 +62,10 @@ def dimension(
     cache: Path | None = None,
     progress: Progress | None = None,
     command: str = "",
-) -> DimensionReport:
-    """Everything that `inspect` says of a split's representations, with LID per class where all have labels.
+) -> tuple[DimensionReport, str | None]:
+    """Everything that `inspect` says of a split's representations, and a line of doubt where k is large for them.
+
+    LID is told per class where all images have labels.
 
     Raises:
         ValueError: the data is missing, k is not below the number of images, a representation is not finite.
@@ -61,12 +74,14 @@ def dimension(
     found = features(
         encoder, data, config.split, device=compute.device, precision=compute.precision, cache=cache, progress=progress
     )
-    if config.k >= len(found.labels):
-        raise ValueError(f"k: expected fewer than the {len(found.labels)} {config.split} images, got {config.k}")
+    k = NEIGHBORS if config.k is None else config.k
+    if k >= len(found.labels):
+        raise ValueError(f"k: expected fewer than the {len(found.labels)} {config.split} images, got {k}")
+    names = _names(found)
     report = inspect(
         found.representations,
-        _names(found),
-        config.k,
+        names,
+        k,
         estimator=config.estimator,
         convention=config.convention,
         sample=config.sample,
@@ -74,7 +89,26 @@ def dimension(
         seed=config.seed,
         progress=progress,
     )
-    return replace(report, title=title, command=command)
+    doubt = None if names is None else crossing(names, k)
+    if doubt is not None:
+        logger.warning("%s", doubt)
+    return replace(report, title=title, command=command), doubt
+
+
+def crossing(names: Sequence[str], k: int) -> str | None:
+    """A line to say where k neighbors of a point cannot well be of its own class; None where they can.
+
+    More than half of the smallest class is too many: LID is then read from the gaps between classes.
+
+    >>> crossing("aaaaabbbb", 2)
+    >>> print(crossing("aaaaabbbb", 3))
+    k: 3 is over half of the smallest class (4 images of b): LID reads gaps between classes
+    """
+    name, images = min(Counter(names).items(), key=lambda entry: entry[1])
+    if 2 * k <= images:
+        return None
+    told = f"k: {k} is over half of the smallest class ({count(images)} images of {printable(name)})"
+    return f"{told}: LID reads gaps between classes"
 
 
 def _names(found: Features) -> list[str] | None:

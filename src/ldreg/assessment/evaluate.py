@@ -63,6 +63,8 @@ def evaluate_command(words: Sequence[str]) -> None:
         return
     if not positional:
         raise ValueError("source: expected a run folder or a checkpoint after the kind, got none")
+    if not Path(positional[0]).exists():  # before the imports, which take seconds
+        raise FileNotFoundError(f"{positional[0]}: expected a run folder or a checkpoint, got no such file")
     carry_out(request(words[0], positional[0], options), command=shlex.join(["ldreg", "evaluate", *words]))
 
 
@@ -74,14 +76,12 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
         ArithmeticError: a training diverged.
         OSError: a file cannot be read or written.
     """
+    from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
-    from ldreg.reporting.files import check_writable
     from ldreg.training.launch import first_process
 
     first = first_process()
-    for path in (asked.output.json, getattr(asked.config, "html", None)):
-        if path is not None:
-            check_writable(path)
+    check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, getattr(asked.config, "html", None)])
     if not first:  # one process of several speaks for all
         logging.getLogger("ldreg").setLevel(logging.ERROR)
     entry = kind_of(asked.kind)
@@ -91,6 +91,14 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     if first:
         _keep(asked, task, outcome)
     return outcome
+
+
+def _inputs(asked: Request) -> list[str | None]:
+    """The files and folders that a request names."""
+    from ldreg.evaluation.transfer import parse_datasets
+
+    several = parse_datasets(asked.config.datasets).values() if hasattr(asked.config, "datasets") else ()
+    return [asked.source, dict(asked.data).get("data.path"), getattr(asked.config, "path", None), *several]
 
 
 def prepare(asked: Request) -> "Task":
@@ -120,11 +128,12 @@ def prepare(asked: Request) -> "Task":
 def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
     """Print the outcome and write it, each file in one step and only now that it is whole."""
     from ldreg.reporting.files import write_atomically
+    from ldreg.reporting.text import duration
     from ldreg.training.folder import say
 
     text = json.dumps(document(asked, task, outcome), indent=2, allow_nan=False) + "\n"
     task.out.mkdir(parents=True, exist_ok=True)
-    kept = task.out / f"{outcome.label}.json"
+    kept = task.out / f"{result_name(asked, task, outcome.label)}.json"
     write_atomically(kept, text)
     if asked.output.json is not None:
         write_atomically(asked.output.json, text)
@@ -132,10 +141,31 @@ def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
     if html is not None and outcome.page is not None:
         outcome.page(html)
     print(outcome.text)
-    print(f"done in {outcome.minutes:.1f} minutes; the result is in {kept}")
+    print(f"done in {duration(outcome.minutes)}; the result is in {kept}")
     for path in (asked.output.json, html):
         if path is not None:
             say(f"wrote {path}")
+
+
+def result_name(asked: Request, task: "Task", title: str) -> str:
+    """What the result is called among those of one source: another name for other settings or images."""
+    from ldreg.assessment.labels import label
+    from ldreg.assessment.transfer import listed
+
+    settings, precision = task.source.settings, asked.compute.get("precision")
+    names = getattr(asked.config, "datasets", None)
+    return label(
+        title,
+        asked.config,
+        data=task.source.data if kind_of(asked.kind).data is None else None,
+        own=None if settings is None else settings.data,
+        datasets=None if names is None or task.how is None else listed(names, own=task.source.data, how=task.how),
+        more={
+            "precision": None if precision == "fp32" else precision,
+            "size": asked.output.size,
+            "normalization": asked.output.normalization,
+        },
+    )
 
 
 def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]:
@@ -149,13 +179,19 @@ def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]
         "source": _described(task.source),
         "data": None if task.source.data is None else asdict(task.source.data),
         "options": {**asdict(asked.config), **asked.compute},
-        "seed": getattr(asked.config, "seed", None),
+        "seed": _seed(asked.config),
         "minutes": outcome.minutes,
         "environment": environment(task.command),
         **outcome.details,
     }
     plain: dict[str, Any] = strict(told)
     return plain
+
+
+def _seed(config: Any) -> int | None:
+    """Of the random draws; None where there are none."""
+    given: int | None = getattr(config, "seed", None)
+    return 0 if given is None and getattr(config, "protocol", "fast") != "fast" else given
 
 
 def _described(source: "Source") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Each kind of evaluation: options and a task in, an outcome out."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -35,8 +35,7 @@ def linear(config: LinearConfig, task: Task) -> Outcome:
         progress=task.progress,
         synchronize=_synchronize,
     )
-    name = f"linear, {config.protocol}"
-    return _of_classifier("linear", f"linear-{config.protocol}-{data.name}", name, found)
+    return _of_classifier("linear", f"linear-{config.protocol}", f"linear, {config.protocol}", found)
 
 
 def finetuned(config: FinetuneConfig, task: Task) -> Outcome:
@@ -51,8 +50,7 @@ def finetuned(config: FinetuneConfig, task: Task) -> Outcome:
         progress=task.progress,
         synchronize=_synchronize,
     )
-    part = "" if config.fraction == 1 else f"{config.fraction:g}-"
-    return _of_classifier("finetune", f"finetune-{part}{data.name}", "fine-tuned", found)
+    return _of_classifier("finetune", "finetune", "fine-tuned", found)
 
 
 def knn(config: KnnConfig, task: Task) -> Outcome:
@@ -81,13 +79,15 @@ def knn(config: KnnConfig, task: Task) -> Outcome:
     results = {"knn": accuracy, "k": k, "classes": len(train.classes)}
     results |= {"train_images": len(train.labels), "test_images": len(test.labels)}
     shown = {f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))}
-    return Outcome(f"knn-{data.name}", results, lines(shown), (time.monotonic() - started) / 60)
+    return Outcome("knn", results, lines(shown), (time.monotonic() - started) / 60)
 
 
 def dimensions(config: DimensionConfig, task: Task) -> Outcome:
     """All of `ldreg inspect`."""
     started, data = time.monotonic(), task.data
-    report = dimension(
+    if config.k is None and task.source.settings is not None:
+        config = replace(config, k=task.source.settings.monitor.k)
+    report, doubt = dimension(
         task.source.encoder,
         data,
         config,
@@ -111,9 +111,9 @@ def dimensions(config: DimensionConfig, task: Task) -> Outcome:
         "k": report.k,
     }
     return Outcome(
-        f"dimension-{config.split}-{data.name}",
+        f"dimension-{config.split}",
         results,
-        str(report),
+        str(report) if doubt is None else f"{report}\n{doubt}",
         (time.monotonic() - started) / 60,
         details={"report": report.to_dict()},
         page=report.to_html,
@@ -159,7 +159,9 @@ def _of_classifier(kind: str, label: str, name: str, found: Judgment) -> Outcome
     shown = {name: number(found.accuracy)}
     if found.best is not None:
         shown["best epoch"] = f"{number(found.best)}  (chosen by the test images; not to be reported)"
-        shown["epochs"] = f"{found.epochs}, batch {found.batch_size}, peak learning rate {number(found.lr)}"
+        each = found.steps // found.epochs
+        steps = f"{count(each)} step{'' if each == 1 else 's'} each"
+        shown["epochs"] = f"{found.epochs}, {steps}, batch {found.batch_size}, peak learning rate {number(found.lr)}"
     shown["images"] = f"{_images(found.train_images, found.test_images)}, {found.classes} classes"
     details = {"history": list(found.history)} if found.history else {}
     return Outcome(label, _numbers(kind, found), lines(shown), found.minutes, details)
@@ -169,7 +171,7 @@ def _numbers(kind: str, found: Judgment) -> dict[str, Any]:
     """The results of a classifier: the last epoch under the kind's own name, the best one named so."""
     told = asdict(found)
     best = {} if found.best is None else {f"{kind}_best": found.best}
-    others = ("epochs", "batch_size", "lr", "classes", "train_images", "test_images")
+    others = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")
     return {kind: found.accuracy, **best, **{name: told[name] for name in others if told[name] is not None}}
 
 

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from ldreg.assessment.kinds import Kind
 
 
+# What holds where an option is not given, and is not the default of its field.
+_DEFAULTS = {
+    "encoder.name": "found from the weights",
+    "encoder.drop_path": "",
+    "encoder.freeze_patch_embedding": "",
+}
+
+
 @dataclass(frozen=True)
 class OutputConfig:
     """Where the encoder's images and the results are.
@@ -80,10 +88,30 @@ def kind_help(kind: str) -> str:
     text = _parser(entry).format_help().partition("\n\n")[2]
     # A group as a whole is no option here.
     text = re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
+    text = "".join(map(_with_true_default, re.split(r"^(?=  --)", text, flags=re.MULTILINE)))
     examples = "\n".join(f"  {example}" for example in entry.examples)
     return (
         f"usage: ldreg evaluate {kind} SOURCE [--OPTION VALUE ...]\n\n{entry.about}\n\nexamples:\n{examples}\n\n{text}"
     )
+
+
+def _with_true_default(entry: str) -> str:
+    """An option's help without its type, and with what stands for it where it is not given."""
+    key = entry.strip().removeprefix("--").partition(" ")[0]
+
+    def default(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return " (required)"
+        told = _DEFAULTS.get(key, "the run's own" if key.startswith("data.") else " ".join(found[1].split()))
+        return f" (default: {told})" if told and found[1] != "null" else ""
+
+    told = re.sub(r"\s+\((?:required,\s+)?type:[^()]*?(?:,\s+default:\s+((?:[^()]|\([^()]*\))*))?\)", default, entry)
+    return re.sub(r"^(.{1,80}) (\(default: .*\))$", _folded, told, flags=re.MULTILINE)
+
+
+def _folded(line: re.Match[str]) -> str:
+    """A line of help, its end on the next one where it is too long."""
+    return line[0] if len(line[0]) <= 80 else f"{line[1]}\n{'':24}{line[2]}"
 
 
 def kind_of(name: str) -> "Kind":

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ldreg.assessment.evaluated import evaluated
 from ldreg.assessment.source import Source
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
 from ldreg.data.folders import MissingSplitError
@@ -65,6 +66,8 @@ def record(
     device: str = "auto",
     thumbnails: int = 24,
     points: int | None = None,
+    k: int | None = None,
+    required: bool = False,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> RunRecord:
@@ -72,7 +75,8 @@ def record(
 
     Dimensions are those of the training images without augmentation, accuracies those on the test images of a linear
     probe and of kNN that know the training images, where there are labels. Where the images are not there, the record
-    has what was logged, and a note that says why the rest is missing.
+    has what was logged, and a note that says why the rest is missing. Results that `ldreg evaluate` left in the run's
+    folder are taken in.
 
     Args:
         source: the encoder, with its run folder and data where it has them.
@@ -80,6 +84,8 @@ def record(
         device: auto, cpu or cuda.
         thumbnails: how many of the most collapsed images are kept; with a third as many of the least.
         points: measure LID of at most this many images, drawn at random, among all; None: of all.
+        k: neighbors that LID is read from; None: as the run's monitor has it.
+        required: whether missing images are an error, as where they were asked for.
         cache: folder below which representations are kept; None: as `features` says.
         progress: called with what is done and the fraction that is done.
 
@@ -92,19 +98,24 @@ def record(
     folder = source.folder
     card = {} if folder is None else _facts(folder.card)
     images, reason = _images(source.data)
+    if images is None and required:
+        raise ValueError(reason)
     if images is None:
         measured = _Measured(notes=[f"dimensions, maps and images could not be measured: {reason}"])
     else:
         extract = partial(features, source.encoder, device=device, cache=cache, progress=progress)
-        measure = partial(inspect, k=_monitor(source).k, sample=points, device=device, progress=progress)
-        measured = _measure(source, images, extract, measure, device=torch_device(device), thumbnails=thumbnails)
+        measure = partial(inspect, sample=points, device=device, progress=progress)
+        near = _monitor(source).k if k is None else k
+        placed = torch_device(device)
+        measured = _measure(source, images, extract, measure, k=near, device=placed, thumbnails=thumbnails)
+    others, left_out = evaluated(source, images=None if source.data is None else source.data.name)
     return RunRecord(
         source.name if name is None else name,
-        settings=_told(source),
-        results={**measured.results, **_minutes(card)},
+        settings=_told(source, measured=images is not None),
+        results={**measured.results, **others, **_minutes(card)},
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, source.settings),
-        notes=measured.notes,
+        notes=[*measured.notes, *left_out],
         **measured.fields,
     )
 
@@ -125,18 +136,34 @@ def told_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _measure(
-    source: Source, images: ImageSet, extract: Extract, measure: Measure, *, device: torch.device, thumbnails: int
+    source: Source,
+    images: ImageSet,
+    extract: Extract,
+    measure: Measure,
+    *,
+    k: int,
+    device: torch.device,
+    thumbnails: int,
 ) -> _Measured:
     train = extract(source.data, "train", images=images)
-    report = measure(train.representations, _labels(train))
+    count = len(train.labels)
+    if k >= count:
+        raise ValueError(f"k: expected fewer than the {count} training images, got {k}; --k N asks for fewer neighbors")
+    report = measure(train.representations, _labels(train), k=k)
+    facts: dict[str, Any] = {"images": count}
     try:
         with named("data", DataConfig):
             test = extract(source.data, "test")
-        accuracies = _accuracies(train, test, voters=_monitor(source).voters, device=device)
+        voters = _monitor(source).voters(int((train.labels >= 0).sum()))
+        accuracies = _accuracies(train, test, voters=voters, device=device)
+        if accuracies:
+            facts |= {"tested": int((test.labels >= 0).sum()), "voters": voters}
     except MissingSplitError:
         accuracies = {}
     pictures = _pictures(images, train, report, count=thumbnails)
-    return _Measured({**_dimensions(report), **accuracies}, {**_listed(report), **pictures})
+    return _Measured(
+        {**_dimensions(report), **accuracies}, {**facts, **_listed(report), **pictures}, _elsewhere(source)
+    )
 
 
 def _images(data: DataConfig | None) -> tuple[ImageSet | None, str]:
@@ -154,9 +181,20 @@ def _monitor(source: Source) -> MonitorConfig:
     return MonitorConfig() if source.settings is None else source.settings.monitor
 
 
-def _told(source: Source) -> dict[str, Any]:
+def _elsewhere(source: Source) -> list[str]:
+    """Where images of another set were measured than those of the training, a sentence on that."""
+    if source.settings is None or source.data is None or source.data.name == source.settings.data.name:
+        return []
+    return [f"measured on {source.data.name}; trained on {source.settings.data.name}"]
+
+
+def _told(source: Source, *, measured: bool) -> dict[str, Any]:
+    """The settings, with the data that were measured in the place of others that the run was trained on."""
     if source.settings is not None:
-        return told_settings(source.settings)
+        told = told_settings(source.settings)
+        if measured and source.data is not None and source.data != source.settings.data:
+            told |= {f"data.{key}": value for key, value in asdict(source.data).items() if f"data.{key}" in told}
+        return told
     known = {"encoder.name": source.encoder.config.name, "layout": source.encoder.layout, "size": source.encoder.size}
     return known if source.data is None else {**known, "data.name": source.data.name}
 
@@ -177,9 +215,7 @@ def _dimensions(report: DimensionReport) -> dict[str, float]:
     }
 
 
-def _accuracies(
-    train: Features, test: Features, *, voters: Callable[[int], int], device: torch.device
-) -> dict[str, float]:
+def _accuracies(train: Features, test: Features, *, voters: int, device: torch.device) -> dict[str, float]:
     """Of probes that know the labeled training images on the labeled test images; empty where there are too few."""
     x, y = (part[train.labels >= 0].to(device) for part in (train.representations, train.labels))
     x_test, y_test = (part[test.labels >= 0].to(device) for part in (test.representations, test.labels))
@@ -187,7 +223,7 @@ def _accuracies(
         return {}
     return {
         "linear": linear_accuracy(x, y, x_test, y_test).accuracy,
-        "knn": knn_accuracy(x, y, x_test, y_test, k=voters(len(x))),
+        "knn": knn_accuracy(x, y, x_test, y_test, k=voters),
     }
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.assessment.outputs import check_outputs
+from ldreg.reporting.files import write_atomically
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.training.command import Options, words_to_options
 from ldreg.training.folder import RunFolder
@@ -25,6 +26,7 @@ examples:
   ldreg report runs/first --json records               # then, where the other run is:
   ldreg report records/first.json runs/second
   ldreg report runs/first --data.path /elsewhere/cifar10
+  ldreg report resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
 """
 
 
@@ -40,10 +42,12 @@ def report_command(words: Sequence[str]) -> None:
         device=asked.device,
         thumbnails=asked.thumbnails,
         points=asked.points,
+        k=asked.k,
         data=data,
         outputs=[asked.out],
     )
-    write_report(records, Path(asked.out), title=asked.title, json=None if asked.json is None else Path(asked.json))
+    folder = None if asked.json is None else Path(asked.json)
+    write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
     _show(records)
 
 
@@ -54,10 +58,11 @@ def make_records(
     device: str = "auto",
     thumbnails: int = 24,
     points: int | None = None,
+    k: int | None = None,
     data: Options | None = None,
     outputs: Sequence[str] = (),
 ) -> list[RunRecord]:
-    """The records of runs, each a run folder, which is measured, or a JSON file that a record was written to.
+    """The records of runs, each a run folder or a checkpoint, which are measured, or a JSON file of a record.
 
     What cannot be measured is said on stderr.
 
@@ -67,8 +72,9 @@ def make_records(
         device: auto, cpu or cuda.
         thumbnails: of the most collapsed images.
         points: LID is measured of at most so many images, among all; None: of all.
+        k: neighbors that LID is read from; None: as the runs have it.
         data: options such as ("data.path", "X") instead of the runs' own.
-        outputs: files that will be written; none may be an input, and all must be writable.
+        outputs: files that will be written; none may be an input or a file of a run, and all must be writable.
 
     Raises:
         ValueError: a run that is none or is not finished, or as many names as there are no runs.
@@ -82,30 +88,36 @@ def make_records(
         raise ValueError(f"--thumbnails: expected from 0 to {MOST_THUMBNAILS}, got {thumbnails}")
     if points is not None and points < 1:
         raise ValueError(f"--points: expected at least 1, got {points}")
+    if k is not None and k < 2:
+        raise ValueError(f"--k: expected at least 2, got {k}")
+    check_outputs(inputs=runs, outputs=outputs)
     for path in outputs:
-        if Path(path).resolve() in {Path(run).resolve() for run in runs}:
-            raise ValueError(f"cannot write {path!r}: it is an input")
-        check_writable(path)
+        _check_no_run(Path(path))
     for run in runs:
-        check_run(Path(run))
+        check_run(Path(run), data=data or [])
     records = []
     for place, run in enumerate(runs):
         name = None if names is None else names[place]
-        made = _record(Path(run), name, device=device, thumbnails=thumbnails, points=points, data=data or [])
+        made = _record(Path(run), name, device=device, thumbnails=thumbnails, points=points, k=k, data=data or [])
         for note in made.notes:
             print(f"ldreg report: warning: {run}: {note}", file=sys.stderr, flush=True)
         records.append(made)
     return records
 
 
-def check_run(path: Path) -> None:
+def check_run(path: Path, *, data: Options | None = None) -> None:
     """Find out before the work that this is no run to report on.
 
     Raises:
-        ValueError: it is neither a finished run nor a file.
+        ValueError: it is no finished run, no record, and no checkpoint that there is `data` to measure with.
         FileNotFoundError: it is not there.
     """
     if path.is_file():
+        if _checkpoint(path) and "data.name" not in dict(data or []):
+            raise ValueError(
+                f"{path}: expected a run folder or the JSON record of a run, got a checkpoint; --data.name says on "
+                f"which images to measure it"
+            )
         return
     if not path.exists():
         raise FileNotFoundError(f"{path}: expected a run folder or the JSON record of a run, got nothing there")
@@ -119,12 +131,33 @@ def check_run(path: Path) -> None:
         )
 
 
+def _checkpoint(path: Path) -> bool:
+    return path.suffix.lower() in (".pt", ".pth", ".safetensors", ".ckpt", ".tar")
+
+
+def _check_no_run(path: Path) -> None:
+    """Refuse to write over what a run, also one that is not reported on, left behind."""
+    target = path.resolve()
+    for above in target.parents:
+        folder = RunFolder(above)
+        inside = target.relative_to(above).parts
+        own = {folder.encoder, folder.card, folder.config, folder.metrics, folder.environment, folder.log}
+        if folder.config.is_file() and (target in own or inside[0] in (folder.checkpoints.name, "evaluation")):
+            raise ValueError(f"cannot write {str(path)!r}: it is a file of the run {above.name!r}")
+
+
 def write_report(
-    records: Sequence[RunRecord], out: Path, *, title: str | None = None, json: Path | None = None
+    records: Sequence[RunRecord],
+    out: Path,
+    *,
+    title: str | None = None,
+    json: Path | None = None,
+    inputs: Sequence[str] = (),
 ) -> None:
     """Write the page that compares the runs and, where asked for, a JSON file for each; say so on stderr.
 
     Raises:
+        ValueError: a file would replace one of the `inputs` or one of a run.
         OSError: something cannot be written.
     """
     from ldreg.reporting.comparison import comparison_page
@@ -132,21 +165,25 @@ def write_report(
 
     names = run_names(records)
     heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")
-    write_atomically(out, comparison_page(records, title=heading))
-    written = [out]
+    page = comparison_page(records, title=heading)
+    paths = []
     if json is not None:
         json.mkdir(parents=True, exist_ok=True)
-        for path, record in zip(_json_paths(json, names), records, strict=True):
-            record.to_json(path)
-            written.append(path)
-    for path in written:
+        paths = _json_paths(json, names)
+    check_outputs(inputs=inputs, outputs=[out, *paths])
+    for path in (out, *paths):
+        _check_no_run(path)
+    write_atomically(out, page)
+    for path, record in zip(paths, records, strict=False):
+        record.to_json(path)
+    for path in (out, *paths):
         print(f"wrote {path}", file=sys.stderr)
 
 
 def _record(
-    path: Path, name: str | None, *, device: str, thumbnails: int, points: int | None, data: Options
+    path: Path, name: str | None, *, device: str, thumbnails: int, points: int | None, k: int | None, data: Options
 ) -> RunRecord:
-    if path.is_file():
+    if path.is_file() and not _checkpoint(path):
         known = RunRecord.from_json(path)
         return known if name is None else replace(known, name=name)
     from ldreg.assessment.records import record
@@ -156,7 +193,16 @@ def _record(
     print(f"measuring {path} ...", file=sys.stderr, flush=True)
     with _named(path), progress_shown() as progress:
         source = open_source(path, data=data)
-        return record(source, name=name, device=device, thumbnails=thumbnails, points=points, progress=progress)
+        return record(
+            source,
+            name=name,
+            device=device,
+            thumbnails=thumbnails,
+            points=points,
+            k=k,
+            required=not {"data.name", "data.path"}.isdisjoint(dict(data)),
+            progress=progress,
+        )
 
 
 @contextmanager
@@ -207,13 +253,19 @@ def _parser() -> ArgumentParser:
         default_env=False,
     )
     add = parser.add_argument
-    add("run", nargs="+", metavar="RUN", help="a run folder, or a JSON file that --json wrote")
+    add(
+        "run",
+        nargs="+",
+        metavar="RUN",
+        help="a run folder, a JSON file that --json wrote, or a checkpoint with --data.name",
+    )
     add("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
     add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
     add("--title", metavar="TEXT", help="heading of the page")
     add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
     add("--thumbnails", type=int, default=24, metavar="N", help="most collapsed images shown of each run (default: 24)")
     add("--points", type=int, metavar="N", help="measure LID of at most so many images, among all (default: of all)")
+    add("--k", type=int, metavar="N", help="neighbors that LID is read from (default: the run's monitor.k)")
     add("--json", metavar="FOLDER", help="also write the record of each run there, to compare elsewhere")
     return parser
 

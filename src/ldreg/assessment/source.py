@@ -9,7 +9,8 @@ from typing import Any
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import ENCODER, LoadedEncoder, load_encoder
-from ldreg.training.folder import RunFolder, existing
+from ldreg.training.folder import RunFolder
+from ldreg.training.recipes import read_yaml
 from ldreg.training.settings import Settings, resolve
 from ldreg.views.config import Normalization
 
@@ -25,8 +26,8 @@ class Source:
         encoder: with its weights.
         name: of the run's folder or of the file.
         path: to the folder or file.
-        folder: of the run; None for a plain checkpoint.
-        settings: of the run; None for a plain checkpoint.
+        folder: of the run whose encoder it is; None for a plain checkpoint.
+        settings: of that run, or of the run in whose folder a checkpoint lies; None for others.
         data: the images to judge it by: the run's own unless others are asked for; None where nothing says which.
     """
 
@@ -62,11 +63,16 @@ def open_source(
     """
     where = Path(path)
     loaded = load_encoder(where, encoder=encoder, size=size, normalization=normalization)
-    folder, settings = None, None
-    if (where / "config.yaml").is_file():
-        folder, tree = existing(where)
-        settings = resolve(tree)
-    return Source(loaded, _name(where), where, folder, settings, _data(settings, data))
+    folder = _run(where)
+    settings = None if folder is None else resolve(read_yaml(folder.config))
+    own = where.is_dir() or where.name == ENCODER
+    return Source(loaded, _name(where), where, folder if own else None, settings, _data(settings, data))
+
+
+def _run(path: Path) -> RunFolder | None:
+    """The run whose folder this is, or in whose folder this file lies."""
+    folder = RunFolder(path if path.is_dir() else path.parent)
+    return folder if folder.config.is_file() and (path.is_dir() or folder.card.is_file()) else None
 
 
 def _name(path: Path) -> str:

@@ -40,7 +40,7 @@ class Outcome:
     """What came of an evaluation.
 
     Args:
-        label: the name of its result among those of one source.
+        label: what kind of result it is; settings that differ from the usual ones are added to the file's name.
         results: numbers by name.
         text: to be printed.
         minutes: it took, with parts before an interruption.

@@ -83,7 +83,7 @@ def listed(text: str, *, own: DataConfig | None, how: DataConfig) -> dict[str, D
 
 def default_folder(source: Source) -> Path:
     """Where results go: into the run's folder, or beside the caller for a plain checkpoint."""
-    return source.path / "evaluation" if source.folder is not None else Path("evaluation") / source.name
+    return source.folder.path / "evaluation" if source.folder is not None else Path("evaluation") / source.name
 
 
 def work_folder(out: Path) -> Path:

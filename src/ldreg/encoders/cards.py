@@ -10,6 +10,8 @@ from ldreg.encoders.build import EncoderConfig
 from ldreg.views.config import NORMALIZATIONS, Normalization
 
 CARD = "card.json"
+# Past these no image is meant; making an encoder for it would take all memory.
+MOST_CHANNELS, MOST_PIXELS = 1024, 4096
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ def parse_card(text: str) -> Card:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         detail = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"expected the card of an ldreg run, got another or a damaged one ({detail})") from error
-    for name, value in (("channels", channels), ("size", size)):
-        if type(value) is not int or value < 1:
+    for name, value, most in (("channels", channels, MOST_CHANNELS), ("size", size, MOST_PIXELS)):
+        if type(value) is not int or not 1 <= value <= most:
             raise ValueError(f"expected the card of an ldreg run, got {name} {value!r} in it")
     return Card(encoder, channels, size, normalization)
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
@@ -13,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from ldreg.encoders.build import EncoderConfig, build_encoder
-from ldreg.encoders.cards import Card, read_card
+from ldreg.encoders.cards import MOST_PIXELS, Card, read_card
 from ldreg.encoders.layouts import Layout, Weights, beside, has_decoder, in_timm_names, unwrap
 from ldreg.encoders.recognition import completed, recognize
 from ldreg.loading.files import check_file, named, one_line, parsing
@@ -87,8 +88,10 @@ def load_encoder(
         else:
             told = replace(card, encoder=completed(card.encoder, weights))
             told.check(encoder, channels=channels, size=size, normalization=normalization)
+        if card.size > MOST_PIXELS:
+            raise ValueError(f"size: expected at most {MOST_PIXELS}, got {card.size}")
     # Making the encoder draws random weights, which must not change what is drawn after.
-    with torch.random.fork_rng(devices=[]):
+    with named(file), torch.random.fork_rng(devices=[]):
         module = build_encoder(card.encoder, channels=card.channels, size=card.size)
     fill(module, weights, file=file, name=card.encoder.name)
     key = content_key(module, json.dumps(asdict(card), sort_keys=True))
@@ -145,7 +148,9 @@ def read_weights(path: Path) -> tuple[Weights, Card | None]:
 
 def _read_torch(path: Path) -> object:
     try:
-        with parsing("a torch file"):
+        with parsing("a torch file"), warnings.catch_warnings():
+            # torch speaks to its users of a sparse tensor's checks; that it is sparse is said by `fill`.
+            warnings.filterwarnings("ignore", message=".*sparse.*")
             content: object = torch.load(path, map_location="cpu", weights_only=True)
     except ValueError as error:
         if isinstance(error.__cause__, pickle.UnpicklingError):
@@ -161,17 +166,24 @@ def fill(module: nn.Module, weights: Weights, *, file: Path, name: str) -> None:
     """Put the weights into the encoder, in place; what lies beside an encoder is left out.
 
     Raises:
-        ValueError: keys are missing or unexpected, shapes differ, or a value is NaN or inf.
+        ValueError: keys are missing or unexpected, shapes or types differ, or a value is NaN or inf.
     """
     own = module.state_dict()
     # Counts batches in training alone; files older than the counter go without.
     missing = [key for key in own if key not in weights and not key.endswith(".num_batches_tracked")]
     unexpected = [key for key in weights if key not in own and not beside(key)]
-    different = [told for key in own if key in weights and (told := _difference(key, own[key], weights[key]))]
+    shared = [(key, own[key], weights[key]) for key in own if key in weights]
+    unlike = [(key, mine, found) for key, mine, found in shared if mine.shape != found.shape]
+    shapes = [f"{key}: expected {tuple(mine.shape)}, found {tuple(found.shape)}" for key, mine, found in unlike]
+    types = [told for key, mine, found in shared if mine.shape == found.shape and (told := _type(key, mine, found))]
     shown = str(file) if str(file).isprintable() else repr(str(file))
-    if missing or unexpected or different:
-        parts = {"keys missing": missing, "keys unexpected": unexpected, "shapes that differ": different}
-        counted = [f"{what}: {len(keys)} ({_first(keys)})" for what, keys in parts.items() if keys]
+    parts = {
+        "keys missing": missing,
+        "keys unexpected": unexpected,
+        "shapes that differ": shapes,
+        "types that differ": types,
+    }
+    if counted := [f"{what}: {len(keys)} ({_first(keys)})" for what, keys in parts.items() if keys]:
         raise ValueError(f"{shown}: does not fit {name}: {', '.join(counted)}")
     module.load_state_dict({key: weights.get(key, own[key]) for key in own})
     for key, tensor in module.state_dict().items():
@@ -184,13 +196,14 @@ def _first(told: Sequence[str], count: int = 3) -> str:
     return "; ".join(one_line(each, 100) for each in told[:count]) + more
 
 
-def _difference(key: str, own: Tensor, found: Tensor) -> str | None:
-    """What keeps a tensor from taking the place of the encoder's own."""
-    if own.shape != found.shape:
-        return f"{key}: expected {tuple(own.shape)}, found {tuple(found.shape)}"
-    stored = found.layout == torch.strided and not found.is_quantized and not found.is_meta
-    if not stored or found.is_floating_point() != own.is_floating_point():
-        return f"{key}: expected dense {own.dtype}, found {found.layout} of {found.dtype}"
+def _type(key: str, own: Tensor, found: Tensor) -> str | None:
+    """What keeps the values of a tensor from taking the place of the encoder's own; None where nothing does."""
+    expected, dtype = (str(tensor.dtype).removeprefix("torch.") for tensor in (own, found))
+    if found.layout != torch.strided or found.is_quantized or found.is_meta:
+        kind = "meta" if found.is_meta else str(found.layout).removeprefix("torch.")
+        return f"{key}: expected dense {expected}, found {kind} {dtype}"
+    if found.is_floating_point() != own.is_floating_point():
+        return f"{key}: expected {expected}, found {dtype}"
     return None
 
 

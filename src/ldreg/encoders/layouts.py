@@ -48,21 +48,21 @@ def unwrap(content: object) -> Weights:
         ValueError: there is none, or several.
 
     >>> import torch
-    >>> unwrap({"epoch": 3, "model": {"module.conv1.weight": torch.zeros(1)}})
+    >>> unwrap({"epoch": torch.tensor(3), "model": {"module.conv1.weight": torch.zeros(1)}})
     {'conv1.weight': tensor([0.])}
     """
     if not isinstance(content, Mapping):
         raise ValueError(f"expected a state dict of names and tensors, got a {type(content).__name__}")
-    weights = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
-    if weights:
-        return _without_prefix(weights)
     inside = [name for name in WRAPPERS if isinstance(content.get(name), Mapping)]
     if len(inside) > 1:
         raise ValueError(f"expected one state dict, got several: {listed(inside)}")
-    if not inside:
+    if inside:  # first, as what lies beside, such as the epoch, may be tensors, too
+        return unwrap(content[inside[0]])
+    weights = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    if not weights:
         held = f"a dict of {listed(map(str, content))}" if content else "an empty dict"
         raise ValueError(f"expected a state dict of names and tensors, got {held}")
-    return unwrap(content[inside[0]])
+    return _without_prefix(weights)
 
 
 def _without_prefix(weights: Weights) -> Weights:

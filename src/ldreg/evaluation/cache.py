@@ -12,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ldreg.data import ImageFiles, ImageSet
+
 logger = logging.getLogger("ldreg")
 
 VERSION = 1  # of what is stored and of how it was computed: another one makes every key another
@@ -32,8 +34,8 @@ def location(cache: Path, key: str) -> Path:
     return cache / "representations" / f"{key}.safetensors"
 
 
-def read(path: Path, key: str) -> Stored | None:
-    """What is kept at the path; None where nothing is, or nothing whole, which is said."""
+def read(path: Path, key: str, images: ImageSet) -> Stored | None:
+    """What is kept at the path of these images; None where nothing is, or nothing whole, which is said."""
     if not path.exists():
         return None
     try:
@@ -42,8 +44,13 @@ def read(path: Path, key: str) -> Stored | None:
             if metadata.get("key") != key:
                 raise ValueError("it belongs to another key")
             parts = {name: opened.get_tensor(name) for name in ("representations", "labels", "indices")}
-            return _checked(Stored(**parts, classes=tuple(json.loads(metadata["classes"]))))
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+            classes = json.loads(metadata["classes"])
+        if classes != list(images.classes):
+            raise ValueError("its classes are not those of the images")
+        stored = _checked(Stored(**parts, classes=images.classes))
+        _check_rows(stored, images)
+        return stored
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         logger.warning("%s: cannot be used and is made again (%s)", path, " ".join(str(error).split()))
         return None
 
@@ -80,3 +87,16 @@ def _checked(stored: Stored) -> Stored:
     if {labels.dtype, indices.dtype} != {torch.int64}:
         raise ValueError(f"expected int64 labels and indices, got {labels.dtype} and {indices.dtype}")
     return stored
+
+
+def _check_rows(stored: Stored, images: ImageSet) -> None:
+    """Refuse rows that are not those of the images: in order, all of them but unreadable files, with their labels."""
+    indices, rows = stored.indices, len(stored.indices)
+    if rows > len(images) or (rows < len(images) and not isinstance(images, ImageFiles)) or not rows:
+        raise ValueError(f"expected a row for each of the {len(images)} images, got {rows}")
+    if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
+        raise ValueError(f"expected ascending indices of the {len(images)} images, got others")
+    if not torch.equal(stored.labels, images.labels[indices]):
+        raise ValueError("its labels are not those of the images")
+    if not bool(stored.representations.isfinite().all()):
+        raise ValueError("expected finite representations, got NaN or inf")

@@ -82,7 +82,7 @@ def features(
     images = load_images(data, split) if images is None else images
     key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
     path = location(cache_folder(data) if cache is None else cache, key)
-    stored = read(path, key)
+    stored = read(path, key, images)
     if stored is not None:
         return _features(stored, key, reused=True)
     stored = _extract(encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress)

@@ -12,7 +12,16 @@ from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress, images_key, plain_views
 from ldreg.evaluation.fit import Synchronize, fit
 from ldreg.evaluation.judgment import Judgment, judged
-from ldreg.evaluation.plans import Plan, augmentation, check_options, fitted_plan, folder_name, identity, say_batch
+from ldreg.evaluation.plans import (
+    Plan,
+    augmentation,
+    check_options,
+    fitted_plan,
+    folder_name,
+    identity,
+    say_batch,
+    say_steps,
+)
 from ldreg.optim import OptimizerConfig, ScheduleConfig
 
 # Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020, appendix B.5: SGD
@@ -107,6 +116,7 @@ def finetune(
     usual = usual_plan(config.fraction)
     plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
     say_batch(plan, usual, config, len(train))
+    say_steps(plan, len(train), data=data.name)
     views = augmentation(config, data)
     whole = identity(encoder, plan, train, kind="finetune", test=images_key(test), precision=compute.precision, **views)
     module = deepcopy(encoder.module).requires_grad_(True).train()

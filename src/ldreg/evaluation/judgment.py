@@ -15,6 +15,7 @@ class Judgment:
         accuracy: share of the test images classified rightly after the last epoch: what is reported.
         best: the same after the best epoch, which the test images themselves have chosen; None without epochs.
         epochs: passes over the training images; 0 where a classifier was fitted to cached representations.
+        steps: of the optimizer, over all epochs; 0 without epochs.
         batch_size: images of a step over all processes, or None.
         lr: peak learning rate, or None.
         classes: how many.
@@ -27,6 +28,7 @@ class Judgment:
     accuracy: float
     best: float | None
     epochs: int
+    steps: int
     batch_size: int | None
     lr: float | None
     classes: int
@@ -42,6 +44,7 @@ def judged(fitted: Fitted, plan: Plan, train: ImageSet, *, tested: int) -> Judgm
         accuracy=fitted.accuracy,
         best=fitted.best,
         epochs=len(fitted.history),
+        steps=len(fitted.history) * plan.steps(len(train)),
         batch_size=plan.batch_size,
         lr=plan.peak_lr,
         classes=len(train.classes),

@@ -31,8 +31,8 @@ class KnnConfig:
     def __post_init__(self) -> None:
         if self.k is not None and self.k < 1:
             raise ValueError(f"k: expected at least 1, got {self.k}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        if not 1e-30 <= self.temperature <= 1e30:  # what float32 holds
+            raise ValueError(f"temperature: expected 1e-30 to 1e30, got {self.temperature}")
 
     def voters(self, count: int) -> int:
         """How many of `count` training images vote.

@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from ldreg.evaluation.inputs import checked
 
+LARGEST_STRENGTH = 1e30  # which float32 holds with room for its product with weights
+
 
 @dataclass(frozen=True, eq=False)
 class LinearResult:
@@ -56,7 +58,7 @@ def linear_accuracy(
         train_labels: their classes (N,), integers of at least 0, at least two different ones.
         test: representations (M, D).
         test_labels: their classes (M,); one that train lacks can only be missed.
-        strength: weight of the penalty, at least 0.
+        strength: weight of the penalty, 0 to 1e30.
         iterations: at most that many steps.
         tolerance: largest entry of the gradient at which the fit is done.
 
@@ -68,8 +70,8 @@ def linear_accuracy(
     >>> result.accuracy, result.converged, result.classes.tolist()
     (1.0, True, [2, 9])
     """
-    if not strength >= 0:
-        raise ValueError(f"strength: expected a number of at least 0, got {strength}")
+    if not 0 <= strength <= LARGEST_STRENGTH:
+        raise ValueError(f"strength: expected a number from 0 to {LARGEST_STRENGTH:g}, got {strength}")
     if iterations < 1:
         raise ValueError(f"iterations: expected at least 1, got {iterations}")
     train, train_labels, test, test_labels = checked(train, train_labels, test, test_labels)

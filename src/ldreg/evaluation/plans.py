@@ -13,6 +13,8 @@ from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
 logger = logging.getLogger("ldreg")
 
+LARGEST = 1e30  # of an option that float32 arithmetic multiplies by, with room for its scaling
+FEW_STEPS = 300  # under which training by these settings has hardly begun
 MIN_SCALE = 0.08  # of torchvision's RandomResizedCrop, and of ImageNet training everywhere
 
 
@@ -63,7 +65,7 @@ class Options(Protocol):
         """Smallest share of an image's area that a crop keeps."""
 
     @property
-    def seed(self) -> int:
+    def seed(self) -> int | None:
         """Of every random draw."""
 
 
@@ -76,15 +78,15 @@ def check_options(options: Options) -> None:
     for name, value, least in (("epochs", options.epochs, 1), ("batch_size", options.batch_size, 2)):
         if value is not None and value < least:
             raise ValueError(f"{name}: expected at least {least}, got {value}")
-    if options.lr is not None and not 0 < options.lr < float("inf"):
-        raise ValueError(f"lr: expected a finite number above 0, got {options.lr}")
-    if options.weight_decay is not None and not 0 <= options.weight_decay < float("inf"):
-        raise ValueError(f"weight_decay: expected a finite number of at least 0, got {options.weight_decay}")
+    if options.lr is not None and not 0 < options.lr <= LARGEST:
+        raise ValueError(f"lr: expected a number above 0 and at most {LARGEST:g}, got {options.lr}")
+    if options.weight_decay is not None and not 0 <= options.weight_decay <= LARGEST:
+        raise ValueError(f"weight_decay: expected 0 to {LARGEST:g}, got {options.weight_decay}")
     if options.flip is not None and not 0 <= options.flip <= 1:
         raise ValueError(f"flip: expected between 0 and 1, got {options.flip}")
     if options.min_scale is not None and not 0 < options.min_scale <= 1:
         raise ValueError(f"min_scale: expected above 0 and at most 1, got {options.min_scale}")
-    if not 0 <= options.seed < 2**63:
+    if options.seed is not None and not 0 <= options.seed < 2**63:
         raise ValueError(f"seed: expected 0 to 2**63 - 1, got {options.seed}")
 
 
@@ -112,7 +114,7 @@ def fitted_plan(usual: Plan, options: Options, *, images: int, devices: int) -> 
     lr = usual.optimizer.lr if options.lr is None else options.lr
     decay = usual.optimizer.weight_decay if options.weight_decay is None else options.weight_decay
     schedule = replace(usual.schedule, epochs=options.epochs or usual.schedule.epochs)
-    plan = Plan(replace(usual.optimizer, lr=lr, weight_decay=decay), schedule, batch_size, options.seed)
+    plan = Plan(replace(usual.optimizer, lr=lr, weight_decay=decay), schedule, batch_size, options.seed or 0)
     if schedule.min_lr > plan.peak_lr:
         raise ValueError(
             f"lr: expected a peak of at least {schedule.min_lr}, where the schedule ends, got {plan.peak_lr}"
@@ -125,6 +127,15 @@ def say_batch(plan: Plan, usual: Plan, options: Options, images: int) -> None:
     if options.batch_size is None and plan.batch_size != usual.batch_size:
         logger.warning(
             "batch_size: %d in place of %d, as there are %d training images", plan.batch_size, usual.batch_size, images
+        )
+
+
+def say_steps(plan: Plan, images: int, *, data: str, otherwise: str = "--batch_size or --epochs") -> None:
+    """Say that the set is too small for the settings, which are made for larger ones."""
+    steps = plan.schedule.epochs * plan.steps(images)
+    if steps < FEW_STEPS:
+        logger.warning(
+            "%s: only %d optimizer steps: the protocol is made for larger sets; %s changes that", data, steps, otherwise
         )
 
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +15,19 @@ from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress, features, plain_views
 from ldreg.evaluation.fit import Synchronize, fit
 from ldreg.evaluation.judgment import Judgment, judged
-from ldreg.evaluation.linear import linear_accuracy
-from ldreg.evaluation.plans import Plan, augmentation, check_options, fitted_plan, folder_name, identity, say_batch
+from ldreg.evaluation.kept import Kept, read, write
+from ldreg.evaluation.linear import LARGEST_STRENGTH, linear_accuracy
+from ldreg.evaluation.plans import (
+    Plan,
+    augmentation,
+    check_options,
+    fitted_plan,
+    folder_name,
+    identity,
+    say_batch,
+    say_steps,
+)
 from ldreg.optim import OptimizerConfig, ScheduleConfig
-from ldreg.reporting.files import write_atomically
 from ldreg.version import __version__
 
 logger = logging.getLogger("ldreg")
@@ -41,7 +50,7 @@ PROTOCOLS: dict[ProtocolName, Plan] = {
     ),
 }
 # Options that only the trained protocols have, and those that only the fitted one has.
-TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "flip", "min_scale")
+TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "flip", "min_scale", "seed")
 FITTED = ("strength", "iterations")
 STRENGTH, ITERATIONS = 1.0, 1000
 
@@ -61,7 +70,7 @@ class LinearConfig:
         min_scale: smallest share of an image's area that a crop keeps; default that of the run, else 0.08
         strength: weight of the penalty of fast, as 1/C of scikit-learn; default 1
         iterations: steps of fast at most; default 1000
-        seed: of every random draw
+        seed: of every random draw; default 0, and fast has none
 
     >>> LinearConfig("fast", epochs=3)
     Traceback (most recent call last):
@@ -77,7 +86,7 @@ class LinearConfig:
     min_scale: float | None = None
     strength: float | None = None
     iterations: int | None = None
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.protocol not in (*PROTOCOLS, "fast"):
@@ -87,8 +96,8 @@ class LinearConfig:
             if value is not None:
                 raise ValueError(f"{name}: expected to be left out, as protocol {self.protocol} has none, got {value}")
         check_options(self)
-        if self.strength is not None and not self.strength >= 0:
-            raise ValueError(f"strength: expected at least 0, got {self.strength}")
+        if self.strength is not None and not 0 <= self.strength <= LARGEST_STRENGTH:
+            raise ValueError(f"strength: expected 0 to {LARGEST_STRENGTH:g}, got {self.strength}")
         if self.iterations is not None and self.iterations < 1:
             raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
 
@@ -132,6 +141,7 @@ def linear_evaluation(
     usual = PROTOCOLS[config.protocol]
     plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
     say_batch(plan, usual, config, len(train))
+    say_steps(plan, len(train), data=data.name, otherwise="--batch_size, --epochs or --protocol fast")
     known = features(
         encoder, data, "test", device=compute.device, precision=compute.precision, cache=cache, progress=progress,
         images=test,
@@ -140,7 +150,7 @@ def linear_evaluation(
     whole = identity(encoder, plan, train, kind="linear", test=known.key, precision=compute.precision, **views)
     classifier = Classifier(
         encoder.module,
-        linear_head(known.representations.shape[1], len(train.classes), normalized=True, seed=config.seed),
+        linear_head(known.representations.shape[1], len(train.classes), normalized=True, seed=plan.seed),
         plain_views(encoder, **views),
         train=train,
         test=known,
@@ -192,26 +202,25 @@ def _fast(
     iterations = config.iterations or ITERATIONS
     whole = json.dumps([__version__, known.key, asked.key, strength, iterations])
     path = work / f"{folder_name(f'linear-fast-{data.name}', whole)}.json"
-    if path.is_file():
-        return Judgment(**json.loads(path.read_text(encoding="utf-8")), history=())
-    if progress is not None:
-        progress("fitting", 0.0)
-    rows = [part.representations.to(compute.torch_device) for part in (known, asked)]
-    found = linear_accuracy(rows[0], known.labels, rows[1], asked.labels, strength=strength, iterations=iterations)
-    if not found.converged and found.iterations >= iterations:  # else it is rounding that keeps it from the tolerance
-        logger.warning("iterations: %d did not bring the fit to its end", found.iterations)
-    judgment = Judgment(
-        accuracy=found.accuracy,
+    kept = read(path)
+    if kept is None:
+        if progress is not None:
+            progress("fitting", 0.0)
+        rows = [part.representations.to(compute.torch_device) for part in (known, asked)]
+        found = linear_accuracy(rows[0], known.labels, rows[1], asked.labels, strength=strength, iterations=iterations)
+        kept = Kept(found.accuracy, found.iterations, found.converged, (time.monotonic() - started) / 60)
+        write(path, kept)
+    if not kept.converged and kept.iterations >= iterations:  # else it is rounding that keeps it from the tolerance
+        logger.warning("iterations: %d did not bring the fit to its end", kept.iterations)
+    return Judgment(
+        accuracy=kept.accuracy,
         best=None,
         epochs=0,
+        steps=0,
         batch_size=None,
         lr=None,
         classes=len(train.classes),
-        train_images=len(rows[0]),
-        test_images=len(rows[1]),
-        minutes=(time.monotonic() - started) / 60,
+        train_images=len(known.labels),
+        test_images=len(asked.labels),
+        minutes=kept.minutes,
     )
-    work.mkdir(parents=True, exist_ok=True)
-    told = {name: value for name, value in asdict(judgment).items() if name != "history"}
-    write_atomically(path, json.dumps(told) + "\n")
-    return judgment

@@ -30,7 +30,7 @@ class TransferConfig:
         min_scale: smallest share of an image's area that a crop keeps; default that of the run, else 0.08
         strength: weight of the penalty of fast, as 1/C of scikit-learn; default 1
         iterations: steps of fast at most; default 1000
-        seed: of every random draw
+        seed: of every random draw; default 0, and fast has none
     """
 
     datasets: str
@@ -43,7 +43,7 @@ class TransferConfig:
     min_scale: float | None = None
     strength: float | None = None
     iterations: int | None = None
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.protocol not in ("transfer", "fast"):
