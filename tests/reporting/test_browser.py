@@ -206,6 +206,15 @@ def test_pages_are_quiet_and_fit(browser: Browser, pages: dict[str, Path], name:
     assert browser.evaluate(WIDTH) == width
 
 
+def test_a_table_that_is_cut_has_a_shadow_at_its_edge(browser: Browser, pages: dict[str, Path]) -> None:
+    """The cover of the shadow goes along with the content: it lies over the edge only at the end of the table."""
+    browser.open(pages["study"], width=400)
+    card = "document.querySelector('.card')"
+    assert browser.evaluate(f"{card}.scrollWidth > {card}.clientWidth")
+    attached = browser.evaluate(f"getComputedStyle({card}).backgroundAttachment")
+    assert attached.split(", ")[:2] == ["local", "scroll"]
+
+
 def test_thumbnails_are_shown(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["two"], width=400)
     shown = "[...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width])"

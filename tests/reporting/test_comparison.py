@@ -12,11 +12,14 @@ import torch
 
 from ldreg.reporting.comparison import RunRecord, comparison_page, comparison_text
 from ldreg.reporting.curves import curve, histograms, lid_maps, spectra, style
-from ldreg.reporting.differences import in_words, result_rows, setting_rows
+from ldreg.reporting.differences import change, in_words, result_rows, setting_rows, what_was_measured
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2"
+
+
+WITH = '{"name": "a", "settings": {}, "results": {}, %s}'
 
 
 def make(name: str = "SimCLR", *, points: int = 40, **changes: Any) -> RunRecord:
@@ -114,9 +117,12 @@ def test_page_has_every_section(two: ElementTree.Element) -> None:
 def test_tables_hold_results_and_settings(two: ElementTree.Element) -> None:
     results = table(two, "Results")
     assert list(results) == [
-        "LID, geometric mean", "Effective rank", "Linear probe", "kNN accuracy", "Minutes of training",
+        "LID, geometric mean", "Fisher-Rao distance of LID", "Effective rank", "Linear probe", "kNN accuracy",
+        "Training time",
     ]  # fmt: skip
     assert results["LID, geometric mean"] == ["8.00", "10.00 +25 %"]
+    assert results["Fisher-Rao distance of LID"] == ["–", "0.223"]  # ln 1.25
+    assert results["Training time"] == ["90 s", "90 s"]
     assert results["Linear probe"] == ["96.0 %", "95.3 % −0.7 points"]
     assert results["kNN accuracy"] == ["95.0 %", "95.0 % ±0"]
     assert table(two, "Settings that differ") == {"regularizer": ["none", "ldreg"], "ldreg.beta": ["–", "0.01"]}
@@ -280,7 +286,8 @@ def test_words_say_what_changed_and_in_which_direction() -> None:
         "With SimCLR + LDReg (regularizer = ldreg, β = 0.01), LID is 10.00 instead of 8.00 (+25 %), effective rank is "
         "the same (30.00), linear-probe accuracy is 95.3 % instead of 96.0 % (−0.7 points) and kNN accuracy is the "
         "same (95.0 %).",
-        "One run each: differences of a point or so in accuracy are within chance.",
+        "One run each: differences of a point or so in accuracy and of some percent in LID and effective rank are "
+        "within chance.",
     ]
     assert "LID is 6.00 instead of 8.00 (−25 %)" in in_words([make(), regularized(lid=6.0)])[1]
     assert in_words([make()])[0].startswith("SimCLR: LID is 8.00, effective rank is 30.00")
@@ -295,7 +302,7 @@ def test_words_know_what_may_be_chance() -> None:
     seeds = [replace(make(), settings={"method": "simclr", "seed": seed}) for seed in (0, 1)]
     assert in_words(seeds)[-1] == "Runs that differ in nothing but their seed show how large chance is."
     plain = [make(results={"lid": 1.0, "degenerate": 0.0}), replace(regularized(), results={"lid": 2.0})]
-    assert in_words(plain)[-1] == "One run each: how much of a difference is chance is not known."
+    assert in_words(plain)[-1].startswith("One run each: how much of a difference is chance is not known; LID and")
     sizes = in_words([make(), replace(regularized(), lid=[1.0] * 2000, map=[], labels=None)])
     assert sizes[-1] == "LID was measured on sets of between 40 and 2,000 points, which alone changes it."
 
@@ -347,10 +354,25 @@ def test_json_has_null_for_what_it_cannot_hold(tmp_path: Path) -> None:
         ("{", "Expecting property name"),
         ('{"name": "a", "settings": {}}', "no key 'results'"),
         ('{"name": "a", "settings": {}, "results": {}, "colour": 1}', "the unknown key 'colour'"),
-        ('{"name": "a", "settings": {}, "results": {"lid": "7"}}', "results: str in place of a number"),
+        ('{"name": "a", "settings": {}, "results": {"lid": "7"}}', "results: lid: str in place of a number"),
         ('{"name": "a", "settings": {}, "results": {}, "map": [[1, 2, 3]]}', "map: too many values"),
-        ('{"name": "a", "settings": {"b": {}}, "results": {}}', "settings: dict in place of a plain value"),
+        ('{"name": "a", "settings": {"b": {}}, "results": {}}', "settings: b: dict in place of a plain value"),
         ('{"name": "a", "settings": {}, "results": {"knn": 95}}', "results: expected knn as a share from 0 to 1"),
+        (WITH % '"origin": {"hardware": {}}', "origin: hardware: dict in place of a plain value"),
+        (WITH % '"origin": {"hardware": [1]}', "origin: hardware: list in place of a plain value"),
+        (WITH % '"origin": {"speed": NaN}', "NaN in place of a number"),
+        (WITH % '"origin": {"speed": 1e999}', "origin: speed: a number too large"),
+        (WITH % '"origin": {"held_out": -1}', "origin: held_out: -1 in place of a count"),
+        (WITH % '"origin": {"held_out": 1.5}', "origin: held_out: float in place of int"),
+        (WITH % '"origin": {"epochs": "ten"}', "origin: epochs: str in place of a number"),
+        (WITH % '"origin": {"minutes": true}', "origin: minutes: bool in place of a number"),
+        (WITH % '"curves": {"lid": [[null, 1]]}', "curves: lid: null in place of a number"),
+        (WITH % '"curves": {"lid": [[1e300, 1]]}', "curves: lid: a number too large"),
+        (WITH % '"curves": {"lid": [[1, 1e300]]}', "curves: lid: a number too large"),
+        (WITH % '"map": [[1e31, 0]]', "map: a number too large, expected at most 1e+30"),
+        (WITH % '"tsne": [[0, -1e31]]', "tsne: a number too large, expected at most 1e+30"),
+        (WITH % '"lid": [1e-320]', "lid: a number too small"),
+        (WITH % '"k": -2', "k: -2 in place of a count"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:
@@ -358,6 +380,116 @@ def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> N
     with pytest.raises(ValueError, match=re.escape(reason)) as error:
         RunRecord.from_json(tmp_path / "run.json")
     assert str(error.value).startswith(f"{tmp_path / 'run.json'}: expected the record of a run, got ")
+
+
+def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(b"\x80\x02weights")
+    with pytest.raises(ValueError, match=r"run\.json: expected the record of a run, got a file that is not text"):
+        RunRecord.from_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"map": [(1e30, -1e30), (0.0, 1e-320), (1.0, 1.0)], "lid": [1e60, 1e-59, 1.0], "labels": ["a", "b", "c"]},
+        {"tsne": [(1e30, -1e30), (0.0, 1.0)], "tsne_labels": ["a", "b"], "eigenvalues": [1e60, 1e-320]},
+        {"curves": {"lid": [(1e9, 1e60), (0.0, 1e-320)], "loss": [(0.0, -1e60), (1.0, 1e60)]}},
+    ],
+)
+def test_whatever_is_read_can_be_drawn(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Warnings are errors here."""
+    record = make(**{"map": [], "lid": [], "labels": None, "results": {"lid": 1e60, "minutes": 1e60}} | fields)
+    record.to_json(tmp_path / "run.json")
+    read = RunRecord.from_json(tmp_path / "run.json")
+    body(comparison_page([read, make()], title="t"))
+    comparison_text([make(), read])
+
+
+def test_precisions_and_detailed_accuracies_are_shares() -> None:
+    for name in ("box_ap", "box_ap/detection-b", "linear/imagenet protocol", "transfer/shapes"):
+        with pytest.raises(ValueError, match="as a share from 0 to 1, got 35"):
+            make(results={name: 35.0})
+    make(results={"lid/test images, k = 20": 35.0})
+
+
+def test_evaluations_have_titles_and_places() -> None:
+    results = {
+        "minutes": 12.3, "knn/k = 20": 0.5, "transfer/shapes": 0.25, "mask_ap": 0.3, "knn": 0.5, "own_result": 1.0,
+        "linear/imagenet protocol": 0.5, "finetune/10 % of labels": 0.5, "box_ap": 0.35, "box_ap/second": 0.2,
+        "effective_rank/test images": 9.0,
+    }  # fmt: skip
+    assert [(title, cells[0].value) for title, cells in result_rows([make(results=results)])] == [
+        ("Effective rank, test images", "9.00"),
+        ("Linear, imagenet protocol", "50.0 %"),
+        ("kNN, k = 20", "50.0 %"),
+        ("kNN accuracy", "50.0 %"),
+        ("Fine-tuned, 10 % of labels", "50.0 %"),
+        ("Transfer to shapes", "25.0 %"),
+        ("AP box", "35.0 %"),
+        ("AP box, second", "20.0 %"),
+        ("AP mask", "30.0 %"),
+        ("Training time", "12 min"),
+        ("own result", "1.00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "first", "shown"),
+    [
+        (0.08, 0.09, ""),
+        (0.08, 0.16, "−50 %"),
+        (1.5, 1.505, ""),
+        (12.3, 11.6, ""),
+        (24.0, 12.0, "+100 %"),
+        (200, 197, ""),
+    ],
+)
+def test_times_differ_by_more_than_their_rounding(minutes: float, first: float, shown: str) -> None:
+    assert change("minutes", minutes, first) == shown
+
+
+def test_distance_of_lids_needs_two() -> None:
+    titles = [title for title, _ in result_rows([make(), make(results={"lid": NAN})])]
+    assert "Fisher-Rao distance of LID" not in titles
+    assert "Fisher-Rao distance of LID" not in [title for title, _ in result_rows([make()])]
+
+
+def test_what_was_measured_is_said_once_or_for_each_run() -> None:
+    record = replace(make(), points=1437, images=1437, k=32, tested=360, voters=200)
+    line = (
+        "LID and effective rank: 1,437 training images, k = 32; linear probe (logistic regression) and kNN (k = 200): "
+        "360 test images."
+    )
+    assert what_was_measured([record, record]) == [line]
+    assert line in words(body(comparison_page([record], title="t")))
+    assert line in " ".join(comparison_text([record]).split())
+    part = replace(record, points=200, tested=None)
+    assert what_was_measured([record, part, RunRecord("bare", {}, {})]) == [
+        f"SimCLR (1): {line}",
+        "SimCLR (2): LID: 200 of 1,437 training images, k = 32; effective rank: all of them.",
+    ]
+    assert what_was_measured([make()]) == []
+
+
+def test_captions_name_the_untrained_encoder() -> None:
+    root = body(comparison_page([make(), make(curves={"lid": [(1.0, 3.0)]})], title="t"))
+    captions = {caption.text: caption.findtext("span") or "" for caption in root.iter("figcaption")}
+    assert captions["LID, geometric mean"].endswith("local collapse. Epoch 0 is the untrained encoder: 4.00.")
+    assert captions["Linear probe"].endswith("Epoch 0 is the untrained encoder: 50.0 %.")
+    assert "A fall is" not in captions["LID, geometric mean"]
+    assert "untrained" not in captions["Loss"]
+    for word in ("Degenerate points are", "Fréchet variance of LID is", "Fisher-Rao distance of"):
+        assert word in words(root)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_names_are_broken_where_they_may_be(count: int) -> None:
+    text = comparison_text([make(f"simclr_ldreg-digits_long_name_{place}") for place in range(count)])
+    parts = {"simclr", "ldreg", "digits", "long", "name", *map(str, range(count))}
+    table = text[: text.index("kNN accuracy")] if count <= 3 else text[: text.index("The runs")]
+    found = {part for word in re.findall(r"[\w-]+", table) for part in re.split(r"[-_]", word) if part}
+    assert parts <= found
+    assert not {part for part in found if part.startswith(("sim", "dig", "ldr")) and part not in parts}
 
 
 def test_records_are_checked() -> None:
@@ -381,7 +513,7 @@ def test_text_has_results_and_differences() -> None:
 def test_text_of_many_runs_has_one_row_for_each() -> None:
     text = comparison_text([make(f"run {place}", results={"lid": 5.0 + place}) for place in range(8)])
     rows = [line.split() for line in text.splitlines() if line.strip().startswith("run ")]
-    assert rows == [["run", str(place), f"{5 + place:.2f}"] for place in range(8)]
+    assert [row[:3] for row in rows] == [["run", str(place), f"{5 + place:.2f}"] for place in range(8)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

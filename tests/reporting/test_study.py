@@ -8,6 +8,7 @@ from ldreg.reporting.plots import Series, bars, lines
 from ldreg.reporting.study import (
     StudyCell,
     StudyTable,
+    markdown_text,
     study_page,
     study_section,
     table_html,
@@ -84,6 +85,44 @@ def test_markdown() -> None:
         "✓ same direction as in the paper; ✗ opposite direction; ≈ within noise.",
     ]
     assert r"\| \`a\` \*b\* \[c\](d)" in table_markdown(StudyTable([EVIL], [[StudyCell(EVIL)]]))
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        ("# Title", r"\# Title"),
+        ("<img src=x>", r"\<img src=x\>"),
+        ("a\n\n# b\r\n- c", "a # b - c"),
+        ("- item", r"\- item"),
+        ("1. item", r"1\. item"),
+        ("---", r"\---"),
+        ("&lt;b&gt; $x$", r"\&lt;b\&gt; \$x\$"),
+        ("-0.5", "-0.5"),
+        ("6.2", "6.2"),
+        ("\x1b[31m", r"\\x1b\[31m"),
+    ],
+)
+def test_markdown_says_just_the_text(text: str, markdown: str) -> None:
+    assert markdown_text(text) == markdown
+    assert f"| {markdown} |" in table_markdown(StudyTable(["a", text], [[StudyCell("b"), StudyCell(text)]]))
+
+
+def test_spread_is_explained_where_it_is_shown() -> None:
+    table = StudyTable(["a", "b"], [[StudyCell("c"), StudyCell("6.1 ± 0.2")]])
+    for shown in (table_text(table), table_markdown(table), table_html(table)):
+        assert "±: standard deviation over seeds." in shown
+    assert "standard deviation" not in table_text(TABLE)
+
+
+def test_footer_says_once_who_made_it() -> None:
+    page = study_page("t", "", [], footer="Made by: ldreg reproduce all")
+    assert page.count("Made by") == 1
+
+
+def test_names_of_rows_are_broken_where_they_may_be() -> None:
+    name = "a_name_of_many_words_that_is_long"
+    lines = table_text(StudyTable(["Name", "LID"], [[StudyCell(name), StudyCell("1.0")]])).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["a_name_of_many_words_that_", "is_long"]
 
 
 def test_html_says_in_words_what_a_mark_means() -> None:

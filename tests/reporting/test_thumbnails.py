@@ -106,9 +106,9 @@ def test_hostile_records_are_refused(changes: dict[str, object], tmp_path: Path)
         ("tsne_labels", [1], "tsne_labels: int in place of str"),
         ("points", 1.5, "points: float in place of int"),
         ("k", "many", "k: str in place of a number"),
-        ("results", {"lid": 10**400}, "results: a number too large"),
+        ("results", {"lid": 10**400}, "results: lid: a number too large"),
         ("notes", "all", "notes: str in place of list"),
-        ("points", -1, "points: expected at least the 0 that lid has, got -1"),
+        ("points", -1, "points: -1 in place of a count"),
         ("most_collapsed", {}, "most_collapsed: dict in place of list"),
     ],
 )

@@ -5,20 +5,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ldreg.reporting.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra, style
 from ldreg.reporting.differences import (
+    HEADLINES,
     Cell,
     headline_rows,
     in_words,
     metric_title,
+    metric_value,
     ordered_keys,
     remarks,
     result_rows,
     run_names,
     setting_rows,
+    what_was_measured,
 )  # fmt: skip
 from ldreg.reporting.figures import svg
 from ldreg.reporting.page import document, escaped, figure_card
 from ldreg.reporting.pictures import PICTURES_STYLE, gallery, maps
-from ldreg.reporting.run_record import SHARES, RunRecord
+from ldreg.reporting.run_record import RunRecord, is_share
 from ldreg.reporting.runs_text import COLUMNS, comparison_text
 from ldreg.reporting.text import count, number
 from ldreg.version import __version__
@@ -54,8 +57,9 @@ footer p { max-width: none; }
 """
 
 _CURVES = {
-    "lid": "Geometric mean over the representations. A fall is local collapse.",
-    "effective_rank": "Of the representations' covariance. A fall is global collapse.",
+    "lid": "Geometric mean over the representations. It usually falls as classes form; far below the other runs is "
+    "local collapse.",
+    "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
     "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
     "linear": "Accuracy of a linear classifier on the representations.",
     "knn": "Accuracy of a vote among the nearest neighbors.",
@@ -68,6 +72,10 @@ _READING = (
     "Linear probe and kNN accuracy say how well classes can be read off the representations, which are held fixed. All "
     "results are those after the last epoch unless they are named otherwise. Differences are to the first run, "
     "relative ones in percent, those of accuracies in points of percent.",
+    "Degenerate points are those without a usable LID: 0, where many neighbors are exact duplicates, or infinite, "
+    "where all neighbors are equally far. The Fréchet variance of LID is the variance of its logarithm: 0 where LID "
+    "is the same everywhere, large where some neighborhoods are far flatter than others. The Fisher-Rao distance of "
+    "two mean LIDs is the absolute logarithm of their ratio: 0.1 is a difference of about 10 %.",
     "LID depends on how many points are measured and on the number of neighbors k: compare runs only where both agree.",
 )
 
@@ -119,8 +127,9 @@ def _scope(records: Sequence[RunRecord]) -> str:
 
 def _words(records: Sequence[RunRecord]) -> str:
     words = escaped(" ".join(in_words(records))).replace(" %", "&#160;%")
+    measured = "".join(f'<p class="scope">{escaped(told)}</p>' for told in what_was_measured(records))
     notes = "".join(f'<p class="note">{escaped(note)}</p>' for note in remarks(records))
-    return (f'<p class="words">{words}</p>' if words else "") + notes
+    return (f'<p class="words">{words}</p>' if words else "") + measured + notes
 
 
 def _key(place: int) -> str:
@@ -188,11 +197,20 @@ def _curves(records: Sequence[RunRecord]) -> str:
     for place, key in enumerate(ordered_keys(record.curves for record in records)):
         lines = [record.curves.get(key, ()) for record in records]
         if drawable(lines):
-            picture = svg(curve(lines, share=key in SHARES), f"curve-{place}")
-            cards[key in _CURVES].append(_shared(metric_title(key), _CURVES.get(key, ""), records, picture))
+            picture = svg(curve(lines, share=is_share(key)), f"curve-{place}")
+            cards[key in _CURVES].append(_shared(metric_title(key), _caption(key, lines), records, picture))
     known = f'<h2>Over training</h2><div class="figures">{"".join(cards[True])}</div>' if cards[True] else ""
     rest = f'<div class="figures">{"".join(cards[False])}</div>' if cards[False] else ""
     return known + (f"<details><summary>Further curves</summary>{rest}</details>" if rest else "")
+
+
+def _caption(key: str, lines: Sequence[Sequence[tuple[float, float]]]) -> str:
+    """What a curve shows, and what it was before training."""
+    start = [value for line in lines for epoch, value in line if epoch == 0 and math.isfinite(value)]
+    if not start or key not in HEADLINES:
+        return _CURVES.get(key, "")
+    low, high = metric_value(key, min(start)), metric_value(key, max(start))
+    return f"{_CURVES[key]} Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
 
 
 def _shared(title: str, caption: str, records: Sequence[RunRecord], picture: str) -> str:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ldreg.reporting.run_record import ACCURACIES, SHARES, RunRecord
-from ldreg.reporting.text import count, number, percent, printable
+from ldreg.reporting.run_record import ACCURACIES, RunRecord, is_share
+from ldreg.reporting.text import count, duration, number, percent, printable
 
 TITLES = {
     "lid": "LID, geometric mean",
@@ -14,6 +14,13 @@ TITLES = {
     "linear_best": "Linear probe, best epoch",
     "knn": "kNN accuracy",
     "finetune": "Fine-tuned",
+    "transfer": "Transfer",
+    "box_ap": "AP box",
+    "box_ap50": "AP50 box",
+    "box_ap75": "AP75 box",
+    "mask_ap": "AP mask",
+    "mask_ap50": "AP50 mask",
+    "mask_ap75": "AP75 mask",
     "rankme": "RankMe",
     "frechet_variance": "Fréchet variance of LID",
     "degenerate": "Degenerate points",
@@ -21,6 +28,17 @@ TITLES = {
     "minutes": "Minutes of training",
     "images_per_second": "Images per second",
 }
+# What comes before the detail of a result that has one, such as "knn/k = 20".
+_DETAILED = {
+    "lid": "LID, ",
+    "effective_rank": "Effective rank, ",
+    "linear": "Linear, ",
+    "knn": "kNN, ",
+    "finetune": "Fine-tuned, ",
+    "transfer": "Transfer to ",
+}
+_FISHER_RAO = "Fisher-Rao distance of LID"
+_CARD_STEP = 0.01  # minutes that a run's own account of its time is rounded to
 HEADLINES = ("lid", "effective_rank", "linear", "knn")  # what the words and tiles are about
 
 _WORDS = {"lid": "LID", "effective_rank": "effective rank", "linear": "linear-probe accuracy", "knn": "kNN accuracy"}
@@ -37,7 +55,14 @@ class Cell(NamedTuple):
 
 
 def metric_title(key: str) -> str:
-    """The name of a result as a heading; of an unknown one, its key as words."""
+    """The name of a result as a heading; of an unknown one, its key as words.
+
+    >>> metric_title("knn"), metric_title("knn/k = 20"), metric_title("transfer/shapes"), metric_title("my_own")
+    ('kNN accuracy', 'kNN, k = 20', 'Transfer to shapes', 'my own')
+    """
+    what, _, detail = key.partition("/")
+    if detail and what in TITLES:
+        return _DETAILED.get(what, f"{TITLES[what]}, ") + printable(detail)
     return TITLES.get(key) or printable(key.replace("_", " "))
 
 
@@ -46,8 +71,12 @@ def metric_value(key: str, value: float) -> str:
 
     >>> metric_value("linear", 0.9612), metric_value("lid", 7.4), metric_value("lid", float("nan"))
     ('96.1 %', '7.40', '–')
+    >>> metric_value("minutes", 0.08)
+    '4.8 s'
     """
-    return percent(value) if key in SHARES and math.isfinite(value) else number(value)
+    if key == "minutes":
+        return duration(value)
+    return percent(value) if is_share(key) and math.isfinite(value) else number(value)
 
 
 def change(key: str, value: float, first: float) -> str:
@@ -55,12 +84,16 @@ def change(key: str, value: float, first: float) -> str:
 
     >>> change("linear", 0.961, 0.968), change("lid", 9.1, 7.4), change("lid", 7.4, 7.4)
     ('−0.7 points', '+23 %', '±0')
+    >>> change("minutes", 0.08, 0.09)  # rounded to hundredths by the runs, these may be the same
+    ''
     """
     if not (math.isfinite(value) and math.isfinite(first)):
         return ""
+    if key == "minutes" and abs(value - first) <= _rounding(max(value, first)):
+        return ""
     if metric_value(key, value) == metric_value(key, first):
         return "±0"
-    if key in SHARES:
+    if is_share(key):
         return f"{_signed(100 * (value - first), 1)} points"
     if first > 0:
         relative = 100 * (value - first) / first
@@ -79,7 +112,14 @@ def run_names(records: Sequence[RunRecord]) -> list[str]:
 
 def result_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
     """Title and one cell for each run, for every result that some run has; the known ones first."""
-    return [(metric_title(key), _cells(key, records)) for key in ordered_keys(record.results for record in records)]
+    keys = ordered_keys(record.results for record in records)
+    rows = [("Training time" if key == "minutes" else metric_title(key), _cells(key, records)) for key in keys]
+    distances = _distances(records)
+    return (
+        [*rows[: keys.index("lid") + 1], (_FISHER_RAO, distances), *rows[keys.index("lid") + 1 :]]
+        if distances
+        else rows
+    )
 
 
 def headline_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
@@ -90,7 +130,13 @@ def headline_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
 def ordered_keys(mappings: Iterable[Iterable[str]]) -> list[str]:
     """All keys once: known results in the order of their importance, then the rest as they come."""
     found = list(dict.fromkeys(key for mapping in mappings for key in mapping))
-    return [key for key in TITLES if key in found] + [key for key in found if key not in TITLES]
+    order = list(TITLES)
+
+    def rank(key: str) -> int:
+        what = key.partition("/")[0]
+        return order.index(what) if what in TITLES else len(order)
+
+    return sorted(found, key=rank)
 
 
 def setting_rows(records: Sequence[RunRecord], *, differing: bool) -> list[tuple[str, list[str]]]:
@@ -125,6 +171,22 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
 def _cells(key: str, records: Sequence[RunRecord]) -> list[Cell]:
     first, *others = [record.results.get(key, math.nan) for record in records]
     return [Cell(metric_value(key, first), ""), *(Cell(metric_value(key, x), change(key, x, first)) for x in others)]
+
+
+def _distances(records: Sequence[RunRecord]) -> list[Cell]:
+    """|ln ratio| of the mean LIDs of each run and the first; none where no two runs have one."""
+    means = [record.results.get("lid", math.nan) for record in records]
+    logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in means]
+    distances = [abs(log - logs[0]) for log in logs[1:]]
+    return (
+        [Cell("–", ""), *(Cell(number(each), "") for each in distances)] if any(map(math.isfinite, distances)) else []
+    )
+
+
+def _rounding(minutes: float) -> float:
+    """By how much a time may be off as it is shown and as it is kept, in minutes."""
+    steps = ((1 / 6, 0.1 / 60), (2, 1 / 60), (10, 0.1), (120, 1), (600, 6), (2880, 60), (math.inf, 144))
+    return max(_CARD_STEP, next(step for most, step in steps if minutes < most)) + 1e-9
 
 
 def _headlines(records: Sequence[RunRecord]) -> list[str]:
@@ -192,10 +254,43 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
     if any(condition in conditions[:place] for place, condition in enumerate(conditions)):
         sentences.append("Runs that differ in nothing but their seed show how large chance is.")
     elif any(key in ACCURACIES for record in records for key in record.results):
-        sentences.append("One run each: differences of a point or so in accuracy are within chance.")
+        sentences.append(
+            "One run each: differences of a point or so in accuracy and of some percent in LID and effective rank are "
+            "within chance."
+        )
     else:
-        sentences.append("One run each: how much of a difference is chance is not known.")
+        sentences.append(
+            "One run each: how much of a difference is chance is not known; LID and effective rank vary by some "
+            "percent from seed to seed."
+        )
     return [*sentences, *_incomparable(records)]
+
+
+def what_was_measured(records: Sequence[RunRecord]) -> list[str]:
+    """On which images and with which k results were measured: one sentence, or one for each run where they differ."""
+    told = [_measured(record) for record in records]
+    known = [text for text in told if text]
+    if not known:
+        return []
+    if len(set(told)) == 1:
+        return [f"{known[0]}."]
+    return [f"{name}: {text}." for name, text in zip(run_names(records), told, strict=True) if text]
+
+
+def _measured(record: RunRecord) -> str:
+    """Of one run, as far as its record says."""
+    parts = []
+    if record.measured and record.k is not None:
+        some = record.images is not None and record.images > record.measured
+        of = f" of {count(record.images or 0)}" if some else ""
+        what = "LID" if some else "LID and effective rank"
+        parts.append(f"{what}: {count(record.measured)}{of} training images, k = {record.k}")
+        parts += ["effective rank: all of them"] if some else []
+    if record.tested:
+        probes = ["linear probe (logistic regression)"] if "linear" in record.results else []
+        probes += [f"kNN (k = {record.voters})"] if "knn" in record.results and record.voters else []
+        parts += [f"{' and '.join(probes)}: {count(record.tested)} test images"] if probes else []
+    return "; ".join(parts)
 
 
 def _incomparable(records: Sequence[RunRecord]) -> list[str]:

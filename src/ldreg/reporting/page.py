@@ -23,9 +23,9 @@ _CAPTIONS = {
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2127; --soft: #5b6570; --page: #f6f7f9; --card: #fff; --line: #dfe3e8;
-  --accent: #b4511a; }
+  --accent: #b4511a; --shade: rgb(0 0 0 / .2); }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #9aa5b1; --page: #14171a; --card: #1d2125;
-  --line: #333a41; --accent: #f0955a; } }
+  --line: #333a41; --accent: #f0955a; --shade: rgb(255 255 255 / .22); } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.5;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -55,6 +55,9 @@ figcaption span { display: block; font-weight: 400; font-size: .85rem; }
 figure svg { display: block; width: 100%; height: auto; color: var(--ink); }
 figure svg text { font-family: inherit !important; }
 .card { padding: .3rem 1rem; min-width: 0; overflow-x: auto; }
+.card, figure.wide { background:
+  linear-gradient(to left, var(--card) 40%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll, var(--card); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 caption { text-align: left; font-weight: 600; padding: .6rem 0 .3rem; }
 th, td { padding: .35rem .6rem .35rem 0; text-align: left; vertical-align: baseline;

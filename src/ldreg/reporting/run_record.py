@@ -10,15 +10,19 @@ from typing import Any, Self, TypeVar
 
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.record import strict
+from ldreg.reporting.text import printable
 from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
 
 T = TypeVar("T")
 Setting = str | float | int | bool | None | Sequence[Any]
 
 ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
-SHARES = ACCURACIES | {"degenerate"}  # results from 0 to 1
+PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
+SHARES = ACCURACIES | {"degenerate", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
-_LARGEST = 10**300  # of whole numbers, which JSON has without end and a float has not
+_LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
+_FARTHEST = 1e30  # of a point's coordinate, which is drawn
+_LAST_EPOCH = 1e9
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class RunRecord:
         least_collapsed: images of highest LID, the highest first
         tsne: points in the plane by t-SNE
         tsne_labels: the class of every point, in the order of `tsne`
+        images: training images that the representations are of, of which LID was measured at `points`
+        tested: test images that accuracies are measured on
+        voters: neighbors that vote in kNN classification
         notes: sentences on what is missing here and why
 
     Raises:
@@ -67,6 +74,9 @@ class RunRecord:
     least_collapsed: Sequence[Thumbnail] = field(default_factory=list)
     tsne: Sequence[tuple[float, float]] = field(default_factory=list)
     tsne_labels: Sequence[str] | None = None
+    images: int | None = None
+    tested: int | None = None
+    voters: int | None = None
     notes: Sequence[str] = field(default_factory=list)
 
     @property
@@ -93,7 +103,7 @@ class RunRecord:
             if len(getattr(self, name)) > MOST_THUMBNAILS:
                 raise ValueError(f"{name}: expected at most {MOST_THUMBNAILS} images, got {len(getattr(self, name))}")
         for name, value in self.results.items():
-            if name in SHARES and not (math.isnan(value) or 0 <= value <= 1):
+            if is_share(name) and not (math.isnan(value) or 0 <= value <= 1):
                 raise ValueError(f"results: expected {name} as a share from 0 to 1, got {value}")
 
     def to_json(self, path: str | PathLike[str]) -> None:
@@ -111,10 +121,26 @@ class RunRecord:
             OSError: it cannot be read.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
             return cls(**_arguments(content))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: expected the record of a run, got a file that is not text") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: expected the record of a run, got {error}") from error
+
+
+def is_share(name: str) -> bool:
+    """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
+
+    >>> is_share("linear"), is_share("transfer/shapes"), is_share("lid/test images, k = 20")
+    (True, True, False)
+    """
+    what, _, detail = name.partition("/")
+    return name in SHARES or (bool(detail) and what in (*SHARES, "transfer"))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} in place of a number")
 
 
 def _arguments(content: Any) -> dict[str, Any]:
@@ -125,13 +151,7 @@ def _arguments(content: Any) -> dict[str, Any]:
         raise ValueError(f"the unknown key {unknown[0]!r}")
     if missing := sorted(required - content.keys()):
         raise ValueError(f"no key {missing[0]!r}")
-    arguments = {}
-    for key, value in content.items():
-        try:
-            arguments[key] = _READERS[key](value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{key}: {error}") from error
-    return arguments
+    return {key: _named(key, value, _READERS[key]) for key, value in content.items()}
 
 
 def _nested(value: Any) -> Any:
@@ -149,32 +169,76 @@ def _of(kind: type[T], value: Any) -> T:
     return value
 
 
-def _number(value: Any, undefined: float = math.nan) -> float:
+def _number(value: Any, undefined: float = math.nan, *, most: float = _LARGEST) -> float:
     if value is None:
         return undefined
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{type(value).__name__} in place of a number")
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        raise ValueError("a number too large")
+    if abs(value) > most:
+        raise ValueError(f"a number too large, expected at most {most:g}")
     return value
 
 
-def _pairs(value: Any) -> list[tuple[float, float]]:
-    return [(_number(first), _number(second)) for first, second in _of(list, value)]
+def _local(value: Any) -> float:
+    """A LID, where null is infinite."""
+    found = _number(value, math.inf)
+    if 0 < abs(found) < 1 / _LARGEST:
+        raise ValueError(f"a number too small, expected 0 or at least {1 / _LARGEST:g}")
+    return found
+
+
+def _line(value: Any) -> list[tuple[float, float]]:
+    return [(_number(_known(epoch), most=_LAST_EPOCH), _number(found)) for epoch, found in _of(list, value)]
+
+
+def _points(value: Any) -> list[tuple[float, float]]:
+    return [(_number(across, most=_FARTHEST), _number(up, most=_FARTHEST)) for across, up in _of(list, value)]
+
+
+def _known(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null in place of a number")
+    return value
 
 
 def _plain(value: Any) -> Setting:
-    if isinstance(value, dict):
-        raise TypeError("dict in place of a plain value")
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_scalar(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str | float | int | bool | None:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, dict | list):
+        raise TypeError(f"{type(value).__name__} in place of a plain value")
+    return _number(value)
+
+
+def _origin(value: Any) -> dict[str, Any]:
+    """Scalars by name, of which some are counted with."""
+    return {key: _named(key, item, _ORIGINS.get(key, _scalar)) for key, item in _of(dict, value).items()}
 
 
 def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: read(item) for key, item in _of(dict, value).items()}
+    return {key: _named(key, item, read) for key, item in _of(dict, value).items()}
+
+
+def _named(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    """The value as it is read, or an error that says which it is."""
+    try:
+        return read(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{printable(key)}: {error}") from error
 
 
 def _count(value: Any) -> int | None:
-    return None if value is None else int(_of(int, _number(value)))
+    if value is None:
+        return None
+    found = _of(int, _number(value))
+    if found < 0:
+        raise ValueError(f"{found} in place of a count")
+    return found
 
 
 def _words(value: Any) -> list[str] | None:
@@ -185,21 +249,25 @@ def _thumbnails(value: Any) -> list[Thumbnail]:
     return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
 
 
+_ORIGINS: dict[str, Callable[[Any], Any]] = {"held_out": _count, "epochs": _number, "minutes": _number}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: _of(str, value),
     "settings": lambda value: _values(value, _plain),
     "results": lambda value: _values(value, _number),
-    "curves": lambda value: _values(value, _pairs),
-    "lid": lambda value: [_number(item, math.inf) for item in _of(list, value)],
+    "curves": lambda value: _values(value, _line),
+    "lid": lambda value: [_local(item) for item in _of(list, value)],
     "eigenvalues": lambda value: [_number(item) for item in _of(list, value)],
-    "map": _pairs,
+    "map": _points,
     "labels": _words,
-    "origin": lambda value: _values(value, _plain),
+    "origin": _origin,
     "points": _count,
     "k": _count,
     "most_collapsed": _thumbnails,
     "least_collapsed": _thumbnails,
-    "tsne": _pairs,
+    "tsne": _points,
     "tsne_labels": _words,
+    "images": _count,
+    "tested": _count,
+    "voters": _count,
     "notes": lambda value: _words(_of(list, value)),
 }

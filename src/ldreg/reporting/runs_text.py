@@ -8,10 +8,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ldreg.reporting.differences import Cell, in_words, remarks, result_rows, run_names
+from ldreg.reporting.differences import Cell, in_words, remarks, result_rows, run_names, what_was_measured
 from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.text import broken
 
 COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
+_VALUE, _CHANGE = 12, 11  # columns of a terminal that a value and a difference take
+_TITLE = 24
+_GAP = 3  # columns of a terminal between two columns of a table
 
 
 def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: bool = False) -> str:
@@ -25,19 +29,26 @@ def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: boo
     console = Console(
         file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
-    tables = [_metrics_down(records)] if len(records) <= COLUMNS else _runs_down(records, width)
+    tables = [_metrics_down(records, width)] if len(records) <= COLUMNS else _runs_down(records, width)
     parts: list[RenderableType] = [part for table in tables for part in (table, "")]
     with console.capture() as capture:
-        console.print(Group(*parts, Text(" ".join([*in_words(records), *remarks(records)]))))
+        console.print(Group(*parts, Text(" ".join([*in_words(records), *_short(records), *remarks(records)]))))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _metrics_down(records: Sequence[RunRecord]) -> Table:
+def _short(records: Sequence[RunRecord]) -> list[str]:
+    """What was measured, where it is the same for all."""
+    told = what_was_measured(records)
+    return told if len(told) == 1 else []
+
+
+def _metrics_down(records: Sequence[RunRecord], width: int) -> Table:
     """Results as rows, runs as columns, each but the first with its difference to the first."""
     table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
     table.add_column("Results", min_width=14)
+    room = (width - _TITLE - (_CHANGE + _GAP) * (len(records) - 1)) // len(records) - _GAP
     for place, name in enumerate(run_names(records)):
-        table.add_column(Text(name), justify="right", overflow="fold", style="bold")
+        table.add_column(Text(broken(name, max(8, room))), justify="right", overflow="fold", style="bold")
         if place:
             table.add_column("", justify="right", overflow="fold", style="dim")
     for title, cells in result_rows(records):
@@ -49,15 +60,17 @@ def _metrics_down(records: Sequence[RunRecord]) -> Table:
 def _runs_down(records: Sequence[RunRecord], width: int) -> list[Table]:
     """Runs as rows, results as columns, in as many tables as the width asks for."""
     rows = result_rows(records)
-    most = max(1, (width - 24) // 14)
-    return [_block(run_names(records), rows[start : start + most]) for start in range(0, len(rows), most)]
+    most = max(1, (width - _TITLE) // (_VALUE + 2))
+    return [_block(run_names(records), rows[start : start + most], width) for start in range(0, len(rows), most)]
 
 
-def _block(names: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> Table:
+def _block(names: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
     table.add_column("Results", ratio=1, overflow="fold")
     for title, _ in rows:
-        table.add_column(Text(title), justify="right", width=12, overflow="fold", style="bold")
+        table.add_column(Text(title), justify="right", width=_VALUE, overflow="fold", style="bold")
     for place, name in enumerate(names):
-        table.add_row(Text(name), *(cells[place].value for _, cells in rows))
+        table.add_row(
+            Text(broken(name, width - len(rows) * (_VALUE + _GAP) - 2)), *(cells[place].value for _, cells in rows)
+        )
     return table

@@ -9,6 +9,7 @@ from ldreg.reporting.figures import svg
 from ldreg.reporting.page import document, escaped, figure_card
 from ldreg.reporting.study_table import MARKS, Mark, StudyCell, StudyTable, legend, table_markdown
 from ldreg.reporting.study_text import table_text
+from ldreg.reporting.text import markdown_text
 from ldreg.version import __version__
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Mark",
     "StudyCell",
     "StudyTable",
+    "markdown_text",
     "study_page",
     "study_section",
     "table_html",
@@ -96,7 +98,7 @@ def study_page(title: str, intro: str, sections: Iterable[str], *, footer: str =
         footer: plain text such as where the numbers come from.
     """
     parts = list(sections)
-    closing = f"<footer>{_paragraphs(footer)}<p>Made by ldreg {escaped(__version__)}.</p></footer>"
+    closing = f"<footer>{_paragraphs(footer)}<p>ldreg {escaped(__version__)}</p></footer>"
     body = [f"<h1>{escaped(title)}</h1>", _paragraphs(intro), _contents(parts), *parts, closing]
     return document(escaped(title), body, style=STUDY_STYLE)
 

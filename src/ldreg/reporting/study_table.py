@@ -1,11 +1,10 @@
 """A table of a study of the paper done again: measured values with the paper's beside them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ldreg.reporting.text import printable
+from ldreg.reporting.text import markdown_text
 
 Mark = Literal["", "agrees", "disagrees", "noise"]
 
@@ -71,27 +70,33 @@ class StudyTable:
 def table_markdown(table: StudyTable) -> str:
     """The table in Markdown as GitHub reads it, with its legend below."""
     rows = [
-        [_markdown(column) for column in table.columns],
+        [markdown_text(column) for column in table.columns],
         ["---" if place < table.keys else "---:" for place in range(len(table.columns))],
         *([_markdown_cell(cell) for cell in row] for row in table.rows),
     ]
     lines = [f"|{'|'.join(row)}|" if place == 1 else f"| {' | '.join(row)} |" for place, row in enumerate(rows)]
     below = legend(table)
-    return "\n".join([*lines, "", _markdown(below)] if below else lines)
+    return "\n".join([*lines, "", markdown_text(below)] if below else lines)
 
 
 def legend(table: StudyTable, paper: str = "") -> str:
-    """What the marks mean that the table has, and where the paper's values stand."""
+    """What the marks and signs mean that the table has, and where the paper's values stand."""
     used = {cell.mark for row in table.rows for cell in row}
+    spread = any("±" in cell.text for row in table.rows for cell in row)
     marks = [f"{symbol} {meaning}" for mark, (symbol, meaning, _) in MARKS.items() if mark in used]
     has_paper = paper and any(cell.paper for row in table.rows for cell in row)
-    return " ".join(filter(None, [f"{'; '.join(marks)}." if marks else "", paper if has_paper else ""]))
+    return " ".join(
+        filter(
+            None,
+            [
+                f"{'; '.join(marks)}." if marks else "",
+                "±: standard deviation over seeds." if spread else "",
+                paper if has_paper else "",
+            ],
+        )
+    )
 
 
 def _markdown_cell(cell: StudyCell) -> str:
-    paper = f"(paper: {_markdown(cell.paper)})" if cell.paper else ""
-    return " ".join(filter(None, [_markdown(cell.text), MARKS[cell.mark][0] if cell.mark else "", paper])) or " "
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", printable(text))
+    paper = f"(paper: {markdown_text(cell.paper)})" if cell.paper else ""
+    return " ".join(filter(None, [markdown_text(cell.text), MARKS[cell.mark][0] if cell.mark else "", paper])) or " "

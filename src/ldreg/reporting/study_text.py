@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ldreg.reporting.study_table import MARKS, StudyTable, legend
-from ldreg.reporting.text import printable
+from ldreg.reporting.text import broken, printable
 
 _KEY_WIDTH = 26  # columns of a terminal that the name of a row takes at most
 _GAP = 3  # columns of a terminal between two columns of a table
@@ -94,7 +94,7 @@ def _block(table: StudyTable, places: Sequence[int], width: int) -> Table:
 
 
 def _keys(table: StudyTable, place: int) -> list[Text]:
-    return [Text(printable(row[place].text)) for row in table.rows]
+    return [Text(broken(printable(row[place].text), _width(table, place))) for row in table.rows]
 
 
 def _pushed(texts: Sequence[Text], width: int) -> list[Text]:

@@ -1,6 +1,7 @@
 """Numbers and user text as people read them."""
 
 import math
+import re
 
 
 def number(value: float | None) -> str:
@@ -47,6 +48,53 @@ def percent(share: float) -> str:
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     return "< 0.1 %" if share < 0.001 else "> 99.9 %" if share > 0.999 else f"{100 * share:.1f} %"
+
+
+def duration(minutes: float) -> str:
+    """A time as people say it, to two digits or three.
+
+    >>> duration(0.08), duration(1.5), duration(12.3), duration(200), duration(5000), duration(float("nan"))
+    ('4.8 s', '90 s', '12 min', '3.3 h', '3.5 days', '–')
+    """
+    if not math.isfinite(minutes):
+        return number(minutes)
+    size = abs(minutes)
+    value, unit = next(
+        (minutes / length, unit)
+        for length, most, unit in ((1 / 60, 2, "s"), (1, 120, "min"), (60, 2880, "h"), (1440, math.inf, "days"))
+        if size < most
+    )
+    return f"{value:.{1 if 0 < abs(value) < 9.95 else 0}f} {unit}"
+
+
+def broken(text: str, width: int) -> str:
+    r"""Text in lines of at most `width` characters, broken after spaces, hyphens, underscores and slashes.
+
+    A part that is longer than a line is cut.
+
+    >>> broken("simclr_ldreg-seed_1", 12), broken("abcdef", 4), broken("SimCLR + LDReg", 9)
+    ('simclr_\nldreg-seed_1', 'abcd\nef', 'SimCLR +\nLDReg')
+    """
+    width = max(1, width)
+    lines = [""]
+    for part in re.findall(r"[^-_/\s]*[-_/\s]|[^-_/\s]+", text):
+        if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
+            lines.append("")
+        pieces = [part[start : start + width] for start in range(0, len(part.rstrip()) or 1, width)]
+        lines[-1] += pieces[0]
+        lines += pieces[1:]
+    return "\n".join(line.strip() for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    r"""User text as one line of Markdown that says just that: no markup, no HTML, no heading, no list.
+
+    >>> print(markdown_text("# a <b>\n- *c*"), markdown_text("1. d_e"))
+    \# a \<b\> - \*c\* 1\. d\_e
+    """
+    line = re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", printable(" ".join(text.split())))
+    line = re.sub(r"^(#|[-+=](?=[-=\s]|$))", r"\\\1", line)
+    return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
 
 
 def printable(text: str) -> str:
