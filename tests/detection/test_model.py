@@ -91,7 +91,7 @@ def test_anchors_by_hand() -> None:
 
 
 def test_proposal_losses_by_hand() -> None:
-    proposals = build_proposals(8, stride=16, sizes=(32,))
+    proposals = build_proposals(8, stride=16, sizes=(32,), tested=1000)
     labels = [torch.tensor([1.0, 0.0, -1.0])]  # an object, ground, and one between that does not count
     scores = torch.tensor([[2.0], [1.0], [9.0]])
     moves = torch.tensor([[1.0, 0.0, 0.0, 0.5], [9.0, 9.0, 9.0, 9.0], [9.0, 9.0, 9.0, 9.0]])

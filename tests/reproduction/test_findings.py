@@ -25,7 +25,8 @@ def record(**results: float) -> RunRecord:
 
 def failed() -> RunRecord:
     told: dict[str, str | float | int | None] = {
-        "seed": 1, "failed": "the loss is not finite at step 3: loss = nan",
+        "seed": 1,
+        "failed": "the loss is not finite at step 3: loss = nan",
     }
     return RunRecord("run", {"method": "simclr"}, {}, origin=told)
 
@@ -68,6 +69,9 @@ def test_each_transfer_set_has_its_own_number_of_test_images() -> None:
     one = replace(record(**{"transfer/dtd": 0.5, "box_ap": 0.3}), origin={"held_out": 50_000, "tested/dtd": 1880})
     assert sample([one], "transfer/dtd").test_size == 1880
     assert sample([one], "box_ap").test_size == 0, "an average precision is no share of images"
+    assert (
+        direction(sample([record(box_ap=0.006)], "box_ap"), sample([record(box_ap=0.004)], "box_ap"), 36, 35) == "noise"
+    )
 
 
 def test_directions_are_judged_against_the_paper_s() -> None:

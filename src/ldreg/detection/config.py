@@ -34,6 +34,7 @@ class DetectionConfig:
         flip: Probability of a horizontal flip in training.
         anchor_sizes: Sides of the square anchors in pixels; each comes in the ratios 1:2, 1:1 and 2:1.
         regions: Regions per image that the heads are trained on.
+        test_regions: Regions per image that are looked at in evaluation.
         norm: batch (batch norms are trained, with the statistics of all devices' images, and one more follows res5;
             MoCo's choice) or frozen (they stay as pretrained, for few images a batch; no further one).
         precise_iterations: Iterations whose batch statistics, averaged, are those of the evaluation, with norm batch;
@@ -70,6 +71,7 @@ class DetectionConfig:
     flip: float = 0.5
     anchor_sizes: tuple[int, ...] = (32, 64, 128, 256, 512)
     regions: int = 512
+    test_regions: int = 1000
     norm: Norm = "batch"
     precise_iterations: int = 200
     devices: int = 1
@@ -101,6 +103,7 @@ class DetectionConfig:
             ("warmup_iterations", self.warmup_iterations, 0),
             ("test_size", self.test_size, 1),
             ("regions", self.regions, 1),
+            ("test_regions", self.test_regions, 1),
             ("precise_iterations", self.precise_iterations, 0),
             ("devices", self.devices, 1),
             ("workers", self.workers, 0),

@@ -126,7 +126,7 @@ def build_model(encoder: LoadedEncoder, config: DetectionConfig, *, classes: int
         mean, deviation = ((sum(values) / 3,) for values in (mean, deviation))
     return MaskRCNN(
         backbone,
-        build_proposals(width, stride=stride, sizes=config.anchor_sizes),
+        build_proposals(width, stride=stride, sizes=config.anchor_sizes, tested=config.test_regions),
         Res5Heads(res5, width=depth, classes=classes, stride=stride, regions=config.regions),
         normalization=(mean, deviation),
         stride=stride,

@@ -70,8 +70,11 @@ class Proposals(RegionProposalNetwork):  # type: ignore[misc]
         return scored / share, placed / share
 
 
-def build_proposals(channels: int, *, stride: int, sizes: Sequence[int]) -> Proposals:
-    """The region proposal network on one map of features, with the numbers of detectron2's C4 models."""
+def build_proposals(channels: int, *, stride: int, sizes: Sequence[int], tested: int) -> Proposals:
+    """The region proposal network on one map of features, with the numbers of detectron2's C4 models.
+
+    `tested` regions of an image are looked at in evaluation.
+    """
     anchors = Anchors(sizes, stride=stride)
     return Proposals(
         anchors,
@@ -81,6 +84,6 @@ def build_proposals(channels: int, *, stride: int, sizes: Sequence[int]) -> Prop
         batch_size_per_image=SAMPLED,
         positive_fraction=0.5,
         pre_nms_top_n={"training": 12_000, "testing": 6000},
-        post_nms_top_n={"training": 2000, "testing": 1000},
+        post_nms_top_n={"training": 2000, "testing": tested},
         nms_thresh=0.7,
     )

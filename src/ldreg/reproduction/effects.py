@@ -12,6 +12,7 @@ from ldreg.reproduction.paper import AP
 TRAIN_LID = "train_lid"  # of training images: the end of the curve, as the paper's Figure 2(a, b) has it
 
 _DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
+_AP_FLOOR = 0.5  # points of AP, by which trainings of a detector differ anyway
 _UNSURE = 0.05  # relative difference of dimensions that one seed each cannot tell from chance
 # Student's t at 95 % by degrees of freedom; above the last it is taken to be 2.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -19,10 +20,14 @@ _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 @dataclass(frozen=True)
 class Sample:
-    """A result by seed, accuracies and AP in percent; `test_size` images were classified for an accuracy, else 0."""
+    """A result by seed, accuracies and AP in percent.
+
+    `test_size` images were classified for an accuracy, else 0; a difference below `floor` is never told from chance.
+    """
 
     by_seed: Mapping[int, float] = field(default_factory=dict)
     test_size: int = 0
+    floor: float = 0.0
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -50,6 +55,7 @@ def sample(records: Sequence[RunRecord], metric: str) -> Sample:
     return Sample(
         {seed: factor * value for seed, value in found.items() if math.isfinite(value)},
         min(sizes, default=0) if counted else 0,
+        _AP_FLOOR if metric in AP else 0.0,
     )
 
 
@@ -78,7 +84,8 @@ def noise(own: Sample, base: Sample) -> float:
 
     Runs of the same seed begin alike, so differences are taken seed by seed: with two or more, noise is Student's 95 %
     of their mean, and for accuracies at least one test image. With one seed, it is twice the sampling error of the test
-    images for accuracies, and a twentieth of the value for dimensions, which vary by so much between seeds.
+    images for accuracies, and a twentieth of the value for dimensions, which vary by so much between seeds. Average
+    precisions always need half a point.
 
     >>> noise(Sample({0: 5.0, 1: 6.0, 2: 7.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}))
     0.0
@@ -91,11 +98,11 @@ def noise(own: Sample, base: Sample) -> float:
         differences = [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
         error = statistics.stdev(differences) / math.sqrt(len(shared))
         student = _STUDENT[len(shared) - 2] if len(shared) - 2 < len(_STUDENT) else 2.0
-        return max(student * error, 100 / tested if tested else 0.0)
+        return max(student * error, 100 / tested if tested else 0.0, own.floor)
     if tested:
         shares = [min(max(part.mean / 100, 1 / part.test_size), 1 - 1 / part.test_size) for part in (own, base)]
         return 200 * math.sqrt(sum(share * (1 - share) / tested for share in shares))
-    return _UNSURE * max(abs(own.mean), abs(base.mean))
+    return max(_UNSURE * max(abs(own.mean), abs(base.mean)), own.floor)
 
 
 def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
