@@ -84,6 +84,8 @@ def test_directions_are_judged_against_the_paper_s() -> None:
     assert direction(up, base, None, 18.8) == ""
     assert direction(up, base, math.nan, 18.8) == "disagrees", "the paper saw a collapse"
     assert direction(up, base, 18.8, 18.8) == "", "the paper saw no effect"
+    assert direction(up, base, 583.5, 583.8) == "", "nor here"
+    assert direction(down, base, 64.2, 64.3) == "agrees"
     assert direction(seeds(), base, 20.0, 18.8) == ""
 
 

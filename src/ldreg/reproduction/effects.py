@@ -13,6 +13,7 @@ TRAIN_LID = "train_lid"  # of training images: the end of the curve, as the pape
 
 _DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
 _AP_FLOOR = 0.5  # points of AP, by which trainings of a detector differ anyway
+_NOTHING = 1e-3  # relative difference in the paper that is no effect, as 583.5 against 583.8
 _UNSURE = 0.05  # relative difference of dimensions that one seed each cannot tell from chance
 # Student's t at 95 % by degrees of freedom; above the last it is taken to be 2.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -114,7 +115,9 @@ def direction(own: Sample, base: Sample, paper: float | None, paper_base: float 
     ('agrees', 'noise')
     """
     difference = own.mean - base.mean
-    if paper is None or paper_base is None or paper == paper_base or not math.isfinite(difference):
+    if paper is None or paper_base is None or not math.isfinite(difference):
+        return ""
+    if abs(paper - paper_base) <= _NOTHING * abs(paper_base):
         return ""
     if abs(difference) <= noise(own, base):
         return "noise"
