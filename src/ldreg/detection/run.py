@@ -14,8 +14,9 @@ from ldreg.detection.coco import CocoSplit, read_coco
 from ldreg.detection.config import DetectionConfig
 from ldreg.detection.model import MaskRCNN, build_model, check_encoder
 from ldreg.detection.module import Detecting, Progress
-from ldreg.detection.train import CHECKPOINT, build_trainer, fit, on_cuda, peek, quiet
+from ldreg.detection.train import CHECKPOINT, build_trainer, fit, on_cuda, peek
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.notices import quiet
 from ldreg.reporting.files import check_writable, write_atomically
 
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"

@@ -1,14 +1,10 @@
 """A training from its first iteration, or from where it was left, to its last."""
 
-import logging
 import math
 import os
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +20,6 @@ from ldreg.detection.module import IDENTITY, Detecting, Progress
 CHECKPOINT = "last.ckpt"
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 _EVERY = 20  # iterations between two looks at the losses on a GPU, which has to be waited for
-# Advice of Lightning and torch to their own developers, or about what is not so here.
-_ADVICE = (
-    ".*isinstance\\(treespec, LeafSpec\\).*",
-    ".*does not have many workers.*",
-    ".*`weights_only` was not set.*",
-    ".*GPU available but not used.*",
-    ".*`max_epochs` was not set.*",
-    ".*module\\(s\\) in eval mode.*",
-)
 
 
 class Watch(Callback):
@@ -185,20 +172,3 @@ def peek(checkpoint: Path) -> tuple[int, str]:
         return int(content["global_step"]), str(content[IDENTITY])
     except Exception as error:  # a damaged file makes torch raise nearly any class
         raise ValueError(f"{checkpoint}: expected a checkpoint of a detector, got one that cannot be read") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Lightning without its notices of the hardware, and without advice that does not apply here."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", message=message)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from torch import nn
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress
+from ldreg.notices import quiet
 from ldreg.reporting.text import number
 
 logger = logging.getLogger("ldreg")
@@ -32,14 +32,6 @@ Synchronize = Callable[[nn.Module, torch.device], nn.Module]  # gives batch norm
 
 CHECKPOINT = "last.ckpt"
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed"}
-# Advice of Lightning and torch to their own developers, or about what is not so here.
-_ADVICE = (
-    ".*LeafSpec.*",
-    ".*broadcast_buffers.*",
-    ".*does not have many workers.*",
-    ".*GPU available but not used.*",
-    ".*weights_only.*",
-)
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ def fit(
     """
     _check_launch(compute)
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder), _quiet():
+    with _held(folder), quiet():
         checkpoint = _found(folder / CHECKPOINT, identity)
         epochs = _Epochs(folder / CHECKPOINT, progress)
         if checkpoint is not None and len(checkpoint[HISTORY]) == classifier.plan.schedule.epochs:
@@ -223,20 +215,3 @@ def _held(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(f"{folder}: expected no other process at this evaluation, got one at work") from None
         yield
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning without its notices of the hardware, and without advice that does not apply here."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
-    levels = [entry.level for entry in loggers]
-    for entry in loggers:
-        entry.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", message=message)
-            yield
-    finally:
-        for entry, level in zip(loggers, levels, strict=True):
-            entry.setLevel(level)

@@ -1,24 +1,12 @@
 """What surrounds a run: how many processes, which device, how many threads, how much is said."""
 
-import logging
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from ldreg.training.settings import Settings
-
-# Advice of Lightning and torch to their own developers, or about what is not so here.
-_ADVICE = (
-    ".*isinstance\\(treespec, LeafSpec\\).*",
-    ".*broadcast_buffers.*",
-    ".*does not have many workers.*",
-    ".*`weights_only` was not set.*",
-    ".*GPU available but not used.*",
-    ".*sync_dist=True.*",
-)
 
 
 def check_launch(settings: Settings) -> None:
@@ -66,21 +54,3 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Lightning without its notices of the hardware, and without advice that does not apply here."""
-    lightning = logging.getLogger("pytorch_lightning")
-    fabric = logging.getLogger("lightning_fabric")
-    levels = lightning.level, fabric.level
-    lightning.setLevel(logging.WARNING)
-    fabric.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", message=message)
-            yield
-    finally:
-        lightning.setLevel(levels[0])
-        fabric.setLevel(levels[1])

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from ldreg.data import DataConfig, ImageSet
 from ldreg.monitor.callback import Monitor
+from ldreg.notices import quiet
 from ldreg.training.assembly import (
     build_module,
     build_views,
@@ -30,7 +31,7 @@ from ldreg.training.assembly import (
 )
 from ldreg.training.checkpoints import LAST, Checkpoints, FiniteGuard, latest, peek
 from ldreg.training.folder import RunFolder, check_new, create, held, save_encoder, say
-from ldreg.training.launch import check_launch, first_process, on_cuda, quiet, threads
+from ldreg.training.launch import check_launch, first_process, on_cuda, threads
 from ldreg.training.loggers import build_loggers
 from ldreg.training.module import Pretraining
 from ldreg.training.progress import ProgressBar
