@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def reproduce(out: Path, *words: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path: Path) -> None:
-    command = reproduce(tmp_path, "table1,figure2cd", *SMALL)
+    command = reproduce(tmp_path, "table1,figure2cd", *SMALL, "--jobs", "2")
     started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     results = tmp_path / "results"
     while len(list(results.glob("*.json")) if results.exists() else []) < 4:
@@ -165,6 +166,8 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGTERM)
     assert started.wait(60) == 143
+    begun = re.findall(r"^\d\d:\d\d:\d\d ", (tmp_path / "workers.log").read_text(), flags=re.MULTILINE)
+    assert len(begun) <= len(list(results.glob("*.json"))) + 2, "a run was begun after the end was asked for"
     before = {path.name: path.stat().st_mtime_ns for path in results.glob("*.json")}
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{10 - len(before)} runs to do, {len(before)} done before" in done.stderr

@@ -87,7 +87,10 @@ def one(job: Job, place: Workplace) -> None:
 
 def _one(job: Job, place: Workplace) -> None:
     print(f"{time.strftime('%H:%M:%S')} {job.name}", file=sys.stderr, flush=True)
-    one(job, place)
+    try:
+        one(job, place)
+    except KeyboardInterrupt:  # a pool would hand this process the next run that waits
+        os._exit(143)
 
 
 def _clear(path: Path) -> None:
