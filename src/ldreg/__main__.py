@@ -1,8 +1,6 @@
 """`python -m ldreg` is `ldreg`."""
 
-import sys
-
-from ldreg.cli import main
+from ldreg.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

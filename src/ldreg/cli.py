@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
@@ -332,6 +332,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(program, error)
     return 0
+
+
+def run() -> NoReturn:
+    """Run `ldreg` with the arguments of the process, and end it."""
+    status = main()
+    groups = sys.modules.get("torch.distributed")  # not imported for those who did without
+    if groups is not None and groups.is_available() and groups.is_initialized():
+        from ldreg.distributed import leave
+
+        leave(status)
+    sys.exit(status)
 
 
 def _fail(program: str, error: BaseException, *, status: int = 2) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
+from ldreg.distributed import leave
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
 
 WORLD, IMAGES = 2, 8  # images on each rank
@@ -112,6 +113,7 @@ def worker(rank: int, folder: str) -> None:
     ]
     torch.save({"results": results, "norms": norms}, f"{folder}/{rank}")
     dist.destroy_process_group()
+    leave(0)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
-from ldreg.distributed import gather, total
+from ldreg.distributed import gather, leave, total
 
 WORLD = 2
 OPTIONS: list[dict[str, Any]] = [
@@ -67,6 +67,7 @@ def worker(rank: int, folder: str) -> None:
         uneven = str(error)
     Path(f"{folder}/uneven{rank}").write_text(uneven)
     dist.destroy_process_group()
+    leave(0)
 
 
 @pytest.fixture(scope="module")
