@@ -11,7 +11,8 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
 
 from ldreg.data import ImageFiles, ResidentImages
-from ldreg.data.images import decode, image_size
+from ldreg.data.images import decode
+from ldreg.data.pixels import image_size
 from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
 
 
@@ -25,8 +26,9 @@ def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]
     image.save(path, **options)
     result = decode(str(path))
     assert result.dtype == torch.uint8
-    assert result.is_contiguous()
-    return np.asarray(result.permute(1, 2, 0).numpy())
+    lines = result.permute(1, 2, 0)
+    assert lines.is_contiguous()  # which is what resizing is fastest on
+    return np.asarray(lines.numpy())
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif", ".ppm"])

@@ -23,7 +23,7 @@ from ldreg.data import (
     batches_in_order,
     epoch_order,
 )
-from ldreg.data.loaders import resize_and_crop
+from ldreg.data.samples import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -24,6 +24,7 @@ DATASETS = (
 WITHOUT_PATH = {"digits": "come with scikit-learn", "shapes": "are drawn", "textures": "are drawn"}
 
 Resident = Literal["auto", "yes", "no"]
+Decode = Literal["auto", "cpu", "gpu"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class DataConfig:
             sets that are drawn), or folder (of any images).
         path: The folder (torchvision's root for its sets) or archive of the set; digits, shapes and textures have none.
         cache: Where archives are unpacked and decoded sets are kept; default $LDREG_CACHE, else ~/.cache/ldreg.
-        workers: Decoding processes of a set read from files; default as many as cores, at most 16, shared by ranks.
+        workers: Processes that read and decode a set of files; default as many as cores, at most 16, shared by ranks.
+        decode: Where a set of files is decoded; cpu: by the workers; gpu: JPEGs by nvJPEG, what it cannot take by the
+            workers; auto: gpu where the device is CUDA and torchvision has nvJPEG, else cpu.
         resident: Whether all images are held in memory as one array; auto: where they are squares of one size that fit.
         resident_limit: Gigabytes (1e9 bytes) up to which auto holds a set in memory.
         max_unreadable: Share of unreadable images past which reading stops with an error.
@@ -53,6 +56,7 @@ class DataConfig:
     path: str | None = None
     cache: str | None = None
     workers: int | None = None
+    decode: Decode = "auto"
     resident: Resident = "auto"
     resident_limit: float = 8.0
     max_unreadable: float = 0.01
@@ -65,6 +69,8 @@ class DataConfig:
             raise ValueError(f"name: expected a known dataset, got {self.name!r}; nearest: {', '.join(near)}")
         if self.name in WITHOUT_PATH and self.path is not None:
             raise ValueError(f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}")
+        if self.decode not in ("auto", "cpu", "gpu"):
+            raise ValueError(f"decode: expected auto, cpu or gpu, got {self.decode!r}")
         if self.resident not in ("auto", "yes", "no"):
             raise ValueError(f"resident: expected auto, yes or no, got {self.resident!r}")
         if self.workers is not None and self.workers < 0:
@@ -84,7 +90,7 @@ def cache_folder(config: DataConfig) -> Path:
 
 
 def worker_count(config: DataConfig, *, processes: int = 1) -> int:
-    """Decoding processes for each of `processes` training processes on this machine.
+    """Reading and decoding processes for each of `processes` training processes on this machine.
 
     >>> worker_count(DataConfig(workers=3), processes=2)
     3

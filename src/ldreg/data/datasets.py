@@ -45,9 +45,12 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
     if isinstance(images, ImageFiles):
         limited = _limited(images, config.limit)
         limited.tally = Tally(len(limited), max_share=config.max_unreadable)
+        limited.decoding = config.decode
         return held(limited, config)
     if config.resident == "no":
         raise ValueError(f"resident: expected auto or yes for {config.name}, which comes as one array, got no")
+    if config.decode == "gpu":
+        raise ValueError(f"decode: expected auto or cpu for {config.name}, which comes as one array, got gpu")
     return _limited(images, config.limit)
 
 

@@ -1,22 +1,17 @@
 """Sets of images: one uint8 array, or files that are decoded when drawn."""
 
-import io
 import os
-import threading
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from ldreg.data.config import Decode
+from ldreg.data.pixels import decoded, reason_of
 from ldreg.data.unreadable import Tally, UnreadableImageError
-
-_FILTERS = threading.Lock()
 
 
 class Batch(NamedTuple):
@@ -94,7 +89,8 @@ class ImageFiles:
     """Image files of any sizes with labels int64 (N,), -1 where unknown; decoded to RGB when drawn.
 
     `size` is the side of the images where they are squares of one size (as far as has been looked), else None.
-    `tally` counts the files that cannot be decoded, of which a share of `max_unreadable` is borne.
+    `tally` counts the files that cannot be decoded, of which a share of `max_unreadable` is borne. `decoding` says
+    where loaders decode JPEGs.
 
     Raises:
         ValueError: where labels and paths differ in number.
@@ -111,6 +107,7 @@ class ImageFiles:
         *,
         size: int | None = None,
         max_unreadable: float = 0.01,
+        decoding: Decode = "auto",
     ) -> None:
         # One array instead of a million strings: worker processes share it without copying, as no counts change.
         self._paths = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
@@ -118,6 +115,7 @@ class ImageFiles:
         self.classes = tuple(classes)
         self.name = name
         self.size = size
+        self.decoding = decoding
         self.tally = Tally(len(paths), max_share=max_unreadable)
 
     def __len__(self) -> int:
@@ -137,6 +135,14 @@ class ImageFiles:
         """Where image `index` is."""
         return os.fsdecode(bytes(self._paths[index]))
 
+    def content(self, index: int) -> bytes:
+        """The bytes of image `index`.
+
+        Raises:
+            UnreadableImageError: where the file cannot be read or is empty.
+        """
+        return content_of(self.path(index))
+
     def decode(self, index: int) -> Tensor:
         """Image `index` as uint8 (3, H, W).
 
@@ -148,7 +154,7 @@ class ImageFiles:
     def take(self, indices: Tensor) -> "ImageFiles":
         """The set of these images alone, in this order; unreadable ones count in the tally of the whole."""
         paths = [self.path(index) for index in indices.tolist()]
-        taken = ImageFiles(paths, self.labels[indices], self.classes, self.name, size=self.size)
+        taken = ImageFiles(paths, self.labels[indices], self.classes, self.name, size=self.size, decoding=self.decoding)
         taken.tally = self.tally
         return taken
 
@@ -180,62 +186,19 @@ def decode(path: str) -> Tensor:
     Raises:
         UnreadableImageError: where the file cannot be read or decoded.
     """
-    try:
-        content = Path(path).read_bytes()
-        if not content:
-            raise ValueError("the file is empty")
-        return to_rgb(content)
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders raise nearly any class on damaged files
-        raise UnreadableImageError(reason_of(error)) from error
+    return decoded(content_of(path))
 
 
-def to_rgb(content: bytes) -> Tensor:
-    """The content of an image file as uint8 RGB, (3, H, W); by Pillow, as torchvision gives up its own decoders."""
-    with opened(io.BytesIO(content)) as image:
-        if image.mode.startswith("I") or image.mode == "F":
-            pixels = high_byte(np.asarray(image), mode=image.mode)
-        else:
-            # Pillow warns where a palette with transparency goes to RGB in one step.
-            opaque = image.convert("RGBA") if "transparency" in image.info else image
-            pixels = np.array(opaque.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-
-
-def opened(source: str | io.BytesIO) -> Image.Image:
-    """An image with its header read; one so large that Pillow only warns of a decompression bomb is an error."""
-    # The filters of warnings belong to the process, and several threads decode.
-    with _FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(source)
-
-
-def high_byte(gray: NDArray[Any], *, mode: str) -> NDArray[np.uint8]:
-    """A 16-bit gray image (H, W) as 8-bit RGB (H, W, 3); Pillow's own conversion would cut values off at 255."""
-    if gray.dtype.kind not in "iu" or gray.min() < 0 or gray.max() > 65535:
-        raise ValueError(f"expected at most 16 bits a channel, got pixels of mode {mode}")
-    return np.repeat((gray.astype(np.uint16) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
-
-
-def image_size(path: str) -> tuple[int, int]:
-    """Height and width of an image file, from its header alone.
+def content_of(path: str) -> bytes:
+    """The bytes of a file.
 
     Raises:
-        UnreadableImageError: where the file cannot be read as an image.
+        UnreadableImageError: where it cannot be read or is empty.
     """
     try:
-        with opened(path) as image:
-            return image.height, image.width
-    except MemoryError:
-        raise
-    except Exception as error:  # as in decode
+        content = Path(path).read_bytes()
+    except OSError as error:
         raise UnreadableImageError(reason_of(error)) from error
-
-
-def reason_of(error: Exception) -> str:
-    """An error's message on one line, without the object addresses Pillow puts in."""
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image of a known format"
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())[:200] or type(error).__name__
+    if not content:
+        raise UnreadableImageError("the file is empty")
+    return content

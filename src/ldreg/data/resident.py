@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ldreg.data.config import DataConfig, available_cores, cache_folder
-from ldreg.data.images import ImageFiles, ImageSet, ResidentImages, image_size
+from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
+from ldreg.data.pixels import image_size
 from ldreg.data.unreadable import Failure, UnreadableImageError, shown
 
 logger = logging.getLogger("ldreg")
@@ -32,7 +33,8 @@ def held(files: ImageFiles, config: DataConfig) -> ImageSet:
     """The files as one array where `config.resident` asks for it or they fit, else the files with their size.
 
     Raises:
-        ValueError: where an array is asked for and the images differ in size, or too many are unreadable.
+        ValueError: where an array is asked for and the images differ in size or are to be decoded on the GPU, or too
+            many are unreadable.
     """
     files.size = common_side(files)
     if config.resident == "no":
@@ -42,6 +44,11 @@ def held(files: ImageFiles, config: DataConfig) -> ImageSet:
             raise DifferentSizesError(f"resident: expected square images of one size in {files.name}, got several")
         if config.resident == "auto" and len(files) * 3 * files.size**2 > config.resident_limit * 1e9:
             return files
+        if config.decode == "gpu":
+            raise ValueError(
+                f"decode: expected auto or cpu where the images are held in memory (or resident: no), got gpu for "
+                f"{files.name} with resident: {config.resident}"
+            )
         return decode_all(files, cache=cache_folder(config), side=files.size)
     except DifferentSizesError:
         if config.resident == "yes":

@@ -118,7 +118,8 @@ class Classifier(pl.LightningModule):
         }
         made: Any
         if isinstance(self._train, ImageFiles):
-            made = FileLoader(self._train, workers=self._workers, crop=partial(_crop, self.views), **shared)
+            crop = partial(_crop, self.views)
+            made = FileLoader(self._train, workers=self._workers, crop=crop, device=self.device, **shared)
         else:
             made = ResidentLoader(self._train, device=self.device, **shared)
         made.sampler = made  # where Lightning looks for set_epoch

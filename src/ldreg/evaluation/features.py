@@ -9,7 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ldreg.data import Batch, DataConfig, ImageFiles, ImageSet, batches_in_order, load_images, worker_count
+from ldreg.data import (
+    Batch,
+    DataConfig,
+    ImageFiles,
+    ImageSet,
+    batches_in_order,
+    device_decoder,
+    load_images,
+    worker_count,
+)
 from ldreg.data.config import cache_folder
 from ldreg.data.folders import Split
 from ldreg.data.resident import fingerprint
@@ -94,9 +103,9 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
     """Hex digits that change with anything the representations depend on.
 
     That is: the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
-    precision, the type of the device (a GPU's products may be rounded more coarsely, to TF32) and the version of what
-    is stored. An array of images counts by its bytes; files count by path, size and time of change, so that replacing
-    or editing one counts, without reading them all. Batch size and workers do not matter.
+    precision, the type of the device (a GPU's products may be rounded more coarsely, to TF32), whether it decodes the
+    files, and the version of what is stored. An array of images counts by its bytes; files count by path, size and time
+    of change, so that replacing or editing one counts, without reading them all. Batch size and workers do not matter.
     """
     told = {
         "version": VERSION,
@@ -109,6 +118,8 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
         "device": device,
         "precision": precision,
     }
+    if isinstance(images, ImageFiles) and device_decoder(images.decoding, device) is not None:
+        told["decoder"] = "on the device"
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

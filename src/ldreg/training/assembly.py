@@ -12,10 +12,13 @@ from ldreg.data import (
     Batch,
     DataConfig,
     FileLoader,
+    ImageFiles,
     ImageSet,
+    RandomCrops,
     ResidentImages,
     ResidentLoader,
     batches_in_order,
+    device_decoder,
     load_images,
     output_size,
     worker_count,
@@ -26,6 +29,7 @@ from ldreg.encoders import build_encoder
 from ldreg.evaluation.extract import representations
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
 from ldreg.optim import scaled_lr
+from ldreg.training.launch import on_cuda
 from ldreg.training.module import LoaderFactory, Pretraining
 from ldreg.training.regularization import build_regularizer, can_be_captured
 from ldreg.training.settings import Settings, identity
@@ -147,7 +151,7 @@ def loader_factory(settings: Settings, images: ImageSet, views: Views) -> Loader
             made = ResidentLoader(images, device=device, **shared)
         else:
             workers = worker_count(settings.data, processes=settings.trainer.devices)
-            made = FileLoader(images, workers=workers, crop=views.crop, **shared)
+            made = FileLoader(images, workers=workers, crop=RandomCrops(views), device=device, **shared)
         made.sampler = made  # where Lightning looks for set_epoch
         return made  # type: ignore[no-any-return]
 
@@ -158,10 +162,13 @@ def training_images(settings: Settings) -> ImageSet:
     """The images to train on.
 
     Raises:
-        ValueError: there are none, named by the whole key of the setting.
+        ValueError: there are none, or the device cannot decode them as asked, named by the whole key of the setting.
     """
     with named("data", DataConfig):
-        return load_images(settings.data, "train")
+        images = load_images(settings.data, "train")
+        if isinstance(images, ImageFiles):
+            device_decoder(images.decoding, "cuda" if on_cuda(settings.trainer.device) else "cpu")
+        return images
 
 
 def held_out_images(settings: Settings) -> ImageSet | None:

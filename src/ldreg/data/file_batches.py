@@ -1,0 +1,199 @@
+"""Batches of files: read, decoded and prepared by worker processes, or only read by them and the rest on the device."""
+
+import math
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ldreg.data.decoding import Decoder, device_decoder, say_once
+from ldreg.data.images import Batch
+from ldreg.data.jpeg import plain_size
+from ldreg.data.pixels import decoded
+from ldreg.data.prefetch import made_ahead
+from ldreg.data.samples import Made, Sample, Source, pixels
+from ldreg.data.unreadable import Failure
+
+
+class FileBatches:
+    """Makes the batches of lists of keys, in their order.
+
+    Where the device decodes, the worker processes (or, without any, a thread) read files, draw the crops' boxes and
+    decode what is no plain JPEG; a thread has the device decode and prepare the next batches, which lie there.
+
+    Raises:
+        ValueError: where the files are to be decoded on a GPU that cannot.
+    """
+
+    def __init__(
+        self, source: Source, keys: Iterable[list[Any]], *, workers: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self._source = source
+        self._device = torch.device(device)
+        self._decoder = device_decoder(source.files.decoding, device)
+        self._loader: Iterable[Any] = DataLoader(
+            _Prepared(source) if self._decoder is None else _Coded(source),
+            batch_sampler=keys,
+            num_workers=workers,  # torch gives each one thread
+            collate_fn=_collate if self._decoder is None else _pack,
+            persistent_workers=workers > 0,
+            prefetch_factor=2 if workers else None,  # a batch of 256 at 224 pixels takes 77 MB in two views
+            pin_memory=torch.cuda.is_available(),
+            # Else every epoch would draw the workers' seeds, which nothing here uses, from torch's global generator.
+            generator=torch.Generator(),
+        )
+
+    def batches(self) -> Generator[Made, None, None]:
+        """The batches of the keys as they are now; leave one iteration before the next begins."""
+        # Worker processes begin here, not in the thread: forking is safest where the process does nothing else.
+        items = iter(self._loader)
+        if self._decoder is None:
+            yield from items
+            return
+        made = _on_device(items, self._source, decoder=self._decoder, device=self._device)
+        yield from made_ahead(made, device=self._device)
+
+
+class _Prepared(Dataset[Sample]):
+    """Samples that are decoded and prepared."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, key: Any) -> Sample:
+        found = self.source.find(key, self.source.files.decode)
+        return found if found.image is None else replace(found, image=self.source.prepare(found))
+
+
+class _Coded(Dataset[Sample]):
+    """Samples with the bytes of a JPEG that the device decodes, or with the pixels of any other image."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, key: Any) -> Sample:
+        size = (0, 0)
+
+        def read(index: int) -> Tensor:
+            nonlocal size
+            content = self.source.files.content(index)
+            plain = plain_size(content)
+            image = decoded(content) if plain is None else torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            size = plain or (image.shape[1], image.shape[2])
+            return image
+
+        found = self.source.find(key, read)
+        return found if found.image is None else replace(found, boxes=self.source.draw(key, *size))
+
+
+def _collate(samples: list[Sample]) -> Made:
+    """The readable samples as a batch, and all failures."""
+    found, failures = _readable(samples)
+    if not found:
+        return None, failures
+    # Torch's own function stacks tensors right in the memory that worker processes share with the main one.
+    return _batch(found, default_collate([sample.image for sample in found])), failures
+
+
+def _readable(samples: list[Sample]) -> tuple[list[Sample], list[Failure]]:
+    """The samples that have an image, and the unreadable files met by all."""
+    failures = [failure for sample in samples for failure in sample.failures]
+    return [sample for sample in samples if sample.image is not None], failures
+
+
+def _batch(samples: list[Sample], images: Tensor) -> Batch:
+    labels, indices = ([getattr(sample, name) for sample in samples] for name in ("label", "index"))
+    return Batch(images, torch.tensor(labels), torch.tensor(indices))
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Samples whose images lie one after the other in one tensor of bytes; sent one by one, each would take a file."""
+
+    content: Tensor
+    shapes: list[tuple[int, ...] | None]
+    samples: list[Sample]
+
+    def pin_memory(self) -> "_Packed":
+        return replace(self, content=self.content.pin_memory())
+
+    def unpacked(self) -> list[Sample]:
+        parts = iter(self.content.split([math.prod(shape) for shape in self.shapes if shape is not None]))
+        return [
+            sample if shape is None else replace(sample, image=_laid_out(next(parts), shape))
+            for sample, shape in zip(self.samples, self.shapes, strict=True)
+        ]
+
+
+def _pack(samples: list[Sample]) -> _Packed:
+    images = [_lines(sample.image) for sample in samples]
+    found = [image.flatten() for image in images if image is not None]
+    content = torch.cat(found) if found else torch.empty(0, dtype=torch.uint8)
+    shapes = [None if image is None else tuple(image.shape) for image in images]
+    return _Packed(content, shapes, [replace(sample, image=None) for sample in samples])
+
+
+def _lines(image: Tensor | None) -> Tensor | None:
+    """Pixels as they lie in memory, (H, W, 3); bytes as they are."""
+    return image if image is None or image.ndim == 1 else image.permute(1, 2, 0)
+
+
+def _laid_out(content: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return content if len(shape) == 1 else content.view(shape).permute(2, 0, 1)
+
+
+def _on_device(
+    items: Iterator[_Packed], source: Source, *, decoder: Decoder, device: torch.device
+) -> Generator[Made, None, None]:
+    for packed in items:
+        yield made_on_device(packed.unpacked(), source, decoder=decoder, device=device)
+
+
+def made_on_device(samples: list[Sample], source: Source, *, decoder: Decoder, device: torch.device) -> Made:
+    """A batch on the device of samples with JPEGs' bytes or pixels.
+
+    What the device's decoder fails on is read again by the CPU's, which has the last word on what is unreadable.
+    """
+    coded = [number for number, sample in enumerate(samples) if sample.image is not None and sample.image.ndim == 1]
+    images = decoded_or_none([pixels(samples[number]) for number in coded], decoder)
+    for number, image in zip(coded, images, strict=True):
+        sample = samples[number]
+        if image is None:
+            samples[number] = source.find(sample.key, source.files.decode, tried=sample)
+        else:
+            samples[number] = replace(sample, image=image)
+    found, failures = _readable(samples)
+    if not found:
+        return None, failures
+    found = [replace(sample, image=pixels(sample).to(device, non_blocking=True)) for sample in found]
+    batch = _batch(found, source.prepare_all(found))
+    batch = Batch(*(part.to(device, non_blocking=True) for part in batch))
+    if device.type == "cuda":
+        # The decoder may write to the images' memory as soon as they are freed, whatever still reads them.
+        torch.cuda.current_stream(device).synchronize()
+    return batch, failures
+
+
+def decoded_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | None]:
+    """What the decoder makes of JPEGs, None of each that it fails on; it gives all or nothing, so the halves are tried.
+
+    >>> def odd_ones(contents):
+    ...     if any(len(content) % 2 == 0 for content in contents):
+    ...         raise RuntimeError("even")
+    ...     return [content + 1 for content in contents]
+    >>> decoded_or_none([torch.zeros(1), torch.zeros(2), torch.ones(1)], odd_ones)
+    [tensor([1.]), None, tensor([2.])]
+    """
+    if not contents:
+        return []
+    try:
+        return list(decoder(contents))
+    except RuntimeError:
+        if len(contents) == 1:
+            say_once("some images are decoded on the CPU, as nvJPEG fails on them")
+            return [None]
+    half = len(contents) // 2
+    return decoded_or_none(contents[:half], decoder) + decoded_or_none(contents[half:], decoder)

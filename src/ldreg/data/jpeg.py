@@ -1,0 +1,47 @@
+"""Which JPEG files a GPU's decoder reads as the CPU's does, told from their headers."""
+
+from PIL import Image
+
+SCAN, FRAME, ADOBE = 0xDA, 0xC0, 0xEE
+OTHER_FRAMES = frozenset(range(0xC1, 0xD0)) - {0xC4, 0xC8, 0xCC}  # tables and extensions have numbers among them
+RGB = (ord("R"), ord("G"), ord("B"))
+TAIL = 64  # bytes at the end in which the end marker must stand; cameras may add a few after it
+
+
+def plain_size(content: bytes) -> tuple[int, int] | None:
+    """Height and width of a baseline JPEG of luminance and color differences that is there to its end, else None.
+
+    None are other formats, progressive, gray, RGB and CMYK JPEGs, truncated ones (which a GPU would fill with gray
+    instead of failing) and those beyond Pillow's bound against decompression bombs: the CPU's decoder reads or refuses
+    them.
+
+    >>> plain_size(b"no image")
+    """
+    if content[:2] != b"\xff\xd8" or content.rfind(b"\xff\xd9", -TAIL) < 0:
+        return None
+    size, place = None, 2
+    while place + 4 <= len(content) and content[place] == 0xFF:
+        marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
+        segment = content[place + 4 : place + 2 + length]
+        if marker == SCAN:
+            return size
+        if marker in OTHER_FRAMES or (marker == ADOBE and not _luminance(segment)):
+            return None
+        if marker == FRAME:
+            size = _frame_size(segment)
+        place += 2 + length
+    return None
+
+
+def _frame_size(segment: bytes) -> tuple[int, int] | None:
+    """Height and width from a frame's header, where it has three components of 8 bits that are not named R, G, B."""
+    if len(segment) != 15 or segment[0] != 8 or segment[5] != 3 or tuple(segment[6::3]) == RGB:
+        return None
+    height, width = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
+    bound = Image.MAX_IMAGE_PIXELS
+    return (height, width) if height and width and (bound is None or height * width <= bound) else None
+
+
+def _luminance(segment: bytes) -> bool:
+    """Whether Adobe's marker, where it is that, says that colors are luminance and differences."""
+    return segment[:5] != b"Adobe" or segment[11:12] == b"\x01"

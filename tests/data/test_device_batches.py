@@ -1,0 +1,301 @@
+"""Batches decoded on the device: with a decoder that stands in for nvJPEG, they are those of the CPU."""
+
+import io
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches
+from ldreg.data.decoding import say_once
+from ldreg.data.pixels import decoded
+from ldreg.data.samples import Crop
+from ldreg.views import Views, ViewsConfig
+
+# A machine with one core hears from torch that two workers are many.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+COUNT = 24
+OTHERS: dict[int, tuple[str, dict[str, Any]]] = {
+    3: ("PNG", {}),
+    8: ("JPEG", {"progressive": True}),
+    9: ("JPEG", {"mode": "CMYK"}),
+    14: ("JPEG", {"mode": "L"}),
+    20: ("PNG", {"mode": "P"}),
+}
+
+
+def file_of(seed: int, kind: str = "JPEG", *, mode: str = "RGB", **options: Any) -> bytes:
+    """An image of 20 to 39 pixels a side as a file."""
+    generator = np.random.default_rng(seed)
+    height, width = generator.integers(20, 40, 2).tolist()
+    coarse = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+    file = io.BytesIO()
+    image.save(file, format=kind, **options)
+    return file.getvalue()
+
+
+def without_tables(content: bytes) -> bytes:
+    """A JPEG that looks whole and that nobody can decode, as its quantization tables are missing."""
+    place = 2
+    while content[place + 1] != 0xDA:
+        length = 2 + int.from_bytes(content[place + 2 : place + 4], "big")
+        if content[place + 1] == 0xDB:
+            content = content[:place] + content[place + length :]
+        else:
+            place += length
+    return content
+
+
+def image_files(folder: Path, *, bad: tuple[int, ...] = (), max_unreadable: float = 0.01) -> ImageFiles:
+    """Mostly JPEGs; those in `bad` are truncated, without tables, or empty, by turns."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{number:02}.jpg" for number in range(COUNT)]
+    for number, path in enumerate(paths):
+        kind, options = OTHERS.get(number, ("JPEG", {}))
+        path.write_bytes(file_of(number, kind, **options))
+    for turn, number in enumerate(bad):
+        content = file_of(number)
+        paths[number].write_bytes((content[: len(content) // 2], without_tables(content), b"")[turn % 3])
+    return ImageFiles(paths, torch.arange(COUNT) % 3, ["a", "b", "c"], "mixed", max_unreadable=max_unreadable)
+
+
+class StandIn:
+    """Pillow in nvJPEG's place: all or nothing, on some files nothing; knows how many it was given at once."""
+
+    def __init__(self, *, fails_on: frozenset[bytes] = frozenset(), error: Exception | None = None) -> None:
+        self.fails_on, self.error = fails_on, error
+        self.given: list[int] = []
+
+    def __call__(self, contents: list[Tensor]) -> list[Tensor]:
+        assert all(content.ndim == 1 and content.dtype == torch.uint8 for content in contents)
+        self.given.append(len(contents))
+        if self.error is not None:
+            raise self.error
+        files = [content.numpy().tobytes() for content in contents]
+        if not self.fails_on.isdisjoint(files):
+            raise RuntimeError("Error while decoding JPEG images")
+        try:
+            return [decoded(file) for file in files]
+        except ValueError as error:
+            raise RuntimeError("Error while decoding JPEG images") from error
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    decoder = StandIn()
+    install(monkeypatch, decoder)
+    return decoder
+
+
+def install(monkeypatch: pytest.MonkeyPatch, decoder: StandIn) -> None:
+    """Have files be decoded by it, but for those that ask for the CPU."""
+    choose = {"auto": decoder, "gpu": decoder, "cpu": None}
+    monkeypatch.setattr(file_batches, "device_decoder", lambda decoding, device: choose[decoding])
+
+
+def on_cpu(files: ImageFiles) -> ImageFiles:
+    """The same files, decoded by workers; with a tally of their own."""
+    copy = files.take(torch.arange(len(files)))
+    copy.decoding = "cpu"
+    copy.tally = type(files.tally)(len(files), max_share=files.tally.max_share)
+    return copy
+
+
+def window(image: Tensor, generator: torch.Generator) -> Tensor:
+    """Two random windows of 9 x 9 pixels."""
+    corners = torch.randint(0, 12, (2, 2), generator=generator).tolist()
+    return torch.stack([image[:, y : y + 9, x : x + 9] for y, x in corners])
+
+
+def loader(files: ImageFiles, *, crop: Crop = window, workers: int = 0, seed: int = 5) -> FileLoader:
+    return FileLoader(files, batch_size=6, seed=seed, crop=crop, workers=workers)
+
+
+def run(made: FileLoader, epochs: range) -> Iterator[Batch]:
+    for epoch in epochs:
+        made.set_epoch(epoch)
+        yield from made
+
+
+def assert_same(left: list[Batch], right: list[Batch], *, tolerance: int = 0) -> None:
+    assert len(left) == len(right)
+    for ours, theirs in zip(left, right, strict=True):
+        assert torch.equal(ours.indices, theirs.indices)
+        assert torch.equal(ours.labels, theirs.labels)
+        assert ours.images.shape == theirs.images.shape
+        assert (ours.images.int() - theirs.images.int()).abs().max() <= tolerance
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ldreg-prefetch"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
+    files = image_files(tmp_path)
+    ours = list(run(loader(files, workers=workers), range(2)))
+    assert len(ours) == 8
+    # The decoder had all plain JPEGs of a batch at once, and nothing else.
+    assert len(stand_in.given) == 8
+    assert sum(stand_in.given) == 2 * (COUNT - len(OTHERS))
+    assert_same(ours, list(run(loader(on_cpu(files)), range(2))))
+    assert len(stand_in.given) == 8
+    assert threads() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_crops_cut_at_once_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
+    files = image_files(tmp_path)
+    views = Views(ViewsConfig("simclr"), size=16, channels=3)
+    ours = list(run(loader(files, crop=RandomCrops(views), workers=workers), range(2)))
+    for theirs in (RandomCrops(views), views.crop):
+        assert_same(ours, list(run(loader(on_cpu(files), crop=theirs), range(2))), tolerance=1)
+
+
+def test_what_the_decoder_fails_on_the_cpu_decodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="ldreg")
+    say_once.cache_clear()
+    files = image_files(tmp_path)
+    fails_on = frozenset(files.content(number) for number in (0, 1, 17))
+    install(monkeypatch, StandIn(fails_on=fails_on))
+    assert_same(list(loader(files)), list(loader(on_cpu(files))))
+    views = Views(ViewsConfig("simclr"), size=16, channels=3)
+    ours, theirs = (list(loader(each, crop=RandomCrops(views))) for each in (files, on_cpu(files)))
+    assert_same(ours, theirs, tolerance=1)
+    assert files.tally.listed == []
+    said = "some images are decoded on the CPU, as nvJPEG fails on them"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_files_are_replaced_and_listed_as_on_the_cpu(
+    tmp_path: Path, workers: int, stand_in: StandIn
+) -> None:
+    files = image_files(tmp_path, bad=(0, 4, 5, 6, 7, COUNT - 1), max_unreadable=0.25)
+    reference = on_cpu(files)
+    made = loader(files, workers=workers)
+    assert_same(list(run(made, range(2))), list(run(loader(reference), range(2))))
+    assert sorted(made.unreadable) == sorted(reference.tally.listed)
+    assert len(made.unreadable) == 6
+    # Truncated and empty files never came to the decoder; of those without tables it said that it cannot.
+    assert max(stand_in.given) <= 6
+
+
+def test_too_many_unreadable_files_are_an_error_that_ends_the_thread(tmp_path: Path, stand_in: StandIn) -> None:
+    files = image_files(tmp_path, bad=(0, 4, 5, 6), max_unreadable=0.1)
+    with pytest.raises(ValueError, match=r"at most 10\.00% unreadable images, got 3 of 24"):
+        list(loader(files))
+    assert threads() == []
+
+
+def test_where_nothing_is_readable_the_first_batch_says_so(tmp_path: Path, stand_in: StandIn) -> None:
+    files = image_files(tmp_path, bad=tuple(range(COUNT)), max_unreadable=0.5)
+    with pytest.raises(ValueError, match="got 24 of 24"):
+        next(iter(loader(files)))
+
+
+def test_errors_of_another_kind_are_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, StandIn(error=TypeError("called wrongly")))
+    with pytest.raises(TypeError, match="called wrongly"):
+        list(loader(image_files(tmp_path)))
+    assert threads() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_leaving_the_loop_ends_the_thread_and_the_loader_can_begin_anew(
+    tmp_path: Path, workers: int, stand_in: StandIn
+) -> None:
+    files = image_files(tmp_path)
+    made = loader(files, workers=workers)
+    for _ in made:
+        break
+    assert threads() == []
+    left = iter(made)
+    next(left)  # and is kept
+    assert_same(list(made), list(loader(on_cpu(files))))
+    assert threads() == []
+    assert list(left) == []
+
+
+@pytest.mark.parametrize("seen", [0, 3, 4, 6])
+def test_a_resumed_run_continues_with_the_batches_not_yet_seen(tmp_path: Path, seen: int, stand_in: StandIn) -> None:
+    files = image_files(tmp_path)
+    before, after = loader(files), loader(files)
+    first = list(islice(run(before, range(2)), seen))
+    state = before.state_dict()
+    assert state["epoch"] * 4 + state["batches"] == seen
+    after.load_state_dict(state)
+    assert_same(first + list(run(after, range(state["epoch"], 2))), list(run(loader(files), range(2))))
+
+
+def test_the_global_generator_is_left_alone(tmp_path: Path, stand_in: StandIn) -> None:
+    before = torch.get_rng_state()
+    list(loader(image_files(tmp_path)))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_order_they_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
+    files = image_files(tmp_path, bad=(2, 10, 11), max_unreadable=0.2)
+    reference = on_cpu(files)
+    ours, theirs = (list(batches_in_order(each, batch_size=7, size=16, workers=workers)) for each in (files, reference))
+    assert_same(ours, theirs)
+    assert stand_in.given
+    assert sorted(files.tally.listed) == sorted(reference.tally.listed)
+    assert len(files.tally.listed) == 3
+
+
+def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
+    files = image_files(tmp_path)
+    files.decoding = "gpu"
+    with pytest.raises(ValueError, match=r"decode: expected auto or cpu, .*, got gpu"):
+        loader(files)
+    with pytest.raises(ValueError, match=r"decode: expected auto or cpu, .*, got gpu"):
+        batches_in_order(files, batch_size=4, size=16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_on_a_gpu_batches_are_nearly_those_of_the_cpu(tmp_path: Path, workers: int) -> None:
+    files = image_files(tmp_path, bad=(0, 4, 5), max_unreadable=0.2)
+    files.decoding = "gpu"
+    views = Views(ViewsConfig("simclr"), size=16, channels=3)
+    crops: list[Crop] = [RandomCrops(views), views.crop]
+    for crop in crops:
+        made = FileLoader(files, batch_size=6, seed=5, crop=crop, workers=workers, device="cuda")
+        ours = list(run(made, range(2)))
+        theirs = list(run(loader(on_cpu(files), crop=crop), range(2)))
+        assert len(ours) == len(theirs) == 8
+        for left, right in zip(ours, theirs, strict=True):
+            assert all(part.is_cuda for part in left)
+            assert torch.equal(left.indices.cpu(), right.indices)
+            assert (left.images.cpu().float() - right.images.float()).abs().mean() < 3
+        assert len(made.unreadable) == 3
+
+
+@pytest.mark.gpu
+def test_what_a_stream_still_reads_is_not_written_over(tmp_path: Path) -> None:
+    files = image_files(tmp_path)
+    files.decoding = "gpu"
+    crop = RandomCrops(Views(ViewsConfig("simclr"), size=64, channels=3))
+    sums = []
+    for work in (0, 40):
+        made = FileLoader(files, batch_size=6, seed=5, crop=crop, device="cuda")
+        busy = torch.randn(2048, 2048, device="cuda")
+        for batch in run(made, range(6)):
+            for _ in range(work):  # the step's work before it reads the batch
+                busy = (busy @ busy).tanh()
+            sums.append(batch.images.sum(dtype=torch.int64) + 0 * busy.sum().long())
+    found = torch.stack(sums).cpu()
+    assert torch.equal(found[: len(found) // 2], found[len(found) // 2 :])

@@ -1,0 +1,88 @@
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ldreg.data.jpeg import plain_size
+
+
+def written(mode: str = "RGB", kind: str = "JPEG", **options: Any) -> bytes:
+    """An image of 30 x 20 (width x height) pixels as a file."""
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, format=kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"quality": 95, "subsampling": 0},
+        {"subsampling": "4:2:2"},
+        {"comment": b"said \xff\xd9"},
+        {"optimize": True},
+    ],
+)
+def test_usual_jpegs_are_known_with_their_size(options: dict[str, Any]) -> None:
+    assert plain_size(written(**options)) == (20, 30)
+
+
+def test_what_stands_before_the_frame_does_not_matter() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "described at length " * 100
+    assert plain_size(written(exif=exif)) == (20, 30)
+
+
+def test_a_few_bytes_after_the_end_do_not_matter_and_many_do() -> None:
+    assert plain_size(written() + bytes(40)) == (20, 30)
+    assert plain_size(written() + bytes(100)) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xd8",
+        b"\xff\xd8\xff\xd9",
+        b"hello" * 20,
+        written(kind="PNG"),
+        written("L"),
+        written("CMYK"),
+        written(progressive=True),
+        written(keep_rgb=True),
+    ],
+    ids=["empty", "start", "start and end", "text", "png", "gray", "cmyk", "progressive", "rgb"],
+)
+def test_what_the_cpu_has_to_read_is_not_plain(content: bytes) -> None:
+    assert plain_size(content) is None
+
+
+@pytest.mark.parametrize(("transform", "size"), [(0, None), (1, (20, 30)), (2, None)])
+def test_adobe_s_marker_tells_the_colors(transform: int, size: tuple[int, int] | None) -> None:
+    content = written()
+    marker = b"\xff\xee" + (14).to_bytes(2, "big") + b"Adobe" + bytes(6) + bytes([transform])
+    assert plain_size(content[:2] + marker + content[2:]) == size
+
+
+def test_a_jpeg_cut_anywhere_is_not_plain() -> None:
+    content = written()
+    assert all(plain_size(content[:end]) is None for end in range(len(content) - 1))
+
+
+def test_a_jpeg_with_any_byte_changed_is_no_error() -> None:
+    content = written()
+    for place in range(len(content)):
+        for value in (0, 0xFF, 0xDA):
+            plain_size(content[:place] + bytes([value]) + content[place + 1 :])
+
+
+def test_a_decompression_bomb_is_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 599)
+    assert plain_size(written()) is None
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)
+    assert plain_size(written()) == (20, 30)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert plain_size(written()) == (20, 30)
