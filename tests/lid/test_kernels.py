@@ -106,6 +106,19 @@ MORE: dict[str, Callable[[], Case]] = {
     "2 x 1025 x 16, k = 199": shape(2, 1025, 16, 199),
 }
 
+
+def clusters(count: int) -> Tensor:
+    """Points around two centers, in turn, so narrow that float16 cannot tell those of one center apart."""
+    return random(2, 9, seed=8).repeat(count // 2, 1) + 1e-6 * random(count, 9, seed=9)
+
+
+# What only the tensor cores care about: all rows are proven, all are in doubt, and some of each.
+SCREENED: dict[str, Callable[[], Case]] = {
+    "proven": lambda: Case(random(45, 5), options={"k": 3, "norm": "l2"}),
+    "in doubt": lambda: Case(clusters(46), options={"k": 3}),
+    "some in doubt": lambda: Case(torch.cat((clusters(42), random(20, 9) + 30)), options={"k": 3, "target": 2.0}),
+}
+
 # Met at every run of the tests; the others are slow in the interpreter.
 SHORT = ["awkward", "two tiles", "byol", "tiny cluster", "doubled", "constant", "bfloat16", "reference_grad"]
 
@@ -156,23 +169,45 @@ def assert_same(got: Outcome, expected: Outcome, name: str, tolerance: float = 2
             assert (ours.float() - theirs.float()).abs().max() <= room, name
 
 
-def interpreted(names: list[str], folder: Path, *, compiled: bool = False) -> dict[str, Outcome]:
+def interpreted(
+    names: list[str], folder: Path, *, path: str = "differences", compiled: bool = False
+) -> dict[str, Outcome]:
     """Outcomes of the named cases from a process in which Triton interprets its kernels."""
     out = folder / "outcomes.pt"
-    command = [sys.executable, __file__, str(out), str(int(compiled)), *names]
+    command = [sys.executable, __file__, str(out), path, str(int(compiled)), *names]
     subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     return {name: Outcome(*saved) for name, saved in torch.load(out).items()}
 
 
-def main(out: str, compiled: str, *names: str) -> None:
-    cases = CASES | MORE | NOT_FINITE
-    outcomes = {name: tuple(step(cases[name](), "fused", compiled=compiled == "1")) for name in names}
-    torch.save(outcomes | {"sum": sum_of_squares()}, out)
+def main(out: str, path: str, compiled: str, *names: str) -> None:
+    from ldreg.lid import kernels, screening_kernels, step_kernels
+
+    if path == "screened":  # small blocks, so that small cases have several
+        screening_kernels.TILES = screening_kernels.Tiles(16, 16, 16, 1, 1, 2)
+        kernels.TILES = kernels.Tiles(16, 8, 1)
+        step_kernels.SCORES = 16 * 64
+    cases = CASES | MORE | NOT_FINITE | SCREENED
+    outcomes = {name: tuple(step(cases[name](), path, compiled=compiled == "1")) for name in names}
+    torch.save(outcomes | {"sum": sum_of_squares(path), "doubtful": (doubtful(), torch.zeros(0), None)}, out)
 
 
-def sum_of_squares() -> tuple[Tensor, Tensor, Tensor]:
+def doubtful() -> Tensor:
+    """The share of rows that the tensor cores leave in doubt, of each case that is about it."""
+    from ldreg.lid import kernels, step_kernels
+
+    shares = []
+    for case in (make() for make in SCREENED.values()):
+        x, k = case.x, case.options["k"]
+        peaks, found = kernels.find_peaks(x, x), kernels.empty_rows(x, k)
+        lists, count = step_kernels.candidates(x, x, None, k, peaks, torch.empty(16, len(x)))
+        shares.append(step_kernels.measure(x, x, lists, count, peaks, found, paper=True).float().mean())
+    return torch.stack(shares)
+
+
+def sum_of_squares(path: str) -> tuple[Tensor, Tensor, Tensor]:
     """What ranks add up before they take a mean: the sum and its gradient, and how many points it is over."""
     x = COLLAPSED_IN_PART.clone().requires_grad_()
+    fused.PATH = path  # type: ignore[assignment]
     value, count = fused.reduced_log_lid(x, 4, reduction=fused.Reduction("square", "sum", offset=0.3))
     (gradient,) = torch.autograd.grad(3 * value, x)
     return value.detach(), gradient, count
@@ -180,7 +215,7 @@ def sum_of_squares() -> tuple[Tensor, Tensor, Tensor]:
 
 def check(outcomes: dict[str, Outcome], names: list[str]) -> None:
     for name in names:
-        assert_same(outcomes[name], step((CASES | MORE)[name](), "plain"), name)
+        assert_same(outcomes[name], step((CASES | MORE | SCREENED)[name](), "plain"), name)
 
 
 @needs_interpreter
@@ -210,6 +245,35 @@ def test_interpreted_kernels_equal_the_plain_way_on_more_shapes_and_options(tmp_
         assert outcomes[name].gradient.isnan().all()
 
 
+def assert_screened(outcomes: dict[str, Outcome], names: list[str]) -> None:
+    check(outcomes, names)
+    proven, in_doubt, some = outcomes["doubtful"].value.tolist()
+    assert proven == 0
+    assert in_doubt == 1
+    assert 0 < some < 1
+
+
+@needs_interpreter
+def test_interpreted_kernels_with_candidates_from_products(tmp_path: Path) -> None:
+    names = ["awkward", "two tiles", "byol", "offset", "bfloat16", *SCREENED]
+    outcomes = interpreted([*names, "NaN"], tmp_path, path="screened")
+    assert_screened(outcomes, names)
+    assert outcomes["NaN"].value.isnan()
+    assert outcomes["NaN"].gradient.isnan().all()
+    assert outcomes["sum"].reference_gradient == 10
+
+
+@needs_interpreter
+@pytest.mark.slow
+def test_interpreted_kernels_with_candidates_from_products_on_all_shapes_and_options(tmp_path: Path) -> None:
+    names = [*CASES, *MORE, *SCREENED]
+    outcomes = interpreted([*names, *NOT_FINITE], tmp_path, path="screened")
+    assert_screened(outcomes, names)
+    for name in NOT_FINITE:
+        assert outcomes[name].value.isnan()
+        assert outcomes[name].gradient.isnan().all()
+
+
 @needs_interpreter
 @pytest.mark.slow
 def test_interpreted_kernels_compiled(tmp_path: Path) -> None:
@@ -218,13 +282,13 @@ def test_interpreted_kernels_compiled(tmp_path: Path) -> None:
 
 
 def test_the_plain_way_is_taken_on_the_cpu_in_float64_and_for_large_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not fused.supports(random(9, 2), None)
-    monkeypatch.setattr(fused, "PATH", "fused")
-    assert fused.supports(random(9, 2), None)
-    assert not fused.supports(random(9, 2).double(), None)
-    assert not fused.supports(random(9, 2), random(9, 2).double())
-    assert not fused.supports(torch.empty(9, 2), torch.empty(1 << 15, 2))
-    assert not fused.supports(torch.empty(10_000, 2), None)
+    assert not fused.supports(random(9, 2), None, 4)
+    monkeypatch.setattr(fused, "PATH", "differences")
+    assert fused.supports(random(9, 2), None, 4)
+    assert not fused.supports(random(9, 2).double(), None, 4)
+    assert not fused.supports(random(9, 2), random(9, 2).double(), 4)
+    assert not fused.supports(torch.empty(9, 2), torch.empty(1 << 15, 2), 4)
+    assert not fused.supports(torch.empty(10_000, 2), None, 4)
 
 
 def on_cuda(case: Case) -> Case:
@@ -253,8 +317,15 @@ def no_waiting() -> Iterator[None]:
 @pytest.mark.parametrize("name", [*CASES, *MORE])
 def test_cuda_equals_the_cpu(name: str) -> None:
     case = (CASES | MORE)[name]()
-    assert fused.supports(*on_cuda(case)[:2])
+    assert fused.supports(*on_cuda(case)[:2], case.options.get("k", 64))
     assert_same(on_cpu(step(on_cuda(case), "auto")), step(case, "plain"), name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*CASES, *MORE, *SCREENED])
+def test_cuda_with_candidates_from_products_equals_the_cpu(name: str) -> None:
+    case = (CASES | MORE | SCREENED)[name]()
+    assert_same(on_cpu(step(on_cuda(case), "screened")), step(case, "plain"), name)
 
 
 @pytest.mark.gpu
@@ -315,9 +386,9 @@ def test_cuda_tiles_change_nothing(side: int, half: bool, monkeypatch: pytest.Mo
     from ldreg.lid import kernels
 
     case = on_cuda(Case(random(301, 77), options={"k": 40}))
-    expected = step(case, "fused")
+    expected = step(case, "differences")
     monkeypatch.setattr(kernels, "TILES", kernels.Tiles(side=side, chunk=8, warps=8 if side == 128 else 4, half=half))
-    assert_same(step(case, "fused"), expected, f"{side}, {half}")
+    assert_same(step(case, "differences"), expected, f"{side}, {half}")
 
 
 @pytest.mark.gpu

@@ -4,30 +4,31 @@ Few kernels and no wait for the device: rows to a mean of ln LID, and back to th
 sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
 """
 
-import functools
-import importlib.util
-import warnings
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ldreg.lid.screening import can_launch
 from ldreg.lid.search import Neighbors, gradients
 
 Terms = Literal["plain", "absolute", "square"]
 Outer = Literal["sum", "mean", "root", "absolute"]
 
-# Which way is taken: "auto" by device and size; tests and benchmarks set "fused" or "plain" to have one of the two.
-PATH: Literal["auto", "fused", "plain"] = "auto"
+# Which way is taken: "auto" by device and size; tests and benchmarks set another to have that one: differences of all
+# pairs, candidates on the tensor cores first, or not fused at all.
+PATH: Literal["auto", "differences", "screened", "plain"] = "auto"
 
-# Squared distances held, terms summed into them, rows of the reference that one query selects from at once, and values
-# of one set, whose places int32 must hold. Differences take more arithmetic than matrix products, so from some size on
-# those win.
-_MOST_PAIRS = 1 << 26
+# From so many terms of differences on, candidates come from products; where they cannot, up to so many terms are summed
+# into so many squared distances. One query selects from so many rows at once, and places among the values of a set must
+# fit into int32.
+_SCREENED_TERMS = 1 << 33
 _MOST_TERMS = 1 << 37
+_MOST_PAIRS = 1 << 26
 _MOST_CANDIDATES = 1 << 14
 _MOST_VALUES = 1 << 30
 _MOST_DIMENSIONS = 1 << 16
+_MOST_SCREENED = 128  # neighbors, whose candidates one program orders
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -59,35 +60,30 @@ class Pass(NamedTuple):
     indices: Tensor
 
 
-def supports(x: Tensor, reference: Tensor | None) -> bool:
+def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     """Whether `reduced_log_lid` takes x (N, D) and reference (M, D) and is the way to choose for them.
 
-    >>> supports(torch.zeros(8, 2), None)
+    >>> supports(torch.zeros(8, 2), None, 4)
     False
     """
     if PATH == "plain" or x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
         return False
     (n, dim), m = x.shape, len(x if reference is None else reference)
-    if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * dim > _MOST_VALUES or n * m > _MOST_PAIRS:
+    if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * dim > _MOST_VALUES:
         return False
-    if PATH == "fused":
+    if not _screened(x, reference, k) and (n * m > _MOST_PAIRS or n * m * dim > _MOST_TERMS):
+        return False
+    if PATH != "auto":
         return True
-    return x.is_cuda and n * m * dim <= _MOST_TERMS and (torch.compiler.is_compiling() or _can_launch(x.device))
+    return x.is_cuda and (torch.compiler.is_compiling() or can_launch(x.device))
 
 
-@functools.cache
-def _can_launch(device: torch.device) -> bool:
-    """Whether Triton is there and knows the device; says so once where not."""
-    if torch.version.hip is not None:
-        missing = "an NVIDIA device"
-    elif importlib.util.find_spec("triton") is None:
-        missing = "the package triton"
-    elif torch.cuda.get_device_capability(device) < (7, 5):
-        missing = "compute capability 7.5"
-    else:
-        return True
-    warnings.warn(f"the fast kernels of LDReg need {missing}; the plain way gives the same numbers", stacklevel=2)
-    return False
+def _screened(x: Tensor, reference: Tensor | None, k: int) -> bool:
+    """Whether candidates come from products first."""
+    if PATH != "auto":
+        return PATH == "screened"
+    (n, dim), m = x.shape, len(x if reference is None else reference)
+    return k <= _MOST_SCREENED and n * m * dim >= _SCREENED_TERMS
 
 
 def reduced_log_lid(
@@ -127,9 +123,11 @@ def _forward(
     offset: float,
     scale: float,
 ) -> _Tensors:
-    from ldreg.lid import kernels
-
-    value, totals, rows, distances, indices = kernels.forward(
+    if _screened(x, reference, k):
+        from ldreg.lid.step_kernels import forward
+    else:
+        from ldreg.lid.kernels import forward
+    value, totals, rows, distances, indices = forward(
         x, reference, self_index, k, paper=paper, terms=terms, outer=outer, offset=offset, scale=scale
     )
     return value, totals, rows, distances, indices

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ldreg.lid.fused import Pass
+from ldreg.lid.screening_kernels import peak_scale
 
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -72,14 +73,6 @@ def _peaks(x, y, peaks, x_size, y_size, SAME: tl.constexpr, PARTS: tl.constexpr,
 
 
 @triton.jit
-def _scale(peaks, top, PARTS: tl.constexpr):
-    """The power of two that moves the largest value to 2^top, or as near to it as float32 has powers."""
-    peak = tl.max(tl.load(peaks + tl.arange(0, PARTS)), axis=0)
-    exponent = tl.minimum(top - ((peak >> 23) - 127), 126)
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _transpose(source, target, block, n, dim, depth, scale, SIDE: tl.constexpr, BLOCK: tl.constexpr):
     rows = tl.arange(0, SIDE)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -107,7 +100,7 @@ def _prepare(
     SIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    scale = _scale(peaks, top, PARTS)
+    scale = peak_scale(peaks, top, PARTS)
     block = tl.program_id(0)
     if block < x_blocks:
         _transpose(x, x_tiles, block, n, dim, depth, scale, SIDE, BLOCK)
@@ -120,12 +113,15 @@ def _squares(
     x_tiles,
     y_tiles,
     own,
+    doubt,
     squares,
     n,
     m,
+    first,
     depth,
     EXCLUDE: tl.constexpr,
     HALF: tl.constexpr,
+    CHECKED: tl.constexpr,
     SIDE: tl.constexpr,
     CHUNK: tl.constexpr,
     DOWN: tl.constexpr,
@@ -135,6 +131,10 @@ def _squares(
     j = tl.program_id(1)
     if HALF:
         if i > j:
+            return
+    if CHECKED:
+        row = i * SIDE + tl.arange(0, SIDE)
+        if tl.max(tl.load(doubt + row, mask=row < n, other=0), axis=0) == 0:
             return
     # The tile is written as (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS): Triton hands the last two axes, of as many elements
     # as there are threads, to the threads and so leaves each of them a block of the first two, whose differences share
@@ -158,7 +158,7 @@ def _squares(
     rows = i * SIDE + down
     columns = j * SIDE + across
     if EXCLUDE == "diagonal":
-        total = tl.where(rows[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
+        total = tl.where((rows + first)[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
     elif EXCLUDE == "index":
         self_index = tl.load(own + rows, mask=rows < n, other=-1)
         total = tl.where(self_index[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
@@ -171,12 +171,26 @@ def _squares(
 
 
 @triton.jit
-def _select(squares, indices, distances, stats, n, m, k, PAPER: tl.constexpr, BLOCK: tl.constexpr):
+def _select(
+    squares,
+    doubt,
+    indices,
+    distances,
+    stats,
+    n,
+    m,
+    k,
+    PAPER: tl.constexpr,
+    CHECKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     row = tl.program_id(0)
+    if CHECKED:
+        if tl.load(doubt + row) == 0:
+            return
     columns = tl.arange(0, BLOCK)
     square = tl.load(squares + row.to(tl.int64) * m + columns, mask=columns < m, other=float("inf"))
-    # The bits of floats from 0 on order as the floats do; whatever is not finite goes last.
-    bits = tl.minimum(square.to(tl.int32, bitcast=True) & 0x7FFFFFFF, _INFINITY)
+    bits = ordered_bits(square)
     # At most `low` lie fewer than k, at most `high` k or more: halve until they meet or k are met exactly.
     low = tl.min(bits, axis=0) - 1
     high = tl.full((), _INFINITY, tl.int32)
@@ -194,7 +208,23 @@ def _select(squares, indices, distances, stats, n, m, k, PAPER: tl.constexpr, BL
     distance = tl.sqrt_rn(bits.to(tl.float32, bitcast=True))
     tl.store(indices + row * k + place, columns, mask=chosen)
     tl.store(distances + row * k + place, distance, mask=chosen)
-    # Method of moments, as in `estimators.mom`: the rows that are tied with the last have ratio 1 and gap 0.
+    store_moments(stats, row, distance, below, last, n, k, PAPER)
+
+
+@triton.jit
+def ordered_bits(square):
+    """The bits of floats from 0 on, which order as the floats do; whatever is not finite goes last."""
+    return tl.minimum(square.to(tl.int32, bitcast=True) & 0x7FFFFFFF, _INFINITY)
+
+
+@triton.jit
+def store_moments(stats, row, distance, below, last, n, k, PAPER: tl.constexpr):
+    """A row's ln LID by the method of moments, as in `estimators.mom`, and what its gradient needs.
+
+    `below` are the distances nearer than the k-th, whose square has the bits `last`; those tied with it have ratio 1
+    and gap 0.
+    """
+    taken = tl.sum(below.to(tl.int32), axis=0)
     largest = tl.sqrt_rn(last.to(tl.float32, bitcast=True))
     unit = tl.where(largest > 0, largest, 1.0)
     ratio = tl.sum(tl.where(below, distance / unit, 0.0), axis=0) + (k - taken)
@@ -256,7 +286,7 @@ def _finish(
     tl.store(value, tl.where(finite, scale * result, float("nan")))
     tl.store(totals, tl.where(finite, slope, float("nan")))
     tl.store(totals + 1, regular_rows)
-    tl.store(totals + 2, _scale(peaks, top, PARTS))
+    tl.store(totals + 2, peak_scale(peaks, top, PARTS))
 
 
 @triton.jit
@@ -371,33 +401,72 @@ def forward(
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        peaks = _launch_peaks(x, y, same=reference is None)
-        squares = _launch_squares(x, y, self_index, peaks, same=reference is None)
-        n, m = squares.shape
-        rows = torch.empty(4, n, dtype=torch.float32, device=x.device)
-        distances = torch.empty(n, k, dtype=torch.float32, device=x.device)
-        indices = torch.empty(n, k, dtype=torch.int32, device=x.device)
-        block = triton.next_power_of_2(m)
-        warps = min(32, max(1, block // 512))
-        _select[(n,)](squares, indices, distances, rows, n, m, k, PAPER=paper, BLOCK=block, num_warps=warps, **_FUSION)
-        value, totals = rows.new_empty(()), rows.new_empty(3)
-        _finish[(1,)](
-            rows,
-            peaks,
-            value,
-            totals,
-            n,
-            _top(x.shape[1]),
-            offset,
-            scale,
-            TERMS=terms,
-            OUTER=outer,
-            PARTS=len(peaks),
-            BLOCK=1024,
-            num_warps=8,
-            **_FUSION,
-        )
-    return Pass(value, totals, rows, distances, indices)
+        n, m = len(x), len(y)
+        peaks = find_peaks(x, y)
+        found = empty_rows(x, k)
+        squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
+        find_squares(prepare(x, y, peaks), squares, self_index, same=y is x)
+        select(squares, found, slice(0, n), paper=paper)
+        return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
+
+
+class Rows(NamedTuple):
+    """What is found for each row: its statistics (4, N), distances (N, k) and indices (N, k), as in `fused.Pass`."""
+
+    stats: Tensor
+    distances: Tensor
+    indices: Tensor
+
+
+def empty_rows(x: Tensor, k: int) -> Rows:
+    """Room for what is found for the rows of x (N, D)."""
+    stats = torch.empty(4, len(x), dtype=torch.float32, device=x.device)
+    distances = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
+    return Rows(stats, distances, torch.empty(len(x), k, dtype=torch.int32, device=x.device))
+
+
+def select(squares: Tensor, found: Rows, rows: slice, *, paper: bool, doubt: Tensor | None = None) -> None:
+    """Fill in the given rows from their squared distances (rows, M), those in doubt alone where that is given."""
+    n, k = found.indices.shape
+    m = squares.shape[1]
+    block = triton.next_power_of_2(m)
+    _select[(rows.stop - rows.start,)](
+        squares,
+        None if doubt is None else doubt[rows],
+        found.indices[rows],
+        found.distances[rows],
+        found.stats[0, rows],
+        n,
+        m,
+        k,
+        PAPER=paper,
+        CHECKED=doubt is not None,
+        BLOCK=block,
+        num_warps=min(32, max(1, block // 512)),
+        **_FUSION,
+    )
+
+
+def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offset: float, scale: float) -> Pass:
+    """The reduction, once all rows are filled in."""
+    value, totals = found.stats.new_empty(()), found.stats.new_empty(3)
+    _finish[(1,)](
+        found.stats,
+        peaks,
+        value,
+        totals,
+        len(found.indices),
+        top_exponent(dim),
+        offset,
+        scale,
+        TERMS=terms,
+        OUTER=outer,
+        PARTS=len(peaks),
+        BLOCK=1024,
+        num_warps=8,
+        **_FUSION,
+    )
+    return Pass(value, totals, *found)
 
 
 def query_gradient(
@@ -457,30 +526,31 @@ def distance_slopes(grad: Tensor, saved: Pass, *, paper: bool, terms: str, offse
     return slopes, unscaled
 
 
-def _top(dim: int) -> int:
+def top_exponent(dim: int) -> int:
     """The power of two to move the largest value to: the sum of `dim` squares of differences then stays under 2^127.
 
-    >>> [_top(dim) for dim in (2, 512, 2048)]
+    >>> [top_exponent(dim) for dim in (2, 512, 2048)]
     [61, 57, 56]
     """
     return (123 - (dim - 1).bit_length()) // 2
 
 
-def _launch_peaks(x: Tensor, y: Tensor, *, same: bool) -> Tensor:
+def find_peaks(x: Tensor, y: Tensor) -> Tensor:
+    """The bits (parts,) of the largest absolute value of each part of x and y."""
     parts = min(256, triton.next_power_of_2(triton.cdiv(max(x.numel(), y.numel()), 2048)))
     peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
-    _peaks[(parts,)](x, y, peaks, x.numel(), y.numel(), SAME=same, PARTS=parts, BLOCK=2048, num_warps=4, **_FUSION)
+    _peaks[(parts,)](x, y, peaks, x.numel(), y.numel(), SAME=y is x, PARTS=parts, BLOCK=2048, num_warps=4, **_FUSION)
     return peaks
 
 
-def _launch_squares(x: Tensor, y: Tensor, self_index: Tensor | None, peaks: Tensor, *, same: bool) -> Tensor:
-    """Squared distances (N, M) in scaled units, inf where a row of y is the query itself."""
-    (n, dim), m, (side, chunk, warps, half) = x.shape, len(y), TILES
+def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
+    """Both sets scaled and transposed, (blocks, depth, side); the same tensor twice where y is x."""
+    (n, dim), m, (side, chunk, _, _) = x.shape, len(y), TILES
     depth = triton.cdiv(dim, chunk) * chunk
     x_blocks, y_blocks = triton.cdiv(n, side), triton.cdiv(m, side)
     x_tiles = torch.empty(x_blocks, depth, side, dtype=torch.float32, device=x.device)
-    y_tiles = x_tiles if same else torch.empty(y_blocks, depth, side, dtype=torch.float32, device=x.device)
-    _prepare[(x_blocks if same else x_blocks + y_blocks, triton.cdiv(depth, 64))](
+    y_tiles = x_tiles if y is x else torch.empty(y_blocks, depth, side, dtype=torch.float32, device=x.device)
+    _prepare[(x_blocks if y is x else x_blocks + y_blocks, triton.cdiv(depth, 64))](
         x,
         y,
         x_tiles,
@@ -491,25 +561,45 @@ def _launch_squares(x: Tensor, y: Tensor, self_index: Tensor | None, peaks: Tens
         dim,
         depth,
         x_blocks,
-        _top(dim),
+        top_exponent(dim),
         PARTS=len(peaks),
         SIDE=side,
         BLOCK=64,
         num_warps=4,
         **_FUSION,
     )
-    squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
+    return x_tiles, y_tiles
+
+
+def find_squares(
+    tiles: tuple[Tensor, Tensor],
+    squares: Tensor,
+    self_index: Tensor | None,
+    *,
+    same: bool,
+    first: int = 0,
+    doubt: Tensor | None = None,
+) -> None:
+    """Squared distances (rows, M) in scaled units, inf where a row of y is the query itself.
+
+    Those of the rows from `first` on, as many as `squares` has; with `doubt` (N,), of blocks with a row in doubt alone.
+    """
+    (n, m), (side, chunk, warps, half) = squares.shape, TILES
+    x_tiles, y_tiles = tiles[0][first // side :], tiles[1]
     down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
-    _squares[(x_blocks, y_blocks)](
+    _squares[(triton.cdiv(n, side), triton.cdiv(m, side))](
         x_tiles,
         y_tiles,
-        self_index,
+        None if self_index is None else self_index[first:],
+        None if doubt is None else doubt[first:],
         squares,
         n,
         m,
-        depth,
+        first,
+        x_tiles.shape[1],
         EXCLUDE="diagonal" if same else "none" if self_index is None else "index",
-        HALF=same and half,
+        HALF=same and half and doubt is None,
+        CHECKED=doubt is not None,
         SIDE=side,
         CHUNK=chunk,
         DOWN=down,
@@ -517,4 +607,3 @@ def _launch_squares(x: Tensor, y: Tensor, self_index: Tensor | None, peaks: Tens
         num_warps=warps,
         **_FUSION,
     )
-    return squares

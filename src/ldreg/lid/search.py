@@ -1,7 +1,7 @@
 """The exact search behind `neighbors`: candidates by products, distances by differences, and a proof per query."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ldreg.lid import screening
 from ldreg.lid.candidates import (
     Candidates,
     Frame,
@@ -19,11 +20,16 @@ from ldreg.lid.candidates import (
     select_by_differences,
 )
 from ldreg.lid.chunks import slices
+from ldreg.lid.memory import within_memory
 from ldreg.lid.pairs import pair_distances, pair_gradients
 
 # Working memory of a search and of its backward pass, beyond input and output.
 _SEARCH_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 _PAIR_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
+
+
+def _bytes(budget: dict[str, int], x: Tensor) -> int:
+    return budget.get(x.device.type, budget["cpu"])
 
 
 class Neighbors(NamedTuple):
@@ -34,7 +40,7 @@ class Neighbors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Query:
+class Query:
     """One search: rows x, where to look (None: in x itself), and the frame that products are taken in."""
 
     x: Tensor
@@ -46,17 +52,32 @@ class _Query:
 
     @property
     def rows(self) -> Tensor:
+        """Where neighbors are sought."""
         return self.x if self.reference is None else self.reference
 
     @property
     def count(self) -> int:
         """How many candidates to keep: some more than k, so that rounding rarely leaves a proof open."""
-        return min(self.k + max(8, self.k // 8), candidate_count(self.x, self.reference, self.self_index))
+        return min(self.k + max(8, self.k // 8), self.candidates)
 
-    def only(self, rows: Tensor) -> "_Query":
+    @property
+    def candidates(self) -> int:
+        """How many there are to choose from."""
+        return candidate_count(self.x, self.reference, self.self_index)
+
+    @property
+    def screened(self) -> bool:
+        """Whether candidates are chosen on the tensor cores."""
+        return screening.supports(self.x, self.reference, screening.kept(self.k, self.candidates))
+
+    def only(self, rows: Tensor) -> "Query":
         """The same search for some of the queries."""
         own = rows if self.reference is None else None if self.self_index is None else self.self_index[rows]
         return replace(self, x=self.x[rows], reference=self.rows, self_index=own)
+
+
+# From a query and the bytes to stay within to candidates.
+_Way = Callable[[Query, int], Candidates]
 
 
 def search(
@@ -64,16 +85,34 @@ def search(
 ) -> Neighbors:
     """The k nearest rows of the reference (None: of x itself without the row's own index) for every row of x."""
     with torch.autocast(x.device.type, enabled=False), _full_precision_products(x.device):
-        query = _Query(x, reference, self_index, k, _frame(x, reference), working_dtype(x, reference))
-        found, proven = _measure(query, _by_products(query, query.dtype, progress))
-        for by_precision in (partial(_by_products, dtype=torch.float64), _by_differences):
+        query = Query(x, reference, self_index, k, _frame(x, reference), working_dtype(x, reference))
+        found, proven = first_pass(query, progress)
+        ways: list[_Way] = [partial(_by_products, dtype=torch.float64), _by_differences]
+        if query.screened:
+            ways.insert(0, partial(_by_products, dtype=query.dtype))
+        for way in ways:
             doubtful = (~proven).nonzero().squeeze(1)
             if len(doubtful) == 0:
                 break
-            part = _recentered(query.only(doubtful))
-            again, proven[doubtful] = _measure(part, by_precision(part))
+            again, proven[doubtful] = _found(_recentered(query.only(doubtful)), way)
             found.distances[doubtful], found.indices[doubtful] = again
     return found
+
+
+def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbors, Tensor]:
+    """Neighbors by the fastest way, and for which queries (N,) they are proven to be the nearest."""
+    if query.screened:
+        try:
+            return _found(query, partial(_by_screening, progress=progress))
+        except torch.OutOfMemoryError:
+            pass  # its copy of the rows may be too much where the products of a few at a time are not
+    return _found(query, partial(_by_products, dtype=query.dtype, progress=progress))
+
+
+def _found(query: Query, way: _Way) -> tuple[Neighbors, Tensor]:
+    """The nearest candidates that a way selects, with less memory where there is too little."""
+    memory = _bytes(_SEARCH_BYTES, query.x)
+    return within_memory(lambda allowed: _measure(query, way(query, allowed), allowed), memory)
 
 
 def gradients(
@@ -88,15 +127,26 @@ def gradients(
             found.distances,
             found.indices,
             reference_grad=reference_grad,
-            chunk_bytes=_PAIR_BYTES.get(x.device.type, _PAIR_BYTES["cpu"]),
+            chunk_bytes=_bytes(_PAIR_BYTES, x),
         )
     if reference is None and grad_rows is not None:
         return grad_x.add_(grad_rows), None
     return grad_x, grad_rows
 
 
-def _by_products(query: _Query, dtype: torch.dtype, progress: Progress | None = None) -> Candidates:
-    memory = _SEARCH_BYTES.get(query.x.device.type, _SEARCH_BYTES["cpu"])
+def _by_screening(query: Query, memory: int, *, progress: Progress | None) -> Candidates:
+    return screening.screen(
+        query.x,
+        query.reference,
+        screening.kept(query.k, query.candidates),
+        query.frame,
+        self_index=query.self_index,
+        chunk_bytes=memory,
+        progress=progress,
+    )
+
+
+def _by_products(query: Query, memory: int, *, dtype: torch.dtype, progress: Progress | None = None) -> Candidates:
     if query.reference is None:
         return select_against_itself(
             query.x, query.count, query.frame, dtype=dtype, chunk_bytes=memory, progress=progress
@@ -113,31 +163,43 @@ def _by_products(query: _Query, dtype: torch.dtype, progress: Progress | None = 
     )
 
 
-def _by_differences(query: _Query) -> Candidates:
-    memory = _SEARCH_BYTES.get(query.x.device.type, _SEARCH_BYTES["cpu"])
+def _by_differences(query: Query, memory: int) -> Candidates:
     return select_by_differences(
         query.x, query.rows, query.count, query.frame.scale, self_index=query.self_index, chunk_bytes=memory
     )
 
 
-def _measure(query: _Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
+def _measure(query: Query, candidates: Candidates, memory: int) -> tuple[Neighbors, Tensor]:
     """The k nearest candidates by exact distance, and for which queries (N,) no other row can be nearer.
 
     A row left out may still tie with the k-th to rounding: it would change no distance.
     """
-    memory = _PAIR_BYTES.get(query.x.device.type, _PAIR_BYTES["cpu"])
-    distances = pair_distances(query.x, query.rows, candidates.indices, dtype=query.dtype, chunk_bytes=memory)
+    distances = _distances(query, candidates.indices, memory)
     distances, order = distances.topk(query.k, dim=1, largest=False, sorted=True)
     half_square = (distances[:, -1].double() * query.frame.scale).square() / 2
     proven = half_square * (1 - 4 * torch.finfo(query.dtype).eps) <= candidates.bound
     proven |= half_square == 0  # nothing is nearer than a duplicate
-    if query.count == candidate_count(query.x, query.reference, query.self_index):
+    if candidates.indices.shape[1] == query.candidates:
         # Nothing was left out, but for queries that are not in the reference and so have one candidate more.
         proven |= True if query.self_index is None else query.self_index >= 0
     return Neighbors(distances, candidates.indices.gather(1, order)), proven
 
 
-def _recentered(query: _Query) -> _Query:
+def _distances(query: Query, indices: Tensor, memory: int) -> Tensor:
+    """Distances (N, count) to the rows of these indices, right to rounding; inf where an index is -1."""
+    memory = min(memory, _bytes(_PAIR_BYTES, query.x))
+    if not query.screened:
+        return pair_distances(query.x, query.rows, indices, dtype=query.dtype, chunk_bytes=memory)
+    distances, unsafe = screening.distances(query.x, query.rows, indices, query.frame.scale)
+    if len(unsafe):
+        some = pair_distances(
+            query.x[unsafe], query.rows, indices[unsafe].clamp_min(0), dtype=query.dtype, chunk_bytes=memory
+        )
+        distances[unsafe] = torch.where(indices[unsafe] >= 0, some, torch.inf)
+    return distances
+
+
+def _recentered(query: Query) -> Query:
     """The same search around the median of its queries, which far outliers do not move."""
     some = query.x[:: max(1, len(query.x) // 1024)].double()
     return replace(query, frame=query.frame._replace(center=some.median(0).values))
@@ -172,7 +234,7 @@ def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     low = torch.full_like(total, torch.inf)
     high = torch.full_like(total, -torch.inf)
-    for rows in slices(len(x), max(1, (16 << 20) // (x.shape[1] * x.element_size()))):
+    for rows in slices(len(x), max(1, _bytes(_PAIR_BYTES, x) * 2 // (x.shape[1] * x.element_size()))):
         block = x[rows]
         low = torch.minimum(low, block.amin(0))
         high = torch.maximum(high, block.amax(0))

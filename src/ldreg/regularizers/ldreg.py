@@ -107,7 +107,7 @@ class LDReg(nn.Module):
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
         reference, self_index = self._candidates(representations, reference, self_index)
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
-        if self.estimator == "mom" and fused.supports(x, reference):
+        if self.estimator == "mom" and fused.supports(x, reference, self.k):
             value = self._fused(x, reference, self_index)
         else:
             found = neighbors(x, k, reference, self_index=self_index, reference_grad=self.reference_grad)

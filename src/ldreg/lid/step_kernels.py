@@ -1,0 +1,188 @@
+"""LDReg's step for batches so large that products on the tensor cores pay: as in `kernels`, without a wait.
+
+Candidates of every row come from products of rounded rows (`screening_kernels`), their distances from differences in
+float32. A row that cannot prove that it lost no neighbor is marked, and the kernels of `kernels`, which start for all
+rows but return at once for the others, find its neighbors from all differences. All scores are never held at once: the
+rows take turns in one block of memory.
+
+This module is imported only where it is used, as Triton is not everywhere.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
+# ruff: noqa: N803
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ldreg.lid import kernels, screening
+from ldreg.lid.fused import Pass
+from ldreg.lid.kernels import Rows, ordered_bits, store_moments
+from ldreg.lid.screening import Halves
+from ldreg.lid.screening_kernels import Lists, halves, peak_scale
+
+_FUSION = {"enable_fp_fusion": True}
+
+_TOP = 13  # the largest value goes to this power of two, and less the center stays in the range of float16
+SCORES = 1 << 24  # held at a time
+
+
+@triton.jit
+def _nearest(
+    x,
+    y,
+    entries,
+    fill,
+    thresholds,
+    norms,
+    rounding,
+    largest,
+    peaks,
+    indices,
+    distances,
+    stats,
+    doubt,
+    n,
+    dim,
+    k,
+    room,
+    half_top,
+    top,
+    share,
+    absolute,
+    PAPER: tl.constexpr,
+    PARTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    position = tl.arange(0, WIDTH)
+    held = tl.load(fill + row)
+    entry = tl.load(entries + row.to(tl.int64) * room + position, mask=position < held, other=-1)
+    listed = position < held
+    place = tl.where(listed, entry & 0xFFFFFFFF, 0)
+    scale = peak_scale(peaks, top, PARTS)
+    total = tl.zeros((WIDTH, BLOCK), tl.float32)
+    for start in range(0, dim, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        mine = tl.load(x + row.to(tl.int64) * dim + columns, mask=columns < dim, other=0.0).to(tl.float32) * scale
+        inside = listed[:, None] & (columns < dim)[None, :]
+        theirs = tl.load(y + place[:, None] * dim + columns[None, :], mask=inside, other=0.0).to(tl.float32) * scale
+        difference = mine[None, :] - theirs
+        total += difference * difference
+    bits = ordered_bits(tl.where(listed, tl.sum(total, axis=1), float("inf")))
+    # The rank of each among all, in order of place where they are equal.
+    mine = bits[:, None]
+    theirs = bits[None, :]
+    before = (theirs < mine) | ((theirs == mine) & (position[None, :] < position[:, None]))
+    rank = tl.sum(before.to(tl.int32), axis=1)
+    last = tl.max(tl.where(rank < k, bits, -1), axis=0)
+    distance = tl.sqrt_rn(bits.to(tl.float32, bitcast=True))
+    tl.store(indices + row * k + rank, place.to(tl.int32), mask=rank < k)
+    tl.store(distances + row * k + rank, distance, mask=rank < k)
+    store_moments(stats, row, distance, bits < last, last, n, k, PAPER)
+    kth = tl.sqrt_rn(last.to(tl.float32, bitcast=True)) / scale * peak_scale(peaks, half_top, PARTS)
+    bound = _bound(row, thresholds, norms, rounding, largest, share, absolute)
+    proven = (held >= k) & ((kth * (1 + 1e-5) <= bound) | (kth == 0))
+    tl.store(doubt + row, tl.where(proven, 0, 1))
+
+
+@triton.jit
+def _bound(row, thresholds, norms, rounding, largest, share, absolute):
+    """The distance, in units of the halves, that all rows left out reach: `screening.half_bound` in float32."""
+    half = tl.load(norms + row)
+    limit = tl.load(thresholds + row)
+    moved = tl.load(rounding + row) * 1.001
+    own = tl.sqrt_rn(2 * half)
+    reach = tl.sqrt_rn(tl.maximum(2 * (half + limit), 0.0))
+    norm = own + moved + reach
+    their_moved = tl.minimum(tl.load(largest + 1) * 1.001, norm * (1.001 / 2048) + absolute)
+    norm = tl.minimum(norm + their_moved, tl.sqrt_rn(2 * tl.load(largest)) * 1.001)
+    error = share * (own + norm) * (own + norm) / 2
+    distance = tl.sqrt_rn(tl.maximum(2 * (half + limit - error), 0.0)) - moved - their_moved
+    # Nothing was left out where there is no threshold.
+    return tl.where(limit == float("inf"), float("inf"), distance)
+
+
+def forward(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    k: int,
+    *,
+    paper: bool,
+    terms: str,
+    outer: str,
+    offset: float,
+    scale: float,
+) -> Pass:
+    """The reduction over ln LID of the rows of x (N, D); arguments as in `fused.reduced_log_lid`."""
+    with torch.cuda.device_of(x):
+        x = x.contiguous()
+        y = x if reference is None else reference.contiguous()
+        peaks = kernels.find_peaks(x, y)
+        found = kernels.empty_rows(x, k)
+        turn = max(kernels.TILES.side, SCORES // len(y) // kernels.TILES.side * kernels.TILES.side)
+        block = torch.empty(min(turn, len(x)), len(y), dtype=torch.float32, device=x.device)
+        lists, count = candidates(x, y, self_index, k, peaks, block)
+        doubt = measure(x, y, lists, count, peaks, found, paper=paper)
+        tiles = kernels.prepare(x, y, peaks)
+        for start in range(0, len(x), len(block)):
+            rows = slice(start, min(start + len(block), len(x)))
+            squares = block[: rows.stop - rows.start]
+            kernels.find_squares(tiles, squares, self_index, same=y is x, first=start, doubt=doubt)
+            kernels.select(squares, found, rows, paper=paper, doubt=doubt)
+        return kernels.finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
+
+
+def candidates(
+    x: Tensor, y: Tensor, self_index: Tensor | None, k: int, peaks: Tensor, block: Tensor
+) -> tuple[Lists, int]:
+    """Lists of the candidates of every row of x in y, and how many each has at most; `block` is working memory."""
+    center = y.mean(0, dtype=torch.float32)
+    reference = halves(y, center, peaks, top=_TOP)
+    queries = reference if y is x else halves(x, center, peaks, top=_TOP)
+    others = len(y) - (1 if y is x or self_index is not None else 0)
+    count = screening.kept(k, others)
+    lists = Lists(queries, reference, own=0 if y is x else self_index, room=count)
+    lists.start(len(y), fewest=max(k, screening.fewest_kept(count)), most=count, scores=block)
+    return lists, count
+
+
+def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found: Rows, *, paper: bool) -> Tensor:
+    """Fill in the k nearest candidates of every row; (N,) 1 for those that may have lost a neighbor, 0 for others."""
+    n, dim = x.shape
+    queries: Halves = lists.queries
+    doubt = torch.empty(n, dtype=torch.int32, device=x.device)
+    depth = queries.rows.shape[1]
+    _nearest[(n,)](
+        x,
+        y,
+        lists.entries,
+        lists.fill,
+        lists.thresholds,
+        queries.norms,
+        queries.rounding,
+        lists.reference.largest,
+        peaks,
+        found.indices,
+        found.distances,
+        found.stats,
+        doubt,
+        n,
+        dim,
+        found.indices.shape[1],
+        count,
+        _TOP,
+        kernels.top_exponent(dim),
+        (depth + 32) * 2.0**-23 * 1.01,
+        depth**0.5 * 2.0**-25,
+        PAPER=paper,
+        PARTS=len(peaks),
+        WIDTH=triton.next_power_of_2(count),
+        BLOCK=min(32, triton.next_power_of_2(dim)),
+        num_warps=8,
+        **_FUSION,
+    )
+    return doubt
