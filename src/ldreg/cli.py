@@ -55,7 +55,7 @@ def inspect_command(
         sample: measure this many points, drawn at random; neighbors still come from all
         estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
-        device: auto, cpu or cuda
+        device: auto (cuda where there is one), cpu or cuda; sets larger than its memory come to it in blocks
         seed: of every random draw
         key: which array or list column of FILE, where it holds several
         label_key: which array or column holds the labels, in the file of --labels or else in FILE
@@ -65,36 +65,91 @@ def inspect_command(
         html: write a self-contained page with figures to this file
     """
     command = _command_line("inspect", inspect_command, locals())
+    from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
-    from ldreg.loading import load_embeddings, load_labels
 
-    check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
-    if compare_key is not None and compare is None:
-        raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
-    _check_outputs(inputs=[file, labels, compare], outputs=[json, html])
-    excluded = [] if exclude is None else [name.strip() for name in exclude.split(",")]
-    if label_key is not None and labels is None:  # labels beside the embeddings, in the same file
-        labels = file
-        if Path(file).suffix.lower() in _TABLES and label_key not in excluded:
-            excluded.append(label_key)
-    with _progress_bar() as progress:
+    files = _Files(file, labels, compare, key, label_key, compare_key, exclude)
+
+    def read(first: bool) -> tuple[Any, Any, Any]:
+        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
+        if compare_key is not None and compare is None:
+            raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
+        _check_outputs(inputs=[file, labels, compare], outputs=[json, html] if first else [])
+        return files.read()
+
+    with _together("ldreg inspect") as first, _progress_bar(shown=first) as progress:
         progress("reading", 0.0)
-        x = load_embeddings(file, key=key, exclude=excluded)
-        names = None if labels is None else load_labels(labels, key=label_key, count=len(x))
-        other = None
-        if compare is not None:
-            tabular = Path(compare).suffix.lower() in _TABLES
-            other = load_embeddings(compare, key=compare_key, exclude=excluded if tabular else [])
+        x, names, other = agreed(lambda: read(first))
         with _named(x=file, compare=compare):
             report = inspect(
                 x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
-                seed=seed, progress=progress,
+                seed=seed, share=True, progress=progress,
             )  # fmt: skip
         report = replace(report, title=Path(file).name, command=command)
         if report.comparison is not None and compare is not None:
             report = replace(report, comparison=replace(report.comparison, title=Path(compare).name))
-        _write({json: report.to_json, html: report.to_html})
-    _show(report)
+        agreed(lambda: _write({json: report.to_json, html: report.to_html}) if first else None)
+    if first:
+        _show(report)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What `ldreg inspect` reads: embeddings, labels and a second set, and the names of arrays or columns in them."""
+
+    file: str
+    labels: str | None
+    compare: str | None
+    key: str | None
+    label_key: str | None
+    compare_key: str | None
+    exclude: str | None
+
+    def read(self) -> tuple[Any, Any, Any]:
+        """Embeddings, labels and second embeddings, each None where there are none."""
+        from ldreg.loading import load_embeddings, load_labels
+
+        excluded = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
+        labels = self.labels
+        if self.label_key is not None and labels is None:  # labels beside the embeddings, in the same file
+            labels = self.file
+            if _is_table(self.file) and self.label_key not in excluded:
+                excluded.append(self.label_key)
+        x = load_embeddings(self.file, key=self.key, exclude=excluded)
+        names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
+        if self.compare is None:
+            return x, names, None
+        others = excluded if _is_table(self.compare) else []
+        return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+
+
+def _is_table(file: str) -> bool:
+    return Path(file).suffix.lower() in _TABLES
+
+
+@contextmanager
+def _together(program: str) -> Iterator[bool]:
+    """Join the processes that torchrun started, if it did; yields whether this is the one that speaks for all.
+
+    What goes wrong in here must go wrong for all of them. It is said by that one alone, and before any of them ends,
+    since torchrun ends the others when it sees one end.
+    """
+    from ldreg.distributed import agreed, joined, launched, rank
+
+    if not launched():
+        yield True
+        return
+    with joined():
+        try:
+            yield rank() == 0
+        except Exception as error:
+            expected = isinstance(error, ValueError | OSError | MemoryError) or _is_out_of_memory(error)
+            if expected and rank() == 0:
+                _fail(program, error)
+            agreed(lambda: None)
+            if not expected:
+                raise
+            raise SystemExit(2) from error
 
 
 @contextmanager
@@ -224,6 +279,7 @@ COMMANDS = {
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
             "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
+            "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
         ),
         {
             **dict.fromkeys(("labels", "compare", "json", "html"), "FILE"),
@@ -490,9 +546,9 @@ def _print(text: str) -> None:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Reporter]:
+def _progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
     """A bar on stderr that appears after two seconds, and only on a terminal."""
-    if not sys.stderr.isatty():
+    if not shown or not sys.stderr.isatty():
         yield lambda step, fraction: None
         return
     from rich.console import Console

@@ -2,7 +2,8 @@
 
 All arithmetic is in float64, in blocks: beside x itself, which may be memory-mapped, it needs a Gram matrix of
 min(N, D) rows, as much again for its eigenvalues, and a block of at most 32 MiB. x is a tensor on any device or
-whatever `torch.as_tensor` takes, in any real dtype. No function here is differentiable, and every result is float64.
+whatever `torch.as_tensor` takes, in any real dtype; with a `device`, its blocks are brought there, and the result lies
+there too. No function here is differentiable, and every result is float64.
 """
 
 import math
@@ -21,7 +22,7 @@ _GRAM_NOISE = 64 * torch.finfo(torch.float64).eps
 
 
 @torch.no_grad()
-def covariance_eigenvalues(x: Any) -> Tensor:
+def covariance_eigenvalues(x: Any, *, device: torch.device | None = None) -> Tensor:
     """Eigenvalues of the covariance (denominator N - 1) of x (N, D), descending: (min(N, D),) in float64.
 
     Those under 1.4e-14 of the largest are rounding noise and are returned as 0.
@@ -35,7 +36,7 @@ def covariance_eigenvalues(x: Any) -> Tensor:
     x = _checked(x)
     scale = _scale(x)
     # Twice by the scale, since its square alone may overflow where the product does not.
-    return _gram_eigenvalues(x, scale, centered=True) / (len(x) - 1) / scale / scale
+    return _gram_eigenvalues(x, scale, centered=True, device=device) / (len(x) - 1) / scale / scale
 
 
 @torch.no_grad()
@@ -57,7 +58,7 @@ def effective_rank(x: Any) -> Tensor:
 
 
 @torch.no_grad()
-def rankme(x: Any) -> Tensor:
+def rankme(x: Any, *, device: torch.device | None = None) -> Tensor:
     """RankMe of x (N, D): exp of the entropy of the normalized singular values, not centered, a float64 scalar.
 
     Between 1 and min(N, D); 0 where x is all zero. Zero singular values count as 0 ln 0 = 0, with no constant added,
@@ -72,7 +73,7 @@ def rankme(x: Any) -> Tensor:
     2.0
     """
     x = _checked(x)
-    squared = _gram_eigenvalues(x, _scale(x), centered=False)
+    squared = _gram_eigenvalues(x, _scale(x), centered=False, device=device)
     floor = _rounding(x) ** 2 * squared.sum()
     return entropy_rank(torch.where(squared > floor, squared, 0).sqrt())
 
@@ -107,35 +108,37 @@ def _rounding(x: Tensor) -> float:
     return stored + torch.finfo(computed).eps
 
 
-def _gram_eigenvalues(x: Tensor, scale: float, *, centered: bool) -> Tensor:
+def _gram_eigenvalues(x: Tensor, scale: float, *, centered: bool, device: torch.device | None = None) -> Tensor:
     """Eigenvalues, descending, of the smaller Gram matrix of x * scale, less its mean row if centered."""
     blocks = _row_blocks if x.shape[0] >= x.shape[1] else _column_blocks
+    device = x.device if device is None else device
     size = min(x.shape)
-    gram = torch.zeros(size, size, dtype=torch.float64, device=x.device)
-    for block in blocks(x, scale, centered=centered):
+    gram = torch.zeros(size, size, dtype=torch.float64, device=device)
+    for block in blocks(x, scale, centered=centered, device=device):
         gram.addmm_(block.T, block)
     eigenvalues = torch.linalg.eigvalsh(gram).flip(0)
     return torch.where(eigenvalues > _GRAM_NOISE * eigenvalues[0], eigenvalues, 0)
 
 
-def _row_blocks(x: Tensor, scale: float, *, centered: bool) -> Iterator[Tensor]:
+def _row_blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device) -> Iterator[Tensor]:
     """Blocks (n, D) of rows in float64, for N >= D."""
     blocks = torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[1]))
     if not centered:
-        yield from (_float64(block, scale) for block in blocks)
+        yield from (_float64(block.to(device), scale) for block in blocks)
         return
     # The first row is taken off before the mean is formed: equal rows then become exactly zero, and an offset costs
     # no digits of the mean.
-    first = _float64(x[0], scale)
-    mean = sum((_float64(block, scale).sub_(first).sum(0) for block in blocks), torch.zeros_like(first)) / len(x)
+    first = _float64(x[0].to(device), scale)
+    sums = (_float64(block.to(device), scale).sub_(first).sum(0) for block in blocks)
+    mean = sum(sums, torch.zeros_like(first)) / len(x)
     for block in blocks:
-        yield _float64(block, scale).sub_(first).sub_(mean)
+        yield _float64(block.to(device), scale).sub_(first).sub_(mean)
 
 
-def _column_blocks(x: Tensor, scale: float, *, centered: bool) -> Iterator[Tensor]:
+def _column_blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device) -> Iterator[Tensor]:
     """Blocks (d, N) of columns, transposed, in float64, for N < D."""
     for columns in torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[0]), dim=1):
-        block = _float64(columns, scale)
+        block = _float64(columns.to(device), scale)
         if centered:
             block.sub_(block[0].clone())
             block.sub_(block.mean(0))

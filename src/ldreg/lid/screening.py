@@ -59,8 +59,8 @@ class Walk:
     def edges(self, rows: int) -> list[int]:
         """Where stretches end.
 
-        >>> Walk(8, 6.0).edges(300)
-        [8, 49, 300]
+        >>> Walk(8, 6.0).edges(200)
+        [8, 40, 200]
         """
         if rows <= self.first:
             return [rows]

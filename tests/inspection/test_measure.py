@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import ldreg.inspection
-from ldreg.inspection import check_settings, inspect, mean_lid, principal_plane
-from ldreg.lid import Neighbors
+from ldreg.inspection import check_settings, inspect, mean_lid, measure, principal_plane
+from ldreg.lid import Neighbors, streaming
 from ldreg.lid.estimators import LIDEstimate, estimate_lid
 from ldreg.reporting.record import DimensionReport
 from ldreg.spectrum import effective_rank, rankme
@@ -27,7 +28,7 @@ def _quick_danco(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError(f"x: expected at least 12 distinct points, got {len(x)}")
         return float(len(x))
 
-    monkeypatch.setattr(ldreg.inspection, "danco", stand_in)
+    monkeypatch.setattr(measure, "danco", stand_in)
 
 
 def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
@@ -165,7 +166,7 @@ def test_too_few_points_for_one_estimator_leave_the_rest() -> None:
 
 
 def test_large_sets_take_global_dimensions_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ldreg.inspection, "_GLOBAL_POINTS", 64)
+    monkeypatch.setattr(measure, "_GLOBAL_POINTS", 64)
     report = inspect(gaussian(200, 3), k=8)
     assert report.danco.value == 64
     assert report.twonn.note == report.danco.note == "from 64 points drawn at random"
@@ -239,7 +240,8 @@ def test_progress_rises_from_zero_to_one() -> None:
         ({"x": torch.randn(20)}, r"x: .*\(20,\)"),
         ({"x": torch.randn(20, 2, 2)}, r"x: .*\(20, 2, 2\)"),
         ({"x": torch.full((20, 2), math.nan)}, r"x: .*NaN"),
-        ({"compare": torch.full((20, 2), math.inf)}, r"inf"),
+        ({"x": torch.full((20, 2), 2e38) * torch.tensor([1.0, -1.0]).repeat(10).unsqueeze(1)}, r"^x: .*can hold"),
+        ({"compare": torch.full((20, 2), math.inf)}, r"^compare: .* NaN or inf in 20 of 20 rows"),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
@@ -247,10 +249,69 @@ def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None
         inspect(**{"x": gaussian(20, 3), "k": 5, **change})
 
 
+@pytest.mark.parametrize("name", ["x", "compare"])
+@pytest.mark.parametrize("sample", [None, 3])
+def test_bad_rows_are_counted_whether_they_are_measured_or_not(name: str, sample: int | None) -> None:
+    bad = gaussian(40, 3)
+    bad[[5, 6, 30]] = math.nan
+    arguments: dict[str, Any] = {"x": gaussian(40, 3), "k": 5, "sample": sample, name: bad}
+    with pytest.raises(ValueError, match=f"^{name}: expected finite numbers, got NaN or inf in 3 of 40 rows$"):
+        inspect(**arguments)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_an_absent_device_is_named() -> None:
     with pytest.raises(ValueError, match="no CUDA device for 'cuda'"):
         inspect(gaussian(20, 3), k=5, device="cuda")
+
+
+@pytest.mark.parametrize("estimator", ["mom", "tle"])
+@pytest.mark.parametrize("sample", [None, 50])
+def test_what_does_not_fit_on_the_device_is_measured_all_the_same(
+    estimator: Any, sample: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, other, labels = gaussian(150, 30) + 5, gaussian(80, 60, seed=1).half(), ["a", "b"] * 75
+    report = partial(inspect, x, labels, 12, compare=other, sample=sample, estimator=estimator)
+    whole = report(device="cpu")
+    blocks: list[int] = []
+    search: Callable[..., Neighbors] = streaming.__dict__["search"]
+
+    def watched(queries: Tensor, block: Tensor, *arguments: Any) -> Neighbors:
+        blocks.append(len(block))
+        return search(queries, block, *arguments)
+
+    # Here "cpu:0" is a device that tensors on "cpu" do not lie on, with too little memory for them.
+    monkeypatch.setattr(streaming, "search", watched)
+    monkeypatch.setattr(streaming, "_available", lambda device: 20_000)
+    monkeypatch.setattr(measure, "resident", lambda x, k, device: x)
+    streamed = report(device="cpu:0")
+    assert len(blocks) > 20
+    assert max(blocks) < 80
+    assert streamed.to_dict() == whole.to_dict()
+    assert torch.equal(streamed.coordinates, whole.coordinates)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:out of memory")
+@pytest.mark.parametrize("estimator", ["mom", "tle"])
+def test_a_set_larger_than_the_memory_of_the_gpu_is_measured_there(estimator: Any) -> None:
+    x = gaussian(200_000, 1024) @ torch.diag(torch.logspace(0, -3, 1024))
+    total = torch.cuda.get_device_properties(0).total_memory
+    report = partial(inspect, x, k=20, sample=2000, estimator=estimator)
+    expected = report(device="cuda")
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.8 * x.nbytes / total)
+    try:
+        found = report(device="auto")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found.device.startswith("cuda (")
+    torch.testing.assert_close(found.lid, expected.lid, rtol=1e-5, atol=0)
+    assert found.effective_rank == pytest.approx(expected.effective_rank, rel=1e-9)
+    assert found.rankme == pytest.approx(expected.rankme, rel=1e-9)
+    assert (found.twonn, found.danco) == (expected.twonn, expected.danco)
+    torch.testing.assert_close(found.coordinates, expected.coordinates, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.gpu

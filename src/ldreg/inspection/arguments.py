@@ -1,0 +1,87 @@
+"""The arguments of `inspect`: what they must be, and what they become."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from ldreg.distributed import local_rank
+from ldreg.lid.estimators import Convention, Estimator, check_options
+from ldreg.lid.neighbors import as_matrix
+
+
+def check_settings(
+    k: int,
+    *,
+    estimator: Estimator = "mom",
+    convention: Convention = "paper",
+    sample: int | None = None,
+    device: str | torch.device | None = None,
+) -> None:
+    """Raise ValueError for settings of `inspect` that are wrong whatever the data."""
+    check_options(k, estimator, convention)
+    if sample is not None and sample < 1:
+        raise ValueError(f"sample: expected at least 1, got {sample}")
+    if device is None or str(device) == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"device: expected auto, cpu or cuda, got {str(device)!r}") from error
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu or cuda, got {str(device)!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: torch finds no CUDA device for {str(device)!r}; expected cpu or auto")
+
+
+def as_embeddings(value: Any, name: str, k: int) -> Tensor:
+    """A floating tensor (N, D) of more than k rows, not copied where it is one; ValueError otherwise."""
+    with warnings.catch_warnings():
+        # Of a memory-mapped array opened for reading, torch warns that it must not be written to; nothing here does.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        x = as_matrix(value, name).detach()
+    if k >= len(x):
+        raise ValueError(f"k: expected less than {len(x)}, the number of points in {name}, got {k}")
+    return x
+
+
+def as_names(labels: Sequence[Any] | Tensor, points: int) -> list[str]:
+    """A label for each point, as text; ValueError where there are more or fewer."""
+    values = labels.tolist() if isinstance(labels, Tensor | numpy.ndarray) else list(labels)
+    if len(values) != points:
+        raise ValueError(f"labels: expected {points}, one for each row of x, got {len(values)}")
+    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+
+
+def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
+    """Where to measure x: as is wanted, or else where x is, or else on a GPU if there is one.
+
+    Ranks that share the work and are not told otherwise each take the GPU of their own.
+
+    Raises:
+        ValueError: there are fewer GPUs than ranks.
+    """
+    if wanted is not None and str(wanted) != "auto":
+        device = torch.device(wanted)
+    elif x.device.type == "cpu" and torch.cuda.is_available():
+        device = torch.device("cuda")
+    else:
+        device = x.device
+    if str(device) != "cuda":  # the CPU, or a GPU by its number
+        return device
+    if not shared:
+        return torch.device("cuda", torch.cuda.current_device())
+    if local_rank() >= torch.cuda.device_count():
+        raise ValueError(
+            f"device: expected a GPU for each process of this machine, got {torch.cuda.device_count()} for "
+            f"{local_rank() + 1} or more"
+        )
+    return torch.device("cuda", local_rank())
+
+
+def device_name(device: torch.device) -> str:
+    """The kind of device and, of a GPU, its model."""
+    return f"{device.type} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type

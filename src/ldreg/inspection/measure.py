@@ -1,0 +1,269 @@
+"""All steps of an inspection, on one process or shared by several."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+
+from ldreg import distributed
+from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
+from ldreg.inspection.interval import mean_lid
+from ldreg.inspection.local import local
+from ldreg.inspection.plane import ROWS, draw, principal_plane
+from ldreg.inspection.sharing import Sharing
+from ldreg.inspection.steps import Progress, Steps
+from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
+from ldreg.lid.geometry import fisher_rao
+from ldreg.lid.global_dim import danco, twonn
+from ldreg.lid.search import Neighbors
+from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
+from ldreg.reporting.record import Comparison, DimensionReport, MeanLID, Reading
+from ldreg.spectrum import covariance_eigenvalues, entropy_rank, rankme
+from ldreg.version import __version__
+
+# TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
+_GLOBAL_POINTS = 5000
+
+
+@torch.no_grad()
+def inspect(
+    x: Any,
+    labels: Sequence[Any] | Tensor | None = None,
+    k: int = 64,
+    *,
+    estimator: Estimator = "mom",
+    convention: Convention = "paper",
+    compare: Any = None,
+    sample: int | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    share: bool = False,
+    progress: Progress | None = None,
+) -> DimensionReport:
+    """Measure the local and global dimensionality of embeddings.
+
+    Args:
+        x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
+        labels: N class labels (numbers or text), for LID per class.
+        k: neighbors of each point, below N.
+        estimator: of LID: method of moments, maximum likelihood (Hill), or tight locality.
+        convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
+        compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance.
+        sample: measure at most this many points, drawn at random; their neighbors still come from all N.
+        device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
+            fit on it come to it block by block.
+        seed: of every random draw.
+        share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
+            them must call, with the same arguments, and get the same report.
+        progress: called with the name of the step and the fraction of the whole that is done.
+
+    Raises:
+        ValueError: wrong shapes, dtypes or sizes, NaN or inf, k out of range, labels of another length.
+
+    >>> x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0)) @ torch.eye(3, 16)
+    >>> report = inspect(x, k=50)
+    >>> report.points, report.dimensions, report.degenerate
+    (300, 16, 0)
+    >>> 2.8 < report.mean.low < report.mean.value < report.mean.high < 3.4
+    True
+    """
+    sharing = Sharing(distributed.rank(), distributed.world()) if share else Sharing()
+
+    def prepared() -> tuple["_Set", list[str] | None, "_Set | None"]:
+        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
+        points = as_embeddings(x, "x", k)
+        names = None if labels is None else as_names(labels, len(points))
+        other = None if compare is None else as_embeddings(compare, "compare", k)
+        place = as_device(points, device, shared=sharing.several)
+        return _Set(points, "x", place), names, None if other is None else _Set(other, "compare", place)
+
+    own, names, other = sharing.agreed(prepared)
+    settings = _Settings(k, estimator, convention, sample, seed)
+    with _current(own.device):
+        return _report(own, names, other, settings, sharing, Steps(progress, _costs(own, other, sample)))
+
+
+class _Settings(NamedTuple):
+    k: int
+    estimator: Estimator
+    convention: Convention
+    sample: int | None
+    seed: int
+
+
+class _Set(NamedTuple):
+    """Embeddings (N, D), what messages call them, and the device that measures them, whether they lie there or not."""
+
+    x: Tensor
+    name: str
+    device: torch.device
+
+
+class _Measured(NamedTuple):
+    """Rows (n,) of a set and their LID among all of it, of which only rank 0 has all."""
+
+    points: _Set
+    rows: Tensor
+    found: LIDEstimate
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make it the device that kernels are launched on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _report(
+    points: _Set,
+    names: list[str] | None,
+    other: _Set | None,
+    settings: _Settings,
+    sharing: Sharing,
+    steps: Steps,
+) -> DimensionReport:
+    measured = _measured(points, settings, sharing, steps.enter("LID"))
+    compared = None if other is None else _measured(other, settings, sharing, steps.enter("comparison"))
+    return sharing.from_first(partial(_completed, measured, names, compared, settings, steps))
+
+
+def _measured(
+    points: _Set, settings: _Settings, sharing: Sharing, progress: Callable[[float], None] | None
+) -> _Measured:
+    rows = draw(len(points.x), settings.sample, settings.seed)
+    placed, part = sharing.agreed(partial(_part, points, sharing.share(rows), settings, progress))
+    return _Measured(placed, rows, sharing.gathered(part, len(rows)))
+
+
+def _part(
+    points: _Set, rows: Tensor, settings: _Settings, progress: Callable[[float], None] | None
+) -> tuple[_Set, LIDEstimate]:
+    """The set, on its device where it fits there, and the LID of some of its rows among all of it."""
+    k, estimator, convention, *_ = settings
+    x = resident(points.x, k, points.device)
+    measure = partial(stream_lid, estimator=estimator, convention=convention, device=points.device, progress=progress)
+    try:
+        if len(rows) == len(x):  # without a reference, a set against itself costs half the arithmetic
+            return points._replace(x=x), measure(x, k)
+        return points._replace(x=x), measure(_some(x, rows), k, x, self_index=rows)
+    except ValueError as error:
+        refuse_nonfinite(points.x, points.name)
+        argument, _, rest = str(error).partition(": ")
+        if argument in ("x", "reference"):
+            raise ValueError(f"{points.name}: {rest}") from error
+        raise
+
+
+def _some(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows, ascending, of x; not copied where they follow one another."""
+    first, last = int(rows[0]), int(rows[-1])
+    return x[first : last + 1] if last - first + 1 == len(rows) else x[rows]
+
+
+def _completed(
+    measured: _Measured, names: list[str] | None, compared: _Measured | None, settings: _Settings, steps: Steps
+) -> DimensionReport:
+    """The report, once LID is known."""
+    (x, _, device), rows, _ = measured
+    near = _near(measured)
+    statistics = local(near.found, near.rows, len(x), None if names is None else [names[row] for row in rows.tolist()])
+    spectral = _spectral(measured.points, rows, settings.seed, steps)
+    whole = _global(measured.points, settings.seed, steps)
+    steps.finish()
+    return DimensionReport(
+        points=x.shape[0],
+        dimensions=x.shape[1],
+        measured=len(rows),
+        k=settings.k,
+        estimator=settings.estimator,
+        convention=settings.convention,
+        seed=settings.seed,
+        device=device_name(device),
+        **statistics,
+        **spectral,
+        **whole,
+        comparison=None if compared is None else _compared(_near(compared), statistics["mean"]),
+        version=__version__,
+    )
+
+
+def _near(measured: _Measured) -> _Measured:
+    """The same with its numbers where the points lie: where these fit, those do, and a GPU is quick with them."""
+    place = measured.points.x.device
+    (distances, indices), (values, errors) = measured.found.neighbors, measured.found[:2]
+    found = LIDEstimate(values.to(place), errors.to(place), Neighbors(distances.to(place), indices.to(place)))
+    return _Measured(measured.points, measured.rows.to(place), found)
+
+
+class _Spectral(TypedDict):
+    effective_rank: float
+    rankme: float
+    eigenvalues: Tensor
+    coordinates: Tensor
+
+
+def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> _Spectral:
+    """What is known from the spectrum of the whole set."""
+    x, _, device = points
+    steps.enter("spectrum")
+    eigenvalues = covariance_eigenvalues(x, device=device)
+    steps.enter("RankMe")
+    singular = rankme(x, device=device).item()
+    steps.enter("map")
+    return _Spectral(
+        effective_rank=entropy_rank(eigenvalues).item(),
+        rankme=singular,
+        eigenvalues=eigenvalues.cpu(),
+        coordinates=principal_plane(x, rows, seed, device=device).cpu(),
+    )
+
+
+class _Global(TypedDict):
+    twonn: Reading
+    danco: Reading
+
+
+def _global(points: _Set, seed: int, steps: Steps) -> _Global:
+    """The global dimension of the set, of a random part of it where it is large."""
+    large = len(points.x) > _GLOBAL_POINTS
+    part = points.x[draw(len(points.x), _GLOBAL_POINTS, seed)] if large else points.x
+    part = part.to(points.device)
+    note = f"from {_GLOBAL_POINTS:,} points drawn at random" if large else ""
+
+    def reading(step: str, estimate: Callable[[Tensor], float]) -> Reading:
+        steps.enter(step)
+        try:
+            return Reading(float(estimate(part)), note)
+        except ValueError as error:  # too few distinct points for this one estimator: the rest still stands
+            return Reading(None, f"not available: {str(error).removeprefix('x: ')}")
+
+    return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
+
+
+def _compared(measured: _Measured, mean: MeanLID) -> Comparison:
+    (x, *_), rows, found = measured
+    other_mean = mean_lid(found, rows, len(x))
+    return Comparison(
+        title="comparison",
+        points=x.shape[0],
+        dimensions=x.shape[1],
+        measured=len(rows),
+        mean=other_mean,
+        fisher_rao=fisher_rao(*torch.tensor([mean.value, other_mean.value], dtype=torch.float64)).item(),
+    )
+
+
+def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, float]:
+    """Rough number of multiplications of every step, which weigh them in the progress."""
+    n, d = points.x.shape
+    spectrum = n * d * min(n, d) + 4.0 * min(n, d) ** 3
+    part = min(n, _GLOBAL_POINTS)
+    costs = {"LID": _search_cost(points.x, sample), "spectrum": spectrum, "RankMe": spectrum}
+    costs |= {"map": 200.0 * min(n, ROWS) * d, "TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0)}
+    return costs if other is None else {**costs, "comparison": _search_cost(other.x, sample)}
+
+
+def _search_cost(x: Tensor, sample: int | None) -> float:
+    n, d = x.shape
+    return n * n * (d + 50) / 2 if sample is None or sample >= n else float(sample) * n * (d + 50)
