@@ -67,7 +67,7 @@ def fused_lid(x: Tensor) -> Tensor:
 def ways() -> list[Way]:
     reg = LDReg(k=K)
     plain = Way("plain", reg, lambda x: lid(x, K), "plain")
-    cuts = [Way(f"fused {tiles.side}/{tiles.chunk}/{tiles.warps}", reg, fused_lid, "differences", tiles) for tiles in TILES]
+    cuts = [Way(f"fused {cut.side}/{cut.chunk}/{cut.warps}", reg, fused_lid, "differences", cut) for cut in TILES]
     cuts = [way if way.tiles.half else way._replace(name=f"{way.name} full") for way in cuts]
     return [Way("pseudocode", pseudocode_value, pseudocode_lid), plain, *cuts]
 

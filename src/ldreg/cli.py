@@ -211,8 +211,9 @@ def _open(page: Path) -> None:
 
 
 def bench_command(
-    what: Literal["lid", "regularizer", "all"],
+    what: Literal["lid", "regularizer", "views", "step", "all"],
     *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     sizes: str = "full",
     contenders: str | None = None,
     k: int = 64,
@@ -225,37 +226,46 @@ def bench_command(
     """Measure the speed and memory of ldreg beside other ways to do the same.
 
     Args:
-        what: lid (of a whole set), regularizer (forward and backward) or all
-        sizes: full, quick, or POINTSxDIMENSIONS separated by commas, as 2000x512,10kx128
+        what: lid (of a whole set), regularizer (forward and backward), views (of images), step (of training) or all
+        device: auto, cpu or cuda, for ldreg and all others who can; auto is CUDA where there is a GPU
+        sizes: full, quick, or separated by commas POINTSxDIMENSIONS, as 2000x512,10kx128; for views
+            [files:]IMAGESxPIXELS, for step IMAGESxPIXELS[:ENCODER]
         contenders: names from the table, separated by commas; all by default
         k: nearest neighbors
         repeats: of each measurement, of which the median; one where it takes over 10 seconds
-        threads: that each contender gets; all cores by default
-        seed: of the points
+        threads: that each contender gets, or worker processes; all cores by default
+        seed: of the points and images
         json: write every number to this file
         out: write RESULTS.md, plots and numbers into this folder
     """
     command = _command_line("bench", bench_command, locals())
-    from ldreg.benchmarking.record import to_json
-    from ldreg.benchmarking.report import RESULTS, as_text, write_folder
+    from ldreg.benchmarking.record import Run, to_json
+    from ldreg.benchmarking.report import as_text
+    from ldreg.benchmarking.results import RESULTS, write_folder
     from ldreg.benchmarking.runner import Plan, run
     from ldreg.benchmarking.suite import BENCHMARKS
     from ldreg.reporting.files import write_atomically
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
-    plan = Plan(tuple(BENCHMARKS) if what == "all" else (what,), sizes, names, k, repeats, threads, seed, command)
+    chosen = tuple(BENCHMARKS) if what == "all" else (what,)
+    plan = Plan(chosen, sizes, names, k, repeats, threads, seed, command, device)
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
     _check_outputs(inputs=[], outputs=[json, None if out is None else str(Path(out) / RESULTS)])
+    written: dict[Path, None] = {}
+
+    def keep(record: Run) -> None:  # at once: a long run may be interrupted
+        if out is not None:
+            written.update(dict.fromkeys(write_folder(Path(out), [record])))
+
     with _progress_bar() as progress:
-        runs = run(plan, progress)
+        runs = run(plan, progress, keep)
     terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if terminal else 80
     _print(as_text(runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
     _write({json: lambda path: write_atomically(path, to_json(runs))})
-    if out is not None:
-        for path in write_folder(Path(out), runs):
-            print(f"wrote {path}", file=sys.stderr)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -294,6 +304,8 @@ COMMANDS = {
         (
             "ldreg bench lid",
             "ldreg bench all --out benchmarks",
+            "ldreg bench regularizer --device cuda",
+            "ldreg bench views --sizes quick",
             "ldreg bench lid --sizes 5kx256,50kx256 --contenders ldreg,faiss",
         ),
         {"sizes": "SIZES", "contenders": "NAME,...", "json": "FILE", "out": "FOLDER"},

@@ -1,31 +1,38 @@
 """What a benchmark is: work of given sizes, who does it, and what is asked of ldreg."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from numpy.typing import NDArray
+from ldreg.benchmarking.measure import Device, Measurement
+from ldreg.benchmarking.sizes import Size
 
-Array = NDArray[Any]
-Quantity = Literal["speed", "extra memory", "memory share"]
+Quantity = Literal[
+    "speed", "extra memory", "memory share", "time", "host time", "deviation", "img/s", "views/s", "LDReg", "views"
+]
+Picture = Literal["scaling", "rates", "parts"]
 
 OWN = "ldreg"  # the contender that all others are compared with
+VIEWS = 2  # of every image, where images are
 
 
-class Size(NamedTuple):
-    """Points and dimensions of the input.
+@dataclass(frozen=True)
+class Setting:
+    """One measurement to make; `size` is of the benchmark's own type, `threads` what a contender may use of the CPU."""
 
-    >>> str(Size(10_000, 2048))
-    '10k×2048'
-    """
+    size: Any
+    k: int = 64
+    seed: int = 0
+    repeats: int = 3
+    device: Device = "cpu"
+    threads: int = 1
 
-    points: int
-    dimensions: int
 
-    def __str__(self) -> str:
-        thousands, rest = divmod(self.points, 1000)
-        return f"{self.points if rest or not thousands else f'{thousands}k'}×{self.dimensions}"
+class Outcome(NamedTuple):
+    """What was measured, and how far the result lies from the right one; None where there is none to compare."""
+
+    measured: Measurement
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -33,58 +40,81 @@ class Contender:
     """One way to do the work.
 
     Args:
-        run: from input (N, D) and k to the result, as an array.
+        measure: does the work of a setting, in this process.
         package: what has to be installed for it, by the name it is imported under; None: nothing more.
-        bytes_needed: memory beside input and output, where that grows so fast that it may not be there.
+        install: what pip brings the package with.
+        devices: where it runs.
+        bytes_needed: memory beside the input, where that grows so fast that it may not be there.
         counts: whether goals that speak of the best other mean this one too.
-        normalize: from its result and k to the one all agree on, where it computes something else; not timed.
     """
 
-    run: Callable[[Array, int], Array]
+    measure: Callable[[Setting], Outcome]
     package: str | None = None
-    bytes_needed: Callable[[Size], int] | None = None
+    install: str = "ldreg[bench]"
+    devices: tuple[Device, ...] = ("cpu", "cuda")
+    bytes_needed: Callable[[Any, Device], int] | None = None
     counts: bool = True
-    normalize: Callable[[Array, int], Array] | None = None
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What ldreg has to reach at one size, k = 64.
+    """What ldreg has to reach at one size on one device, k = 64.
 
-    `quantity` is "speed" (time of the rival over ours, at least `limit`), "extra memory" (ours in MB, at most) or
-    "memory share" (ours over the rival's, at most). A rival of None is the fastest that counts.
+    `quantity` is "speed" (time of the rival over ours, at least `limit`), "extra memory" (ours in MB, at most),
+    "memory share" (ours over the rival's, at most), "time" or "host time" (of one call in seconds, at most),
+    "deviation" (at most), "img/s" or "views/s" (at least), or what "LDReg" or the "views" take of a step (at most). A
+    rival of None is the fastest that counts; `of` is who has to reach it.
     """
 
-    size: Size
+    size: Any
     quantity: Quantity
     limit: float
     rival: str | None = None
+    device: Device = "cpu"
+    of: str = OWN
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Contenders at the same work; `deviation` says how far a result lies from ours."""
+    """Contenders at the same work.
+
+    Args:
+        title: what is done.
+        contenders: by name; ours first.
+        size: the type of its sizes.
+        sizes: of a full run, by device, smallest first.
+        study: further sizes of a full run, which show how the cost grows.
+        quick_sizes: of a quick run.
+        goals: of all devices.
+        columns: of its tables, named as in `columns`.
+        picture: how it is drawn.
+        conditions: what the input is, in words.
+        deviation_of: what "off by" means; empty where results are not compared.
+    """
 
     title: str
     contenders: dict[str, Contender]
-    deviation: Callable[[Array, Array], float]
-    deviation_of: str
-    sizes: tuple[Size, ...]
-    quick_sizes: tuple[Size, ...]
+    size: type[Size]
+    sizes: Mapping[Device, tuple[Any, ...]]
+    quick_sizes: tuple[Any, ...]
     goals: tuple[Goal, ...]
+    columns: tuple[str, ...]
+    picture: Picture
+    conditions: str
+    deviation_of: str = ""
+    study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)
+
+    def full_sizes(self, device: Device) -> tuple[Any, ...]:
+        """All sizes of a full run, smallest work first, so that estimates come from smaller ones."""
+        every = dict.fromkeys((*self.sizes[device], *self.study.get(device, ())))
+        return tuple(sorted(every, key=lambda size: size.work)) if self.study else tuple(every)
 
 
-def parse_sizes(text: str) -> tuple[Size, ...]:
-    """Sizes from a list such as "2000x512,10kx128"; ValueError where it is none.
+def parse_sizes(text: str, kind: type[Size]) -> tuple[Any, ...]:
+    """Sizes of a kind from a list; ValueError where it is none.
 
-    >>> parse_sizes("2000x512, 10k×128")
-    (Size(points=2000, dimensions=512), Size(points=10000, dimensions=128))
+    >>> from ldreg.benchmarking.sizes import Points
+    >>> parse_sizes("2000x512, 10k×128", Points)
+    (Points(points=2000, dimensions=512), Points(points=10000, dimensions=128))
     """
-    return tuple(_parse_size(part.strip()) for part in text.split(","))
-
-
-def _parse_size(text: str) -> Size:
-    match = re.fullmatch(r"(\d+)(k?)[x×](\d+)", text, flags=re.IGNORECASE | re.ASCII)
-    if match is None or int(match[1]) == 0 or int(match[3]) == 0:
-        raise ValueError(f"sizes: expected full, quick or POINTSxDIMENSIONS such as 10kx128, got {text!r}")
-    return Size(int(match[1]) * (1000 if match[2] else 1), int(match[3]))
+    return tuple(kind.parse(part.strip()) for part in text.split(","))

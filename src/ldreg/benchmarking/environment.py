@@ -9,12 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("ldreg", "torch", "numpy", "scikit-learn", "scikit-dimension", "faiss-cpu")
+import torch
+
+_PACKAGES = (
+    *("ldreg", "torch", "triton", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy"),
+    *("scikit-learn", "scikit-dimension", "faiss-cpu", "torchid"),
+)
 
 
-def environment(*, threads: int) -> dict[str, Any]:
+def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
     """Everything about here and now that timings depend on."""
     return {
+        "gpu": _gpu() if device == "cuda" else None,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(Path(__file__).parent),
         "processor": _processor(),
@@ -58,7 +64,12 @@ def _clocks() -> tuple[float, float, float] | None:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that a folder is checked out at, marked where the folder differs from it; None outside of git."""
+    """The commit that a folder is checked out at, marked where the folder differs from it; None outside of git.
+
+    LDREG_COMMIT says it for a copy of the code on another machine, which has no history.
+    """
+    if os.environ.get("LDREG_COMMIT"):
+        return os.environ["LDREG_COMMIT"]
     try:
         head = _git(folder, "rev-parse", "--short=10", "HEAD")
         return f"{head} with local changes" if _git(folder, "status", "--porcelain", "--", "..") else head
@@ -78,6 +89,11 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def _gpu() -> str:
+    properties = torch.cuda.get_device_properties(0)
+    return f"{properties.name} ({properties.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda})"
 
 
 def _version(name: str) -> str | None:

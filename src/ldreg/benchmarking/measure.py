@@ -1,28 +1,36 @@
 """Time and peak memory of a call in this process."""
 
-import gc
-import os
 import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
-from ldreg.benchmarking.contest import Array
+from ldreg.benchmarking.meters import METERS
+
+Device = Literal["cpu", "cuda"]
+T = TypeVar("T")
 
 _LONG = 10.0  # seconds after which one measurement is enough
-_MB = 1e6
+_MOST = 100  # repeats of what takes no time
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds of every repeat, and the memory in MB that the process had at most beyond what it had before.
+    """What one way to do the work takes.
 
-    `extra_mb` is None where the system does not tell (other than Linux).
+    Args:
+        seconds: of every repeat.
+        extra_mb: memory in MB at most beyond what was taken before, on the device; None where the system does not tell.
+        host: seconds until a call returns that need not wait for the device; None on the CPU.
+        without: seconds of the same step without LDReg, measured in turns with it; None where it has none.
+        parts: seconds of the parts of a training step.
     """
 
     seconds: tuple[float, ...]
     extra_mb: float | None
+    host: float | None = None
+    without: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -30,46 +38,26 @@ class Measurement:
         return statistics.median(self.seconds)
 
 
-def measure(work: Callable[[], Array], *, repeats: int) -> tuple[Measurement, Array]:
+def measure(work: Callable[[], T], *, repeats: int, device: Device = "cpu") -> tuple[Measurement, T]:
     """Measure `work` and return its last result; one repeat is enough where it takes over ten seconds.
 
-    >>> import numpy
-    >>> measured, result = measure(lambda: numpy.zeros(3), repeats=2)
-    >>> len(measured.seconds), result.shape
-    (2, (3,))
+    On CUDA, calls come first that compile whatever has to be, and short calls are repeated more often.
+
+    >>> measured, result = measure(lambda: [0] * 3, repeats=2)
+    >>> len(measured.seconds), len(result)
+    (2, 3)
     """
-    gc.collect()
-    before = _restart_peak()
+    meter = METERS[device]()
+    calls = meter.calls(work)
     seconds: list[float] = []
+    host: list[float] = []
     while True:
-        start = time.perf_counter()
-        result = work()
-        seconds.append(time.perf_counter() - start)
-        if len(seconds) == repeats or seconds[0] > _LONG:
+        timing = meter.time(work, calls)
+        seconds.append(timing.seconds)
+        host += [] if timing.host is None else [timing.host]
+        enough = len(seconds) >= repeats and sum(seconds) * calls >= meter.least_seconds
+        if enough or seconds[0] > _LONG or len(seconds) >= max(repeats, _MOST):
             break
-        del result  # or the next repeat would be charged for it
-    extra = None if before is None else max(0.0, (_status("VmHWM") - before) / _MB)
-    return Measurement(tuple(seconds), extra), result
-
-
-def available_bytes() -> int:
-    """Memory that new work may take without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux: all there is
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-
-
-def _restart_peak() -> int | None:
-    """Let the peak of resident memory start anew from what is resident now, and return that in bytes."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    return _status("VmRSS")
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+        del timing  # or the next repeat would be charged for its result
+    found = Measurement(tuple(seconds), meter.extra_mb, statistics.median(host) if host else None)
+    return found, timing.result

@@ -4,19 +4,46 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ldreg.benchmarking.contest import OWN, Goal, Size
-from ldreg.benchmarking.measure import Measurement
+from ldreg.benchmarking.contest import OWN, Goal
+from ldreg.benchmarking.measure import Device, Measurement
+from ldreg.benchmarking.sizes import Size
+from ldreg.benchmarking.suite import BENCHMARKS
 
 
 @dataclass(frozen=True)
 class Result:
-    """One contender at one size: measured, or skipped for a reason."""
+    """One contender at one size: measured, or skipped for a reason.
+
+    Args:
+        contender: its name.
+        size: of the benchmark's own type.
+        measured: None where it was skipped.
+        deviation: how far the result is off; None where that is not known.
+        skipped: why it was.
+        estimate: seconds it would take, where it was skipped for that.
+    """
 
     contender: str
-    size: Size
+    size: Any
     measured: Measurement | None = None
-    deviation: float | None = None  # from our result; None where there is none to compare
+    deviation: float | None = None
     skipped: str = ""
+    estimate: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of a call, measured or else estimated."""
+        return self.estimate if self.measured is None else self.measured.median
+
+    @property
+    def extra_mb(self) -> float | None:
+        """Memory beside the input; None where it is not known."""
+        return None if self.measured is None else self.measured.extra_mb
+
+    @property
+    def host(self) -> float | None:
+        """Seconds of the host; None where they are not known."""
+        return None if self.measured is None else self.measured.host
 
 
 @dataclass(frozen=True)
@@ -35,9 +62,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """One benchmark, run once: its results, the verdicts on its goals, and where and how it ran."""
+    """One benchmark, run once on one device: its results, the verdicts on its goals, and where and how it ran."""
 
     benchmark: str
+    device: Device
     command: str
     k: int
     seed: int
@@ -45,9 +73,10 @@ class Run:
     environment: dict[str, Any]
     results: tuple[Result, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    deviation_of: str = ""
 
     @property
-    def sizes(self) -> tuple[Size, ...]:
+    def sizes(self) -> tuple[Any, ...]:
         """The sizes in the order they were run."""
         return tuple(dict.fromkeys(result.size for result in self.results))
 
@@ -56,11 +85,11 @@ class Run:
         return {result.contender: result for result in self.results if result.size == size}
 
     def ratio(self, result: Result) -> float | None:
-        """Time of a contender over ours at the same size."""
+        """Time of a contender, be it an estimate, over ours at the same size."""
         own = self.at(result.size).get(OWN)
-        if own is None or own.measured is None or result.measured is None:
+        if own is None or own.measured is None or result.seconds is None:
             return None
-        return result.measured.median / own.measured.median
+        return result.seconds / own.measured.median
 
 
 def to_json(runs: list[Run]) -> str:
@@ -79,18 +108,23 @@ def from_json(text: str) -> list[Run]:
 
 
 def _run(content: dict[str, Any]) -> Run:
-    results = tuple(_result(entry) for entry in content.pop("results"))
-    verdicts = tuple(_verdict(entry) for entry in content.pop("verdicts"))
+    kind: Any = BENCHMARKS[content["benchmark"]].size
+    results = tuple(_result(entry, kind) for entry in content.pop("results"))
+    verdicts = tuple(_verdict(entry, kind) for entry in content.pop("verdicts"))
     return Run(**content, results=results, verdicts=verdicts)
 
 
-def _result(entry: dict[str, Any]) -> Result:
+def _result(entry: dict[str, Any], kind: Any) -> Result:
     measured = entry.pop("measured")
-    if measured is not None:
-        measured = Measurement(tuple(measured["seconds"]), measured["extra_mb"])
-    return Result(**{**entry, "size": Size(*entry["size"])}, measured=measured)
+    return Result(**{**entry, "size": kind(*entry["size"])}, measured=measured and measurement(measured))
 
 
-def _verdict(entry: dict[str, Any]) -> Verdict:
+def measurement(content: dict[str, Any]) -> Measurement:
+    """A measurement from its fields as JSON has them."""
+    fields = {key: value for key, value in content.items() if key != "median"}
+    return Measurement(**{**fields, "seconds": tuple(fields["seconds"])})
+
+
+def _verdict(entry: dict[str, Any], kind: Any) -> Verdict:
     goal = entry.pop("goal")
-    return Verdict(Goal(**{**goal, "size": Size(*goal["size"])}), **{**entry, "missing": tuple(entry["missing"])})
+    return Verdict(Goal(**{**goal, "size": kind(*goal["size"])}), **{**entry, "missing": tuple(entry["missing"])})

@@ -4,25 +4,25 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy
+import torch
 
-from ldreg.benchmarking.contest import OWN, Array, Benchmark, Contender, Goal, Size, parse_sizes
+from ldreg.benchmarking.contest import OWN, Contender, Setting, parse_sizes
 from ldreg.benchmarking.environment import Others, environment
-from ldreg.benchmarking.measure import Measurement, available_bytes
-from ldreg.benchmarking.record import Result, Run, Verdict
+from ldreg.benchmarking.goals import verdicts
+from ldreg.benchmarking.measure import Device
+from ldreg.benchmarking.meters import available_bytes
+from ldreg.benchmarking.record import Result, Run, measurement
 from ldreg.benchmarking.suite import BENCHMARKS
 from ldreg.benchmarking.worker import Job
 
 Reporter = Callable[[str, float], None]
 
-_GOAL_K = 64  # the goals are set for this number of neighbors
+_PATIENCE = 60.0  # seconds that another contender's call may be expected to take
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -31,7 +31,7 @@ class Plan:
     """What to run: benchmarks by name, sizes ("full", "quick" or a list), contenders (empty: all), and how.
 
     Raises:
-        ValueError: for an unknown name, or a number out of range.
+        ValueError: for an unknown name, a number out of range, or a device that is not there.
     """
 
     benchmarks: tuple[str, ...]
@@ -42,6 +42,7 @@ class Plan:
     threads: int | None = None
     seed: int = 0
     command: str = ""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
 
     def __post_init__(self) -> None:
         known = list(dict.fromkeys(name for benchmark in self.benchmarks for name in BENCHMARKS[benchmark].contenders))
@@ -52,20 +53,33 @@ class Plan:
         for name, (value, low) in lows.items():
             if value < low:
                 raise ValueError(f"{name}: expected at least {low}, got {value}")
-        smallest = min(size.points for name in self.benchmarks for size in self.sizes_of(name))
-        if self.k >= smallest:
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
+        kinds = {BENCHMARKS[name].size for name in self.benchmarks}
+        if self.sizes not in ("full", "quick") and len(kinds) > 1:
+            raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {self.sizes!r}")
+        found = [size.candidates for name in self.benchmarks for size in self.sizes_of(name)]
+        smallest = min((count for count in found if count is not None), default=None)
+        if smallest is not None and self.k >= smallest:
             raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {self.k}")
 
     @property
     def workers(self) -> int:
-        """Threads that every contender gets."""
+        """Threads that every contender gets, or worker processes."""
         return (os.cpu_count() or 1) if self.threads is None else self.threads
 
-    def sizes_of(self, name: str) -> tuple[Size, ...]:
+    @property
+    def place(self) -> Device:
+        """The device that is run on; auto is the GPU where there is one."""
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        return self.device
+
+    def sizes_of(self, name: str) -> tuple[Any, ...]:
         """The sizes at which a benchmark is run."""
         benchmark = BENCHMARKS[name]
-        presets = {"full": benchmark.sizes, "quick": benchmark.quick_sizes}
-        return presets[self.sizes] if self.sizes in presets else parse_sizes(self.sizes)
+        presets = {"full": benchmark.full_sizes(self.place), "quick": benchmark.quick_sizes}
+        return presets[self.sizes] if self.sizes in presets else parse_sizes(self.sizes, benchmark.size)
 
     def contenders_of(self, name: str) -> dict[str, Contender]:
         """Who takes part in a benchmark."""
@@ -73,59 +87,86 @@ class Plan:
         return {key: who for key, who in everyone.items() if not self.contenders or key in self.contenders}
 
 
-def run(plan: Plan, progress: Reporter = lambda step, fraction: None) -> list[Run]:
-    """Run all that is planned, one measurement after the other; `progress` is told before each."""
-    where, others = environment(threads=plan.workers), Others()
-    jobs = [
-        (name, size, key)
+def run(
+    plan: Plan,
+    progress: Reporter = lambda step, fraction: None,
+    finished: Callable[[Run], None] = lambda record: None,
+) -> list[Run]:
+    """Run all that is planned, one measurement after the other.
+
+    `progress` is told before each, `finished` gets each benchmark's run as soon as it is complete.
+    """
+    jobs = {
+        name: [(size, key) for size in plan.sizes_of(name) for key in plan.contenders_of(name)]
         for name in plan.benchmarks
-        for size in plan.sizes_of(name)
-        for key in plan.contenders_of(name)
-    ]
-    results: dict[str, list[Result]] = {name: [] for name in plan.benchmarks}
-    own: dict[tuple[str, Size], Array] = {}
-    for done, (name, size, key) in enumerate(jobs):
-        progress(f"{key} at {size}", done / len(jobs))
-        result, values = _attempt(plan, name, Result(key, size))
-        if values is not None and key == OWN:
-            own = {(name, size): values}
-        if values is not None and (name, size) in own:
-            result = replace(result, deviation=BENCHMARKS[name].deviation(values, own[name, size]))
-        results[name].append(result)
-    where["others"] = others.cores()
-    return [_record(plan, name, where, tuple(results[name])) for name in plan.benchmarks]
+    }
+    total, done, records = sum(map(len, jobs.values())), 0, []
+    for name, pairs in jobs.items():
+        where, others = environment(threads=plan.workers, device=plan.place), Others()
+        results: list[Result] = []
+        for size, key in pairs:
+            progress(f"{key} at {size}", done / total)
+            results.append(_attempt(plan, name, Result(key, size), results))
+            done += 1
+        where["others"] = others.cores()
+        records.append(_record(plan, name, where, tuple(results)))
+        finished(records[-1])
+    return records
 
 
 def _record(plan: Plan, name: str, where: dict[str, Any], results: tuple[Result, ...]) -> Run:
-    record = Run(name, plan.command, plan.k, plan.seed, plan.repeats, where, results)
+    record = Run(
+        name, plan.place, plan.command, plan.k, plan.seed, plan.repeats, where, results,
+        deviation_of=BENCHMARKS[name].deviation_of,
+    )  # fmt: skip
     return replace(record, verdicts=verdicts(record, BENCHMARKS[name]))
 
 
-def _attempt(plan: Plan, name: str, result: Result) -> tuple[Result, Array | None]:
-    """The result with its measurement, or why there is none, and what was computed."""
-    obstacle = _obstacle(BENCHMARKS[name].contenders[result.contender], result.size)
-    return (replace(result, skipped=obstacle), None) if obstacle else _measure(plan, name, result)
+def _attempt(plan: Plan, name: str, result: Result, before: Sequence[Result]) -> Result:
+    """The result with its measurement, or why there is none."""
+    contender = BENCHMARKS[name].contenders[result.contender]
+    if obstacle := _obstacle(contender, result.size, plan.place):
+        return replace(result, skipped=obstacle)
+    estimated = _estimate(result, before)
+    if estimated is not None and estimated[0] > _PATIENCE and result.contender != OWN:
+        seconds, size = estimated
+        return replace(result, skipped=f"would take some {seconds:.0f} s, by its time at {size}", estimate=seconds)
+    return _measure(plan, name, result)
 
 
-def _obstacle(contender: Contender, size: Size) -> str:
+def _obstacle(contender: Contender, size: Any, device: Device) -> str:
     """Why a contender cannot do the work; empty where it can."""
+    if device not in contender.devices:
+        return "runs on the CPU alone" if device == "cuda" else "runs on CUDA alone"
     if contender.package is not None and find_spec(contender.package) is None:
-        return "not installed (pip install ldreg[bench])"
-    needed, available = 0 if contender.bytes_needed is None else contender.bytes_needed(size), available_bytes()
+        return f"not installed (pip install {contender.install})"
+    needed = size.input_bytes + (0 if contender.bytes_needed is None else contender.bytes_needed(size, device))
+    available = available_bytes(device)
     if needed > available:
         return f"would need {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are available"
     return ""
 
 
-def _measure(plan: Plan, name: str, result: Result) -> tuple[Result, Array | None]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.npy"
-        job = Job(name, result.contender, result.size, plan.k, plan.seed, plan.repeats, str(path))
-        done = _spawn(job, plan.workers)
-        if done.returncode != 0:
-            return replace(result, skipped=_failure(done)), None
-        content = json.loads(done.stdout.splitlines()[-1])
-        return replace(result, measured=Measurement(tuple(content["seconds"]), content["extra_mb"])), numpy.load(path)
+def _estimate(result: Result, before: Sequence[Result]) -> tuple[float, Any] | None:
+    """Seconds by an earlier measurement of the same contender, in proportion to the work, and the size of that.
+
+    It is the largest that differs in the first number alone (the points), else the largest.
+    """
+    measured = [each for each in before if each.contender == result.contender and each.measured is not None]
+    if not measured:
+        return None
+    alike = [each for each in measured if each.size[1:] == result.size[1:]]
+    largest = max(alike or measured, key=lambda each: each.size.work)
+    return (largest.seconds or 0.0) * result.size.work / largest.size.work, largest.size
+
+
+def _measure(plan: Plan, name: str, result: Result) -> Result:
+    setting = Setting(result.size, plan.k, plan.seed, plan.repeats, plan.place, plan.workers)
+    done = _spawn(Job(name, result.contender, setting), plan.workers)
+    if done.returncode != 0:
+        return replace(result, skipped=_failure(done))
+    content = json.loads(done.stdout.splitlines()[-1])
+    return replace(result, measured=measurement(content["measured"]), deviation=content["deviation"])
 
 
 def _spawn(job: Job, threads: int) -> subprocess.CompletedProcess[str]:
@@ -143,32 +184,3 @@ def _failure(done: subprocess.CompletedProcess[str]) -> str:
         return f"killed by signal {-done.returncode}, most likely out of memory"
     lines = done.stderr.strip().splitlines()
     return f"failed: {lines[-1] if lines else f'status {done.returncode}'}"
-
-
-def verdicts(record: Run, benchmark: Benchmark) -> tuple[Verdict, ...]:
-    """What was reached of those goals whose size was run with the k that they are set for."""
-    goals = [goal for goal in benchmark.goals if record.k == _GOAL_K and goal.size in record.sizes]
-    return tuple(_verdict(goal, record.at(goal.size), benchmark) for goal in goals)
-
-
-def _verdict(goal: Goal, results: dict[str, Result], benchmark: Benchmark) -> Verdict:
-    asked = [key for key, who in benchmark.contenders.items() if who.counts and key != OWN]
-    asked = [goal.rival] if goal.rival else [] if goal.quantity == "extra memory" else asked
-    measured = {key: result.measured for key, result in results.items() if result.measured is not None}
-    rivals, missing = [key for key in asked if key in measured], tuple(key for key in asked if key not in measured)
-    if OWN not in measured or (asked and not rivals):
-        return Verdict(goal, None, None, missing=missing)
-    best = min(rivals, key=lambda key: measured[key].median, default=OWN)
-    value, met = _compare(goal, measured[OWN], measured[best])
-    return Verdict(goal, value, met, best if asked else "", missing)
-
-
-def _compare(goal: Goal, own: Measurement, rival: Measurement) -> tuple[float | None, bool | None]:
-    """The value that a goal speaks of and whether it is met; None where memory was not measured."""
-    if goal.quantity == "speed":
-        value = rival.median / own.median
-        return value, value >= goal.limit
-    if own.extra_mb is None or not rival.extra_mb:
-        return None, None
-    value = own.extra_mb if goal.quantity == "extra memory" else own.extra_mb / rival.extra_mb
-    return value, value <= goal.limit
