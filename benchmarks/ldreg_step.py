@@ -21,7 +21,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from ldreg import LDReg, lid
-from ldreg.lid import fused, kernels
+from ldreg.lid import fused, kernels, step_kernels
 
 SIZES = ((1024, 512), (2048, 512), (2048, 2048), (4096, 2048), (8192, 2048))
 TILES = (
@@ -64,12 +64,18 @@ def fused_lid(x: Tensor) -> Tensor:
     return outcome.rows[0].exp()
 
 
+def screened_lid(x: Tensor) -> Tensor:
+    outcome = step_kernels.forward(x, None, None, K, paper=True, terms="plain", outer="mean", offset=0.0, scale=1.0)
+    return outcome.rows[0].exp()
+
+
 def ways() -> list[Way]:
     reg = LDReg(k=K)
     plain = Way("plain", reg, lambda x: lid(x, K), "plain")
     cuts = [Way(f"fused {cut.side}/{cut.chunk}/{cut.warps}", reg, fused_lid, "differences", cut) for cut in TILES]
     cuts = [way if way.tiles.half else way._replace(name=f"{way.name} full") for way in cuts]
-    return [Way("pseudocode", pseudocode_value, pseudocode_lid), plain, *cuts]
+    screened = Way("screened", reg, screened_lid, "screened")
+    return [Way("pseudocode", pseudocode_value, pseudocode_lid), plain, screened, *cuts]
 
 
 @contextmanager
