@@ -183,7 +183,7 @@ def main(out: str, path: str, compiled: str, *names: str) -> None:
     from ldreg.lid import kernels, screening_kernels, step_kernels
 
     if path == "screened":  # small blocks, so that small cases have several
-        screening_kernels.TILES = screening_kernels.Tiles(16, 16, 16, 1, 1, 2)
+        screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
         kernels.TILES = kernels.Tiles(16, 8, 1)
         step_kernels.SCORES = 16 * 64
     cases = CASES | MORE | NOT_FINITE | SCREENED
@@ -200,8 +200,8 @@ def doubtful() -> Tensor:
         x, k = case.x, case.options["k"]
         peaks, found = kernels.find_peaks(x, x), kernels.empty_rows(x, k)
         lists, count = step_kernels.candidates(x, x, None, k, peaks, torch.empty(16, len(x)))
-        shares.append(step_kernels.measure(x, x, lists, count, peaks, found, paper=True).float().mean())
-    return torch.stack(shares)
+        shares.append(step_kernels.measure(x, x, lists, count, peaks, found, paper=True).waiting / len(x))
+    return torch.cat(shares)
 
 
 def sum_of_squares(path: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -367,12 +367,15 @@ def test_cuda_equals_the_cpu_at_real_sizes(name: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("screened", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 31.0])
-def test_cuda_lid_is_right_for_every_point(offset: float) -> None:
-    from ldreg.lid import kernels
+def test_cuda_lid_is_right_for_every_point(offset: float, screened: bool) -> None:
+    from ldreg.lid import kernels, step_kernels
 
     x = random(4096, 2048) * 0.02 + offset
-    outcome = kernels.forward(x.cuda(), None, None, 64, paper=True, terms="plain", outer="mean", offset=0, scale=1)
+    outcome = (step_kernels if screened else kernels).forward(
+        x.cuda(), None, None, 64, paper=True, terms="plain", outer="mean", offset=0, scale=1
+    )
     some = torch.arange(0, 4096, 64)
     exact = lid(x[some].double(), 64, x.double(), self_index=some)
     error = outcome.rows[0, some.cuda()].double().exp().cpu() / exact - 1
@@ -393,12 +396,13 @@ def test_cuda_tiles_change_nothing(side: int, half: bool, monkeypatch: pytest.Mo
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("path", ["auto", "screened"])
 @pytest.mark.parametrize("options", [{}, {"norm": "l2", "target": 20.0}, {"reference_grad": True}], ids=str)
-def test_cuda_step_does_not_wait(options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_cuda_step_does_not_wait(options: dict[str, Any], path: str, request: pytest.FixtureRequest) -> None:
     case = on_cuda(Case(random(512, 64), options={"k": 32, **options}))
-    expected = step(case, "auto")
+    expected = step(case, path)
     request.getfixturevalue("no_waiting")
-    got = step(case, "auto")
+    got = step(case, path)
     torch.cuda.set_sync_debug_mode("default")
     assert_same(got, expected, str(options))
 
@@ -425,7 +429,9 @@ def test_cuda_compiled_equals_eager() -> None:
 
 
 @pytest.mark.gpu
-def test_cuda_step_can_be_captured() -> None:
+@pytest.mark.parametrize("path", ["auto", "screened"])
+def test_cuda_step_can_be_captured(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "PATH", path)
     x = random(256, 32).cuda().requires_grad_()
     reg = LDReg(k=16)
     (expected,) = torch.autograd.grad(reg(x), x)

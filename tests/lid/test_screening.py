@@ -153,8 +153,8 @@ def main(out: str, room: str, *names: str) -> None:
     from ldreg.lid import screening_kernels
 
     # Small blocks and stretches, so that small cases have several.
-    screening_kernels.TILES = screening_kernels.Tiles(16, 16, 16, 1, 1, 2)
-    screening.WALK = screening.Walk(24, 2.0)
+    screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
+    screening.WALK = screening.Walk(24, 2.0, 1)
     screening.ROOM = int(room)
     torch.save([tuple(search(case(name))) for name in names], out)
 
@@ -198,7 +198,7 @@ def test_interpreted_search_is_exact_on_fresh_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("growth", [2.0, 6.0])
 @pytest.mark.parametrize("rows", [1, 24, 25, 1000, 12345])
 def test_stretches_cover_the_reference_and_grow_by_no_more_than_asked(rows: int, growth: float) -> None:
-    edges = screening.Walk(24, growth).edges(rows)
+    edges = screening.Walk(24, growth, 1).edges(rows)
     assert edges[-1] == rows
     assert edges == sorted(set(edges))
     assert edges[0] == min(rows, 24)
@@ -251,7 +251,7 @@ def test_the_plain_way_is_taken_on_the_cpu_and_in_float64(monkeypatch: pytest.Mo
     ("missing", "attribute", "value"),
     [
         ("the package triton", "importlib.util.find_spec", lambda name: None),
-        ("compute capability 7.5", "torch.cuda.get_device_capability", lambda device: (7, 0)),
+        ("compute capability 8.0", "torch.cuda.get_device_capability", lambda device: (7, 5)),
         ("an NVIDIA device", "torch.version.hip", "6.0"),
     ],
 )
@@ -259,11 +259,14 @@ def test_what_the_kernels_miss_is_said_once(
     missing: str, attribute: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attribute, value)
+    device = torch.device("cuda")
     screening.can_launch.cache_clear()
     try:
         with pytest.warns(UserWarning, match=f"need {missing}; the plain way gives the same numbers"):
-            assert not screening.can_launch(torch.device("cuda"))
-        assert not screening.can_launch(torch.device("cuda"))  # without another warning, which would be an error
+            assert not screening.can_launch(device, screening.CAPABILITY)
+        assert not screening.can_launch(
+            torch.device("cuda"), screening.CAPABILITY
+        )  # without another warning, which would be an error
     finally:
         screening.can_launch.cache_clear()
 

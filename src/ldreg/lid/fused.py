@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.lid.screening import can_launch
+from ldreg.lid.screening import CAPABILITY, can_launch
 from ldreg.lid.search import Neighbors, gradients
 
 Terms = Literal["plain", "absolute", "square"]
@@ -28,6 +28,7 @@ _MOST_PAIRS = 1 << 26
 _MOST_CANDIDATES = 1 << 14
 _MOST_VALUES = 1 << 30
 _MOST_DIMENSIONS = 1 << 16
+_CAPABILITY = (7, 5)
 _MOST_SCREENED = 128  # neighbors, whose candidates one program orders
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -69,13 +70,13 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     if PATH == "plain" or x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
         return False
     (n, dim), m = x.shape, len(x if reference is None else reference)
-    if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * dim > _MOST_VALUES:
+    if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * max(dim, k, 64) > _MOST_VALUES:
         return False
     if not _screened(x, reference, k) and (n * m > _MOST_PAIRS or n * m * dim > _MOST_TERMS):
         return False
     if PATH != "auto":
         return True
-    return x.is_cuda and (torch.compiler.is_compiling() or can_launch(x.device))
+    return x.is_cuda and (torch.compiler.is_compiling() or can_launch(x.device, _CAPABILITY))
 
 
 def _screened(x: Tensor, reference: Tensor | None, k: int) -> bool:
@@ -83,7 +84,8 @@ def _screened(x: Tensor, reference: Tensor | None, k: int) -> bool:
     if PATH != "auto":
         return PATH == "screened"
     (n, dim), m = x.shape, len(x if reference is None else reference)
-    return k <= _MOST_SCREENED and n * m * dim >= _SCREENED_TERMS
+    large = k <= _MOST_SCREENED and n * m * dim >= _SCREENED_TERMS
+    return large and torch.cuda.get_device_capability(x.device) >= CAPABILITY
 
 
 def reduced_log_lid(

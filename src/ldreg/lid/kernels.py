@@ -113,7 +113,8 @@ def _squares(
     x_tiles,
     y_tiles,
     own,
-    doubt,
+    queue,
+    waiting,
     squares,
     n,
     m,
@@ -121,7 +122,7 @@ def _squares(
     depth,
     EXCLUDE: tl.constexpr,
     HALF: tl.constexpr,
-    CHECKED: tl.constexpr,
+    QUEUED: tl.constexpr,
     SIDE: tl.constexpr,
     CHUNK: tl.constexpr,
     DOWN: tl.constexpr,
@@ -132,9 +133,8 @@ def _squares(
     if HALF:
         if i > j:
             return
-    if CHECKED:
-        row = i * SIDE + tl.arange(0, SIDE)
-        if tl.max(tl.load(doubt + row, mask=row < n, other=0), axis=0) == 0:
+    if QUEUED:
+        if first + i * SIDE >= tl.load(waiting):
             return
     # The tile is written as (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS): Triton hands the last two axes, of as many elements
     # as there are threads, to the threads and so leaves each of them a block of the first two, whose differences share
@@ -157,10 +157,13 @@ def _squares(
         right += CHUNK * SIDE
     rows = i * SIDE + down
     columns = j * SIDE + across
+    query = rows
+    if QUEUED:
+        query = tl.load(queue + first + rows, mask=first + rows < tl.load(waiting), other=0)
     if EXCLUDE == "diagonal":
-        total = tl.where((rows + first)[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
+        total = tl.where(query[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
     elif EXCLUDE == "index":
-        self_index = tl.load(own + rows, mask=rows < n, other=-1)
+        self_index = tl.load(own + query, mask=rows < n, other=-1)
         total = tl.where(self_index[:, None, :, None] == columns[None, :, None, :], float("inf"), total)
     rows = rows[:, None, :, None]
     columns = columns[None, :, None, :]
@@ -173,23 +176,27 @@ def _squares(
 @triton.jit
 def _select(
     squares,
-    doubt,
+    queue,
+    waiting,
     indices,
     distances,
     stats,
     n,
     m,
     k,
+    first,
     PAPER: tl.constexpr,
-    CHECKED: tl.constexpr,
+    QUEUED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    if CHECKED:
-        if tl.load(doubt + row) == 0:
-            return
+    place_in_line = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
-    square = tl.load(squares + row.to(tl.int64) * m + columns, mask=columns < m, other=float("inf"))
+    row = place_in_line
+    if QUEUED:
+        if first + place_in_line >= tl.load(waiting):
+            return
+        row = tl.load(queue + first + place_in_line)
+    square = tl.load(squares + place_in_line.to(tl.int64) * m + columns, mask=columns < m, other=float("inf"))
     bits = ordered_bits(square)
     # At most `low` lie fewer than k, at most `high` k or more: halve until they meet or k are met exactly.
     low = tl.min(bits, axis=0) - 1
@@ -201,10 +208,10 @@ def _select(
         high = tl.where(count >= k, middle, high)
     last = tl.max(tl.where(bits <= high, bits, -1), axis=0)
     below = bits < last
-    tied = bits == last
-    taken = tl.sum(below.to(tl.int32), axis=0)
-    place = tl.where(below, tl.cumsum(below.to(tl.int32), 0), taken + tl.cumsum(tied.to(tl.int32), 0)) - 1
-    chosen = (below | tied) & (place < k)
+    # One sum counts those below, in its lower half, and those tied with the last.
+    counted = tl.cumsum(below.to(tl.int32) + ((bits == last).to(tl.int32) << 16), 0)
+    place = tl.where(below, counted & 0xFFFF, tl.sum(below.to(tl.int32), axis=0) + (counted >> 16)) - 1
+    chosen = (bits <= last) & (place < k)
     distance = tl.sqrt_rn(bits.to(tl.float32, bitcast=True))
     tl.store(indices + row * k + place, columns, mask=chosen)
     tl.store(distances + row * k + place, distance, mask=chosen)
@@ -406,7 +413,7 @@ def forward(
         found = empty_rows(x, k)
         squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
         find_squares(prepare(x, y, peaks), squares, self_index, same=y is x)
-        select(squares, found, slice(0, n), paper=paper)
+        select(squares, found, paper=paper)
         return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
 
 
@@ -425,22 +432,34 @@ def empty_rows(x: Tensor, k: int) -> Rows:
     return Rows(stats, distances, torch.empty(len(x), k, dtype=torch.int32, device=x.device))
 
 
-def select(squares: Tensor, found: Rows, rows: slice, *, paper: bool, doubt: Tensor | None = None) -> None:
-    """Fill in the given rows from their squared distances (rows, M), those in doubt alone where that is given."""
-    n, k = found.indices.shape
-    m = squares.shape[1]
+class Queue(NamedTuple):
+    """Rows that wait to be searched, (N,) of which the first `waiting` (1,) count, and the turn that it is now.
+
+    A turn is of the rows from `first` on in this line.
+    """
+
+    rows: Tensor
+    waiting: Tensor
+    first: int = 0
+
+
+def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None) -> None:
+    """Fill in all rows from their squared distances (N, M), or those of a turn (turn, M) with a queue."""
+    (n, k), (turn, m) = found.indices.shape, squares.shape
     block = triton.next_power_of_2(m)
-    _select[(rows.stop - rows.start,)](
+    _select[(turn,)](
         squares,
-        None if doubt is None else doubt[rows],
-        found.indices[rows],
-        found.distances[rows],
-        found.stats[0, rows],
+        None if queue is None else queue.rows,
+        None if queue is None else queue.waiting,
+        found.indices,
+        found.distances,
+        found.stats,
         n,
         m,
         k,
+        0 if queue is None else queue.first,
         PAPER=paper,
-        CHECKED=doubt is not None,
+        QUEUED=queue is not None,
         BLOCK=block,
         num_warps=min(32, max(1, block // 512)),
         **_FUSION,
@@ -572,34 +591,24 @@ def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_squares(
-    tiles: tuple[Tensor, Tensor],
-    squares: Tensor,
-    self_index: Tensor | None,
-    *,
-    same: bool,
-    first: int = 0,
-    doubt: Tensor | None = None,
+    tiles: tuple[Tensor, Tensor], squares: Tensor, self_index: Tensor | None, *, same: bool, queue: Queue | None = None
 ) -> None:
-    """Squared distances (rows, M) in scaled units, inf where a row of y is the query itself.
-
-    Those of the rows from `first` on, as many as `squares` has; with `doubt` (N,), of blocks with a row in doubt alone.
-    """
+    """Squared distances (N, M) in scaled units, inf where a row of y is the query itself; (turn, M) with a queue."""
     (n, m), (side, chunk, warps, half) = squares.shape, TILES
-    x_tiles, y_tiles = tiles[0][first // side :], tiles[1]
     down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
     _squares[(triton.cdiv(n, side), triton.cdiv(m, side))](
-        x_tiles,
-        y_tiles,
-        None if self_index is None else self_index[first:],
-        None if doubt is None else doubt[first:],
+        *tiles,
+        self_index,
+        None if queue is None else queue.rows,
+        None if queue is None else queue.waiting,
         squares,
         n,
         m,
-        first,
-        x_tiles.shape[1],
+        0 if queue is None else queue.first,
+        tiles[0].shape[1],
         EXCLUDE="diagonal" if same else "none" if self_index is None else "index",
-        HALF=same and half and doubt is None,
-        CHECKED=doubt is not None,
+        HALF=same and half and queue is None,
+        QUEUED=queue is not None,
         SIDE=side,
         CHUNK=chunk,
         DOWN=down,

@@ -28,6 +28,7 @@ from ldreg.lid.chunks import even_slices
 # Which way is taken: "auto" by device and size; tests and benchmarks set "screen" or "plain" to have one of the two.
 PATH: Literal["auto", "screen", "plain"] = "auto"
 
+CAPABILITY = (8, 0)  # of devices whose sums are known well enough for the proof
 _TOP = 14  # moved values stay under 2 to this power, so that float16 holds them and what lies 2^28 under them
 _FEWEST_ROWS = 2048  # of the reference, under which there is little to screen
 _MOST_KEPT = 1024
@@ -51,22 +52,27 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """How a reference is walked through: the rows of the first stretch, and the factor that each further one adds."""
+    """How a reference is walked through: the rows of the first stretch, and the factor that each further one adds.
+
+    Stretches end at multiples of `step`, a whole number of blocks of columns.
+    """
 
     first: int = 8192
     growth: float = 6.0
+    step: int = 256
 
     def edges(self, rows: int) -> list[int]:
         """Where stretches end.
 
-        >>> Walk(8, 6.0).edges(200)
-        [8, 40, 200]
+        >>> Walk().edges(50_000)
+        [8192, 20480, 50000]
         """
         if rows <= self.first:
             return [rows]
         stretches = math.ceil(math.log(rows / self.first) / math.log(self.growth))
         ratio = (rows / self.first) ** (1 / stretches)
-        return [*(round(self.first * ratio**stretch) for stretch in range(stretches)), rows]
+        ends = [self.step * math.ceil(self.first * ratio**stretch / self.step) for stretch in range(1, stretches)]
+        return [self.first, *(end for end in ends if end < rows), rows]
 
 
 WALK = Walk()
@@ -97,18 +103,18 @@ def supports(x: Tensor, reference: Tensor | None, count: int) -> bool:
         return False
     if PATH == "screen":
         return True
-    return x.is_cuda and len(rows) >= _FEWEST_ROWS and can_launch(x.device)
+    return x.is_cuda and len(rows) >= _FEWEST_ROWS and can_launch(x.device, CAPABILITY)
 
 
 @functools.cache
-def can_launch(device: torch.device) -> bool:
-    """Whether Triton is there and knows the device; says so once where not."""
+def can_launch(device: torch.device, capability: tuple[int, int]) -> bool:
+    """Whether Triton is there and the device has the compute capability; says so once where not."""
     if torch.version.hip is not None:
         missing = "an NVIDIA device"
     elif importlib.util.find_spec("triton") is None:
         missing = "the package triton"
-    elif torch.cuda.get_device_capability(device) < (7, 5):
-        missing = "compute capability 7.5"
+    elif torch.cuda.get_device_capability(device) < capability:
+        missing = "compute capability {}.{}".format(*capability)
     else:
         return True
     warnings.warn(f"the fast kernels of ldreg need {missing}; the plain way gives the same numbers", stacklevel=2)
@@ -195,7 +201,7 @@ def _walk(
     scores = torch.empty(step, first, dtype=torch.float32, device=queries.rows.device)
     lists.start(first, fewest=fewest, most=count, scores=scores)
     del scores
-    edges = Walk(first, WALK.growth).edges(rows)
+    edges = Walk(first, WALK.growth, WALK.step).edges(rows)
     progress(edges[0] / rows)
     for begin, end in itertools.pairwise(edges):
         lists.sweep(begin, end)
@@ -204,9 +210,19 @@ def _walk(
     return Candidates(lists.places(count), half_bound(queries, reference, lists.thresholds))
 
 
+def rounding_shares(depth: int) -> tuple[float, float]:
+    """What rounding adds to a score at most: the first times |x||y|, and the second times |x|² + |y|².
+
+    The first is of a product of `depth` terms summed in float32 by tensor cores, which cut off what they cannot hold;
+    they are taken to keep at least one bit more than float32 within a block of terms, as devices of compute capability
+    8.0 and later were found to do. The second is of the norms and of moving the rows.
+    """
+    return (depth + 32) * 2.0**-23, (depth / 512 + 32) * 2.0**-24
+
+
 def half_bound(queries: Halves, reference: Halves, thresholds: Tensor) -> Tensor:
     """Half the squared distance (n,) that all rows with a computed score from the threshold on reach, in float64."""
-    share = (queries.rows.shape[1] + 32) * 2.0**-23  # of rounding in sums and norms
+    sums, norms = rounding_shares(queries.rows.shape[1])
     half, limit = queries.norms.double(), thresholds.double()
     own, moved = (2 * half).sqrt(), queries.rounding.double() * _MARGIN
     largest_norm, largest_moved = (2 * reference.largest[0].double()).sqrt(), reference.largest[1].double() * _MARGIN
@@ -215,7 +231,7 @@ def half_bound(queries: Halves, reference: Halves, thresholds: Tensor) -> Tensor
     norm = own + moved + reach
     their_moved = torch.minimum(largest_moved, norm * (_MARGIN * 2.0**-11) + queries.rows.shape[1] ** 0.5 * 2.0**-25)
     norm = torch.minimum(norm + their_moved, largest_norm * _MARGIN)
-    error = share * (own + norm).square() / 2
+    error = sums * own * norm + norms * (own.square() + norm.square())
     distance = (2 * (half + limit - error)).clamp_min(0).sqrt() - moved - their_moved
     bound = distance.clamp_min(0).square() / 2
     return torch.where(torch.isposinf(limit), torch.inf, torch.where(torch.isneginf(limit), 0.0, bound))

@@ -13,7 +13,7 @@ This module is imported only where it is used, as Triton is not everywhere.
 
 # Kernels are typed and their branches on constants resolved when they are compiled; such constants are in capitals.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803, RET505
+# ruff: noqa: N803, N806, RET505
 
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ _FUSION = {"enable_fp_fusion": True}
 class Tiles(NamedTuple):
     """How products are cut: `rows` and `columns` a program, `depth` terms at a time, on `warps`, `stages` deep.
 
+    Columns are a multiple of 128.
     `group` blocks of rows are walked through together, so that they share their columns in the cache.
     """
 
@@ -143,7 +144,7 @@ def _own(own, rows, n, first, EXCLUDE: tl.constexpr):
         return tl.full(rows.shape, -1, tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "first"])
 def _scores(
     x,
     y,
@@ -173,6 +174,61 @@ def _scores(
 
 
 @triton.jit
+def _entry(score, place):
+    """A score and the place it is of, in one number."""
+    return (score.to(tl.int32, bitcast=True).to(tl.int64) << 32) | place.to(tl.int64)
+
+
+@triton.jit
+def _ones(word):
+    """How many bits are set."""
+    word = word.to(tl.uint32, bitcast=True)
+    word = word - ((word >> 1) & 0x55555555)
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    word = (word + (word >> 4)) & 0x0F0F0F0F
+    return ((word * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def _append(
+    total,
+    y_norms,
+    threshold,
+    itself,
+    entries,
+    fill,
+    rows,
+    columns,
+    end,
+    room,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Append the scores of a part of a tile that lie under the thresholds of its rows.
+
+    Which ones these are is held as bits of a word for 32 columns, so that a row asks for its places once; an atomic for
+    each score would wait for the one before.
+    """
+    score = tl.load(y_norms + columns, mask=columns < end, other=float("inf"))[None, :] - total
+    keep = (score < threshold[:, None]) & (itself[:, None] != columns[None, :])
+    bit = 1 << tl.arange(0, 32)
+    words = tl.sum(tl.where(tl.reshape(keep, (ROWS, COLUMNS // 32, 32)), bit[None, None, :], 0), axis=2)
+    ones = _ones(words)
+    count = tl.sum(ones, axis=1)
+    base = tl.atomic_add(fill + rows, count, mask=count > 0, sem="relaxed")
+    before = base[:, None] + tl.cumsum(ones, 1) - ones
+    taken = tl.reshape(before[:, :, None] + _ones(words[:, :, None] & (bit - 1)[None, None, :]), (ROWS, COLUMNS))
+    entry = _entry(score, tl.broadcast_to(columns[None, :], (ROWS, COLUMNS)))
+    tl.store(entries + tl.arange(0, ROWS)[:, None] * room + taken, entry, mask=keep & (taken < room))
+
+
+@triton.jit
+def _halved(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The left and the right half of the columns."""
+    return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+
+
+@triton.jit(do_not_specialize=["n", "begin", "end", "first"])
 def _sweep(
     x,
     y,
@@ -199,22 +255,20 @@ def _sweep(
     total = _products(
         x, y, tl.where(rows < n, rows, 0), tl.where(columns < end, columns, begin), depth, ROWS, COLUMNS, DEPTH
     )
-    score = tl.load(y_norms + columns, mask=columns < end, other=float("inf"))[None, :] - total
+    # Rows past the end stay under no threshold.
     threshold = tl.load(thresholds + rows, mask=rows < n, other=float("-inf"))
-    itself = _own(own, rows, n, first, EXCLUDE)[:, None] == columns[None, :]
-    keep = (score < threshold[:, None]) & (columns < end)[None, :] & (itself == 0)
-    counters = fill + tl.where(rows < n, rows, 0)
-    ones = tl.full((ROWS, COLUMNS), 1, tl.int32)
-    taken = tl.atomic_add(tl.broadcast_to(counters[:, None], (ROWS, COLUMNS)), ones, mask=keep, sem="relaxed")
-    keep = keep & (taken < room)
-    target = (entries + rows.to(tl.int64) * room)[:, None] + taken
-    tl.store(target, _entry(score, tl.broadcast_to(columns[None, :], (ROWS, COLUMNS))), mask=keep)
-
-
-@triton.jit
-def _entry(score, place):
-    """A score and the place it is of, in one number."""
-    return (score.to(tl.int32, bitcast=True).to(tl.int64) << 32) | place.to(tl.int64)
+    itself = _own(own, rows, n, first, EXCLUDE)
+    mine = entries + i.to(tl.int64) * ROWS * room
+    # Four parts, one after the other, or registers would not do.
+    left, right = _halved(total, ROWS, COLUMNS)
+    a, b = _halved(left, ROWS, COLUMNS // 2)
+    c, d = _halved(right, ROWS, COLUMNS // 2)
+    PART: tl.constexpr = COLUMNS // 4
+    at = begin + j * COLUMNS + tl.arange(0, PART)
+    _append(a, y_norms, threshold, itself, mine, fill, rows, at, end, room, ROWS, PART)
+    _append(b, y_norms, threshold, itself, mine, fill, rows, at + PART, end, room, ROWS, PART)
+    _append(c, y_norms, threshold, itself, mine, fill, rows, at + 2 * PART, end, room, ROWS, PART)
+    _append(d, y_norms, threshold, itself, mine, fill, rows, at + 3 * PART, end, room, ROWS, PART)
 
 
 @triton.jit
@@ -252,7 +306,7 @@ def _pick(
     key = tl.where(value < float("inf"), _ordered(value), _INFINITY)
     # At or under `low` lie fewer than `fewest`, at or under `high` at least as many: halve until it is not too many.
     low = tl.min(key, axis=0) - 1
-    high = tl.full((), _INFINITY - 1, tl.int32)
+    high = tl.max(tl.where(key < _INFINITY, key, low), axis=0)
     count = tl.sum((key <= high).to(tl.int32), axis=0)
     while (count > most) & (high.to(tl.int64) - low > 1):
         middle = ((low.to(tl.int64) + high) >> 1).to(tl.int32)
@@ -260,10 +314,10 @@ def _pick(
         low = tl.where(under >= fewest, low, middle)
         high = tl.where(under >= fewest, middle, high)
         count = tl.where(under >= fewest, under, count)
-    # Of equal scores that are too many, the first.
-    below = (key < high).to(tl.int32)
-    tied = (key == high).to(tl.int32)
-    target = tl.where(key < high, tl.cumsum(below, 0), tl.sum(below, axis=0) + tl.cumsum(tied, 0)) - 1
+    # Of equal scores that are too many, the first. One sum counts both, those under the limit in its lower half.
+    counted = tl.cumsum((key < high).to(tl.int32) + ((key == high).to(tl.int32) << 16), 0)
+    below = tl.sum((key < high).to(tl.int32), axis=0)
+    target = tl.where(key < high, counted & 0xFFFF, below + (counted >> 16)) - 1
     chosen = (key <= high) & (target < most)
     least_left = tl.min(tl.where(chosen, _INFINITY, key), axis=0)
     threshold = tl.where(least_left < 0, least_left ^ 0x7FFFFFFF, least_left).to(tl.float32, bitcast=True)
@@ -339,7 +393,7 @@ class Lists:
         n, device = len(queries.rows), queries.rows.device
         self.queries, self.reference, self.room = queries, reference, room
         self.entries = torch.empty(n, room, dtype=torch.int64, device=device)
-        self.fill = torch.zeros(n, dtype=torch.int32, device=device)
+        self.fill = torch.empty(n, dtype=torch.int32, device=device)
         self.thresholds = torch.empty(n, dtype=torch.float32, device=device)
         self._own = own if isinstance(own, Tensor) else None
         self._first = own if isinstance(own, int) else 0
@@ -417,7 +471,7 @@ class Lists:
                 most,
                 LISTED=scores is None,
                 BLOCK=block,
-                num_warps=min(32, max(1, block // 512)),
+                num_warps=min(32, max(1, block // 256)),
                 **_FUSION,
             )
 

@@ -1,9 +1,9 @@
 """LDReg's step for batches so large that products on the tensor cores pay: as in `kernels`, without a wait.
 
 Candidates of every row come from products of rounded rows (`screening_kernels`), their distances from differences in
-float32. A row that cannot prove that it lost no neighbor is marked, and the kernels of `kernels`, which start for all
-rows but return at once for the others, find its neighbors from all differences. All scores are never held at once: the
-rows take turns in one block of memory.
+float32. A row that cannot prove that it lost no neighbor joins a queue, and the kernels of `kernels`, which start for
+as many rows as there may be but return at once where none waits, find its neighbors from all differences. All scores
+are never held at once: rows take turns in one block of memory.
 
 This module is imported only where it is used, as Triton is not everywhere.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ldreg.lid import kernels, screening
 from ldreg.lid.fused import Pass
-from ldreg.lid.kernels import Rows, ordered_bits, store_moments
+from ldreg.lid.kernels import Queue, Rows, ordered_bits, store_moments
 from ldreg.lid.screening import Halves
 from ldreg.lid.screening_kernels import Lists, halves, peak_scale
 
@@ -26,6 +26,7 @@ _FUSION = {"enable_fp_fusion": True}
 
 _TOP = 13  # the largest value goes to this power of two, and less the center stays in the range of float16
 SCORES = 1 << 24  # held at a time
+_SLACK = 1.01  # for the rounding of the bound itself
 
 
 @triton.jit
@@ -42,15 +43,18 @@ def _nearest(
     indices,
     distances,
     stats,
-    doubt,
+    queue,
+    waiting,
     n,
     dim,
     k,
     room,
     half_top,
     top,
-    share,
+    sums,
+    norm_share,
     absolute,
+    margin,
     PAPER: tl.constexpr,
     PARTS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -82,14 +86,16 @@ def _nearest(
     tl.store(indices + row * k + rank, place.to(tl.int32), mask=rank < k)
     tl.store(distances + row * k + rank, distance, mask=rank < k)
     store_moments(stats, row, distance, bits < last, last, n, k, PAPER)
-    kth = tl.sqrt_rn(last.to(tl.float32, bitcast=True)) / scale * peak_scale(peaks, half_top, PARTS)
-    bound = _bound(row, thresholds, norms, rounding, largest, share, absolute)
-    proven = (held >= k) & ((kth * (1 + 1e-5) <= bound) | (kth == 0))
-    tl.store(doubt + row, tl.where(proven, 0, 1))
+    kth = tl.sqrt_rn(last.to(tl.float32, bitcast=True)) * (peak_scale(peaks, half_top, PARTS) / scale)
+    bound = _bound(row, thresholds, norms, rounding, largest, sums, norm_share, absolute)
+    # Where numbers are not finite, no candidate is held, and nothing is proven.
+    proven = (held >= k) & ((kth * (1 + margin) <= bound) | (kth == 0))
+    if proven == 0:
+        tl.store(queue + tl.atomic_add(waiting, 1, sem="relaxed"), row)
 
 
 @triton.jit
-def _bound(row, thresholds, norms, rounding, largest, share, absolute):
+def _bound(row, thresholds, norms, rounding, largest, sums, norm_share, absolute):
     """The distance, in units of the halves, that all rows left out reach: `screening.half_bound` in float32."""
     half = tl.load(norms + row)
     limit = tl.load(thresholds + row)
@@ -99,10 +105,43 @@ def _bound(row, thresholds, norms, rounding, largest, share, absolute):
     norm = own + moved + reach
     their_moved = tl.minimum(tl.load(largest + 1) * 1.001, norm * (1.001 / 2048) + absolute)
     norm = tl.minimum(norm + their_moved, tl.sqrt_rn(2 * tl.load(largest)) * 1.001)
-    error = share * (own + norm) * (own + norm) / 2
+    error = sums * own * norm + norm_share * (own * own + norm * norm)
     distance = tl.sqrt_rn(tl.maximum(2 * (half + limit - error), 0.0)) - moved - their_moved
     # Nothing was left out where there is no threshold.
     return tl.where(limit == float("inf"), float("inf"), distance)
+
+
+@triton.jit
+def _tile_rows(
+    source,
+    queue,
+    waiting,
+    peaks,
+    tiles,
+    n,
+    dim,
+    depth,
+    first,
+    top,
+    QUEUED: tl.constexpr,
+    PARTS: tl.constexpr,
+    SIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Rows scaled and transposed as `kernels` wants them, of the queue or all; nothing where no row waits for them."""
+    block = tl.program_id(0)
+    line = first + block * SIDE + tl.arange(0, SIDE)
+    count = tl.load(waiting)
+    if count <= (first + block * SIDE if QUEUED else 0):
+        return
+    row = tl.load(queue + line, mask=line < count, other=0) if QUEUED else line
+    inside = line < (count if QUEUED else n)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    places = row.to(tl.int64)[:, None] * dim + columns[None, :]
+    tile = tl.load(source + places, mask=inside[:, None] & (columns < dim)[None, :], other=0.0).to(tl.float32)
+    tile *= peak_scale(peaks, top, PARTS)
+    places = (block * depth + columns)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    tl.store(tiles + places, tl.trans(tile), mask=(columns < depth)[:, None])
 
 
 def forward(
@@ -126,13 +165,15 @@ def forward(
         turn = max(kernels.TILES.side, SCORES // len(y) // kernels.TILES.side * kernels.TILES.side)
         block = torch.empty(min(turn, len(x)), len(y), dtype=torch.float32, device=x.device)
         lists, count = candidates(x, y, self_index, k, peaks, block)
-        doubt = measure(x, y, lists, count, peaks, found, paper=paper)
-        tiles = kernels.prepare(x, y, peaks)
-        for start in range(0, len(x), len(block)):
-            rows = slice(start, min(start + len(block), len(x)))
-            squares = block[: rows.stop - rows.start]
-            kernels.find_squares(tiles, squares, self_index, same=y is x, first=start, doubt=doubt)
-            kernels.select(squares, found, rows, paper=paper, doubt=doubt)
+        queue = measure(x, y, lists, count, peaks, found, paper=paper)
+        tiles = _tiled(y, peaks, queue, turn=None)
+        for first in range(0, len(x), len(block)):
+            now = queue._replace(first=first)
+            squares = block[: len(x) - first]
+            kernels.find_squares(
+                (_tiled(x, peaks, now, turn=len(squares)), tiles), squares, self_index, same=y is x, queue=now
+            )
+            kernels.select(squares, found, paper=paper, queue=now)
         return kernels.finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
 
 
@@ -146,16 +187,19 @@ def candidates(
     others = len(y) - (1 if y is x or self_index is not None else 0)
     count = screening.kept(k, others)
     lists = Lists(queries, reference, own=0 if y is x else self_index, room=count)
-    lists.start(len(y), fewest=max(k, screening.fewest_kept(count)), most=count, scores=block)
+    lists.start(len(y), fewest=count, most=count, scores=block)
     return lists, count
 
 
-def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found: Rows, *, paper: bool) -> Tensor:
-    """Fill in the k nearest candidates of every row; (N,) 1 for those that may have lost a neighbor, 0 for others."""
+def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found: Rows, *, paper: bool) -> Queue:
+    """Fill in the k nearest candidates of every row; the queue of those that may have lost a neighbor."""
     n, dim = x.shape
     queries: Halves = lists.queries
-    doubt = torch.empty(n, dtype=torch.int32, device=x.device)
+    queue = Queue(
+        torch.empty(n, dtype=torch.int32, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
+    )
     depth = queries.rows.shape[1]
+    sums, norm_share = screening.rounding_shares(depth)
     _nearest[(n,)](
         x,
         y,
@@ -169,15 +213,18 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
         found.indices,
         found.distances,
         found.stats,
-        doubt,
+        queue.rows,
+        queue.waiting,
         n,
         dim,
         found.indices.shape[1],
         count,
         _TOP,
         kernels.top_exponent(dim),
-        (depth + 32) * 2.0**-23 * 1.01,
+        sums * _SLACK,
+        norm_share * _SLACK,
         depth**0.5 * 2.0**-25,
+        max(1e-5, (dim / 32 + 8) * 2.0**-24),
         PAPER=paper,
         PARTS=len(peaks),
         WIDTH=triton.next_power_of_2(count),
@@ -185,4 +232,31 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
         num_warps=8,
         **_FUSION,
     )
-    return doubt
+    return queue
+
+
+def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> Tensor:
+    """All rows (N, D) as tiles, or as many of the queue as have their turn."""
+    (n, dim), (side, chunk, _, _) = source.shape, kernels.TILES
+    depth = triton.cdiv(dim, chunk) * chunk
+    blocks = triton.cdiv(n if turn is None else turn, side)
+    tiles = torch.empty(blocks, depth, side, dtype=torch.float32, device=source.device)
+    _tile_rows[(blocks, triton.cdiv(depth, 64))](
+        source,
+        queue.rows,
+        queue.waiting,
+        peaks,
+        tiles,
+        n,
+        dim,
+        depth,
+        0 if turn is None else queue.first,
+        kernels.top_exponent(dim),
+        QUEUED=turn is not None,
+        PARTS=len(peaks),
+        SIDE=side,
+        BLOCK=64,
+        num_warps=4,
+        **_FUSION,
+    )
+    return tiles
