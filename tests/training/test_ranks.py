@@ -295,6 +295,29 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     assert_same_bits(ended["state_dict"], unbroken["state_dict"])
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.07, 0.4, 0.9])
+def test_when_the_run_is_terminated_all_stop_at_one_step_and_it_resumes_bitwise(
+    delay: float, unbroken: dict[str, Any], images: Path, start: Start, tmp_path: Path
+) -> None:
+    asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
+    command = start(*asked, "--out", "run", folder=tmp_path)
+    run = RunFolder(tmp_path / "run")
+    wait_for(lambda: latest(run.checkpoints) is not None or command.process.poll() is not None, PATIENCE)
+    time.sleep(delay)
+    command.process.send_signal(signal.SIGTERM)
+    status = command.wait(TEARDOWN)
+    if status == 0:  # it was faster than the signal
+        assert state(run.checkpoints / LAST)["global_step"] == unbroken["global_step"]
+        return
+    assert status == 143, command.said
+    assert "interrupted at step" in command.said
+    resumed = start("--resume", "run", folder=tmp_path)
+    assert resumed.wait() == 0, resumed.said
+    ended = state(run.checkpoints / LAST)
+    assert ended["global_step"] == unbroken["global_step"]
+    assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+
+
 def test_an_error_in_one_process_ends_both_and_is_said_without_a_traceback(start: Start, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     write_images(tmp_path / "images")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ldreg.detection.config import DetectionConfig
 from ldreg.detection.module import IDENTITY, Detecting, Progress
+from ldreg.termination import Termination
 
 CHECKPOINT = "last.ckpt"
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -116,7 +117,7 @@ def build_trainer(
         max_steps=config.total_iterations,
         max_epochs=-1,
         reload_dataloaders_every_n_epochs=1,
-        callbacks=[watch, checkpoints],
+        callbacks=[watch, checkpoints, Termination()],
         inference_mode=False,  # the evaluation begins with statistics, which go into buffers
         use_distributed_sampler=False,
         logger=False,

@@ -25,6 +25,7 @@ from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress
 from ldreg.notices import quiet
 from ldreg.reporting.text import number
+from ldreg.termination import Termination
 
 logger = logging.getLogger("ldreg")
 
@@ -109,7 +110,7 @@ def _trainer(classifier: Classifier, compute: Compute, epochs: Callback) -> pl.T
         precision=PRECISION[compute.precision],
         max_epochs=classifier.plan.schedule.epochs,
         limit_train_batches=classifier.steps_per_epoch,
-        callbacks=[epochs],
+        callbacks=[epochs, Termination()],
         benchmark=cuda,
         logger=False,
         use_distributed_sampler=False,

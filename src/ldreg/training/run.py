@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from ldreg.data import DataConfig, ImageSet
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
+from ldreg.termination import Termination
 from ldreg.training.assembly import (
     build_module,
     build_views,
@@ -216,7 +217,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         accumulate_grad_batches=config.accumulate,
         gradient_clip_val=config.clip_norm,
         logger=build_loggers(config.log_to, folder.path) or False,
-        callbacks=[guard, monitor, checkpoints, ProgressBar(monitor.latest)],
+        callbacks=[guard, monitor, checkpoints, ProgressBar(monitor.latest), Termination()],
         benchmark=cuda,
         log_every_n_steps=1,  # the monitor decides when
         use_distributed_sampler=False,
