@@ -75,6 +75,7 @@ def write_bad(folder: Path) -> None:
     np.save("object.npy", np.array([[1, "a"]], dtype=object), allow_pickle=True)
     np.save("nan.npy", np.full((40, 4), np.nan))
     np.save("short.npy", np.arange(7))
+    np.save("few.npy", rng.normal(size=(30, 2)))
     (folder / "text.npy").write_text("not an array")
     (folder / "x.unknown").write_text("1 2 3")
     (folder / "empty.npy").touch()
@@ -96,7 +97,9 @@ def write_bad(folder: Path) -> None:
         ("1d.npy", "(30,)"),
         ("3d.npy", "(30, 2, 2)"),
         ("nan.npy --k 5", "NaN"),
-        ("x.npy", "k: expected less than 40, the number of points in x, got 64"),
+        ("x.npy", "error: x.npy: expected more points than k, which is 64, got 40"),
+        ("x.npy --k 35 --compare few.npy", "error: few.npy: expected more points than k, which is 35, got 30"),
+        ("x.npy --k 5 --seed 99999999999999999999", "seed: expected an integer from -2^63 to 2^64 - 1, got 9999999"),
         ("x.npy --k 5 --labels short.npy", "7"),
         ("x.npy --k 5 --labels absent.npy", "absent.npy"),
         ("x.npy --k 5 --compare 1d.npy", "1d.npy"),
@@ -127,6 +130,17 @@ def test_bad_input_is_one_line_and_status_2(folder: Path, capsys: Capture, argum
     assert err.startswith("ldreg inspect: error: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+def test_a_wrong_place_among_processes_is_one_line_and_status_2(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, message in (("1st", "got '1st'"), ("7", "got 7")):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["inspect", "x.npy", "--k", "5"]) == 2
+        expected = f"ldreg inspect: error: RANK: expected an integer from 0 to 1 in the environment, {message}\n"
+        assert capsys.readouterr() == ("", expected)
 
 
 def test_unwritable_output_is_found_before_the_work(

@@ -1,12 +1,17 @@
 """Work that processes share, and how a process of several ends."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import AbstractContextManager
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ldreg import distributed
 
@@ -70,6 +75,54 @@ print("as expected")
 """
 
 
+LOSING = """
+import os, signal, sys
+from ldreg import cli, distributed
+
+taken, gone = distributed.agreed, sys.argv[1]
+def agreed(work):
+    taken(lambda: None)  # all have joined
+    if os.environ["RANK"] == gone:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return taken(work)
+distributed.agreed = agreed
+sys.argv[1:] = ["inspect", "no such file.npy"]
+cli.run()
+"""
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that says nothing of other processes, and little time to wait for them."""
+    for name in PLACE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(distributed, "_MEETING", timedelta(seconds=0.3))
+    return monkeypatch
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def started(program: str, count: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    """So many processes that know of one another."""
+    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            env={**os.environ, **where, "OMP_NUM_THREADS": "1", "RANK": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+
+
 def ended(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -89,20 +142,7 @@ def test_a_command_of_several_processes_leaves_with_its_status(tmp_path: object)
 
 @pytest.mark.slow
 def test_three_processes_share_results_and_failures() -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARED],
-            env={**os.environ, **where, "RANK": str(number)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(3)
-    ]
+    processes = started(SHARED, 3)
     try:
         for process in processes:
             out, err = process.communicate(timeout=120)
@@ -131,10 +171,99 @@ def test_without_others_everything_stays_here() -> None:
     ],
 )
 def test_processes_know_that_they_were_launched_together(
-    environment: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], expected: bool, place: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+        place.setenv(name, value)
     assert distributed.launched() == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("RANK=x WORLD_SIZE=2", "RANK: expected an integer from 0 to 1 in the environment, got 'x'"),
+        ("RANK=2 WORLD_SIZE=2", "RANK: expected an integer from 0 to 1 in the environment, got 2"),
+        ("RANK=-1 WORLD_SIZE=2", "RANK: expected an integer from 0 to 1 in the environment, got -1"),
+        ("RANK=1 WORLD_SIZE=1", "RANK: expected an integer from 0 to 0 in the environment, got 1"),
+        ("RANK=0 WORLD_SIZE=two", "WORLD_SIZE: expected an integer of at least 1 in the environment, got 'two'"),
+        ("RANK=0 WORLD_SIZE=0", "WORLD_SIZE: expected an integer of at least 1 in the environment, got 0"),
+        ("RANK=0 WORLD_SIZE=2", "MASTER_PORT: expected an integer from 1 to 65535 in the environment, got ''"),
+        ("RANK=0 WORLD_SIZE=2 MASTER_PORT=x", "MASTER_PORT: expected an integer from 1 to 65535 .*, got 'x'"),
+        ("RANK=0 WORLD_SIZE=2 MASTER_PORT=70000", "MASTER_PORT: expected an integer from 1 to 65535 .*, got 70000"),
+        ("RANK=0 WORLD_SIZE=2 MASTER_PORT=5000", "MASTER_ADDR: expected the address of process 0 .*, got nothing"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_named(environment: str, message: str, place: pytest.MonkeyPatch) -> None:
+    for variable in environment.split():
+        place.setenv(*variable.split("="))
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=f"^{message}$"), _joined_if_launched():
+        pass
+    assert time.monotonic() - began < 0.2
+
+
+def _joined_if_launched() -> AbstractContextManager[None]:
+    assert distributed.launched()
+    return distributed.joined()
+
+
+def test_a_wrong_local_rank_is_named(place: pytest.MonkeyPatch) -> None:
+    assert distributed.local_rank() == 0
+    place.setenv("LOCAL_RANK", "first")
+    with pytest.raises(ValueError, match=r"^LOCAL_RANK: expected an integer of at least 0 .*, got 'first'$"):
+        distributed.local_rank()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
+def test_waiting_for_processes_that_do_not_come_has_an_end(number: int, host: str, place: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    variables = {"RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": host, "MASTER_PORT": port}
+    for name, value in variables.items():
+        place.setenv(name, str(value))
+    with (
+        pytest.raises(ConnectionError, match=rf"^expected 2 processes at {host}:{port} within 0.3 seconds: \w"),
+        distributed.joined(),
+    ):
+        pass
+    assert not dist.is_initialized()
+
+
+def test_who_did_not_come_is_named(place: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]  # torch has it there without saying so
+    store.set("here/1", "")
+    with pytest.raises(TimeoutError, match=r"^process 2 did not come$"):
+        distributed._await_all(store, 0, 3)
+    store.set("here/2", "")
+    distributed._await_all(store, 0, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_process_that_dies_ends_the_others_with_one_line(gone: int) -> None:
+    processes = started(LOSING, 2, str(gone))
+    try:
+        ends = [(*process.communicate(timeout=60), process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert ends[gone][2] == -signal.SIGKILL
+    out, err, status = ends[1 - gone]
+    assert (out, status) == ("", 2), err
+    assert err == "ldreg inspect: error: lost another process: it has ended, or does not answer; see what it says\n"
+
+
+def test_an_exchange_that_breaks_down_is_a_lost_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+
+    monkeypatch.setattr(distributed, "active", lambda: True)
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", broken)
+    for exchange in (
+        lambda: distributed.agreed(lambda: 3),
+        lambda: distributed.from_first(lambda: 3),
+        lambda: distributed.gather_parts(torch.ones(2)),
+    ):
+        with pytest.raises(distributed.LostProcessError, match=r"^lost another process"):
+            exchange()

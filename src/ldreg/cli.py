@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -71,7 +71,7 @@ def inspect_command(
     files = _Files(file, labels, compare, key, label_key, compare_key, exclude)
 
     def read(first: bool) -> tuple[Any, Any, Any]:
-        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
+        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
         _check_outputs(inputs=[file, labels, compare], outputs=[json, html] if first else [])
@@ -132,9 +132,9 @@ def _together(program: str) -> Iterator[bool]:
     """Join the processes that torchrun started, if it did; yields whether this is the one that speaks for all.
 
     What goes wrong in here must go wrong for all of them. It is said by that one alone, and before any of them ends,
-    since torchrun ends the others when it sees one end.
+    since torchrun ends the others when it sees one end. Where one is gone, each of the others says so.
     """
-    from ldreg.distributed import agreed, joined, launched, rank
+    from ldreg.distributed import LostProcessError, agreed, joined, launched, rank
 
     if not launched():
         yield True
@@ -142,11 +142,14 @@ def _together(program: str) -> Iterator[bool]:
     with joined():
         try:
             yield rank() == 0
+        except LostProcessError:
+            raise
         except Exception as error:
             expected = isinstance(error, ValueError | OSError | MemoryError) or _is_out_of_memory(error)
             if expected and rank() == 0:
                 _fail(program, error)
-            agreed(lambda: None)
+            with suppress(LostProcessError):
+                agreed(lambda: None)
             if not expected:
                 raise
             raise SystemExit(2) from error
@@ -239,12 +242,16 @@ def bench_command(
         out: write RESULTS.md, plots and numbers into this folder
     """
     command = _command_line("bench", bench_command, locals())
-    from ldreg.benchmarking.record import Run, to_json
+    from ldreg.benchmarking.keeping import Keeper, replaced_by
+    from ldreg.benchmarking.plan import Plan
+    from ldreg.benchmarking.processes import stoppable
     from ldreg.benchmarking.report import as_text
-    from ldreg.benchmarking.results import RESULTS, write_folder
-    from ldreg.benchmarking.runner import Plan, run
+    from ldreg.benchmarking.results import RESULTS
+    from ldreg.benchmarking.runner import run
     from ldreg.benchmarking.suite import BENCHMARKS
-    from ldreg.reporting.files import write_atomically
+
+    def warn(line: str) -> None:
+        print(f"ldreg bench: warning: {line}", file=sys.stderr)
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
     chosen = tuple(BENCHMARKS) if what == "all" else (what,)
@@ -252,20 +259,25 @@ def bench_command(
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
     _check_outputs(inputs=[], outputs=[json, None if out is None else str(Path(out) / RESULTS)])
-    written: dict[Path, None] = {}
-
-    def keep(record: Run) -> None:  # at once: a long run may be interrupted
-        if out is not None:
-            written.update(dict.fromkeys(write_folder(Path(out), [record])))
-
-    with _progress_bar() as progress:
-        runs = run(plan, progress, keep)
-    terminal = sys.stdout.isatty()
-    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    _print(as_text(runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
-    _write({json: lambda path: write_atomically(path, to_json(runs))})
-    for path in written:
+    if plan.left_out:
+        warn(f"left out, as none of the contenders takes part: {', '.join(plan.left_out)}")
+    folder = None if out is None else Path(out)
+    keeper = Keeper(json, folder, replaced=replaced_by(plan.taken, plan.place), warn=warn)
+    stopped: KeyboardInterrupt | None = None
+    with stoppable():
+        try:
+            with _progress_bar() as progress:
+                run(plan, progress, keeper.take)
+        except KeyboardInterrupt as stop:
+            stopped = stop
+        keeper.finish()
+        if keeper.runs:
+            terminal = sys.stdout.isatty()
+            width = min(100, shutil.get_terminal_size().columns) if terminal else 80
+            _print(as_text(keeper.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
+    for path in keeper.written:
         print(f"wrote {path}", file=sys.stderr)
+    keeper.settle(stopped)
 
 
 @dataclass(frozen=True)

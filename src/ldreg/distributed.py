@@ -4,24 +4,35 @@ Data-parallel training averages gradients over ranks. A value that every rank co
 summed sums, then receives from each rank its own share of the gradient, and the average of those is the gradient of
 the value itself.
 
-Work that ranks share goes in steps that all of them take: where one fails at a step, all raise there.
+Work that ranks share goes in steps that all of them take: where one fails at a step, all raise there, and where one is
+gone, the others raise `LostProcessError` at the next step.
 """
 
 import atexit
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 T = TypeVar("T")
 
-_PATIENCE = timedelta(days=1)  # that a rank waits for the others, which may be slower by hours
+_PATIENCE = timedelta(days=1)  # that a rank waits for the work of the others, which may be slower by hours
+_MEETING = timedelta(seconds=60)  # that it waits for them to be there at all
+
+
+class LostProcessError(ConnectionError):
+    """A process that shares the work is gone."""
 
 
 def active() -> bool:
@@ -110,13 +121,39 @@ def world() -> int:
 
 
 def local_rank() -> int:
-    """This process's number among those of its machine, as torchrun says it; 0 where nobody says."""
-    return int(os.environ.get("LOCAL_RANK", 0))
+    """This process's number among those of its machine, as torchrun says it; 0 where nobody says.
+
+    Raises:
+        ValueError: LOCAL_RANK is no number from 0 on.
+    """
+    return _number("LOCAL_RANK", default=0, low=0)
 
 
 def launched() -> bool:
-    """Whether torchrun, or whoever speaks as it does, started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    """Whether torchrun, or whoever speaks as it does, started this process as one of several.
+
+    Raises:
+        ValueError: WORLD_SIZE is set but no number from 1 on, or RANK but no number below it.
+    """
+    processes = _number("WORLD_SIZE", default=1, low=1)
+    _number("RANK", default=0, low=0, high=processes - 1 if "WORLD_SIZE" in os.environ else None)
+    return "RANK" in os.environ and processes > 1
+
+
+def _number(name: str, *, default: int | None = None, low: int, high: int | None = None) -> int:
+    """An environment variable, or the default where it is not set; ValueError where it is no integer in the range."""
+    said = os.environ.get(name)
+    if said is None and default is not None:
+        return default
+    said = "" if said is None else said
+    span = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    try:
+        value = int(said)
+    except ValueError:
+        raise ValueError(f"{name}: expected {span} in the environment, got {said!r}") from None
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name}: expected {span} in the environment, got {value}")
+    return value
 
 
 @contextmanager
@@ -125,12 +162,74 @@ def joined() -> Iterator[None]:
 
     Raises:
         ValueError: the environment does not say where to find the others.
+        ConnectionError: not all of them came there within a minute, or (LostProcessError) one is gone again.
     """
-    dist.init_process_group("gloo", timeout=_PATIENCE)
+    processes = _number("WORLD_SIZE", low=1)
+    number = _number("RANK", low=0, high=processes - 1)
+    store = _met(number, processes)
+    with _exchange():
+        dist.init_process_group("gloo", store=store, rank=number, world_size=processes, timeout=_PATIENCE)
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _met(number: int, processes: int) -> "Store":
+    """The store that all processes have found."""
+    from torch.distributed.rendezvous import rendezvous  # not in every torch
+
+    host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT", low=1, high=65535)
+    if not host:
+        raise ValueError("MASTER_ADDR: expected the address of process 0 in the environment, got nothing")
+    try:
+        _find(host, port, serving=number == 0)
+        store: Store = next(rendezvous("env://", number, processes, timeout=_MEETING))[0]
+        _await_all(store, number, processes)
+    except (OSError, dist.DistError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+        limit = f"{_MEETING.total_seconds():g} seconds"
+        raise ConnectionError(f"expected {processes} processes at {host}:{port} within {limit}: {reason}") from error
+    return store
+
+
+def _await_all(store: "Store", number: int, processes: int) -> None:
+    """Say that this process is there, and wait until all are; TimeoutError where it takes too long."""
+    store.set(f"here/{number}", "")
+    last = time.monotonic() + _MEETING.total_seconds()
+    for other in range(processes):
+        while not store.check([f"here/{other}"]):
+            if time.monotonic() > last:
+                raise TimeoutError(f"process {other} did not come")
+            time.sleep(0.02)
+
+
+def _find(host: str, port: int, *, serving: bool) -> None:
+    """Wait until the address is known, and somebody answers there unless that is us; OSError where it takes too long.
+
+    torch would wait as well, but write a long trace to stderr at every attempt.
+    """
+    last = time.monotonic() + _MEETING.total_seconds()
+    while True:
+        try:
+            if serving:
+                socket.getaddrinfo(host, port)
+            else:
+                socket.create_connection((host, port), timeout=max(1.0, last - time.monotonic())).close()
+            return
+        except OSError:  # a machine that starts up may not have a name yet
+            if time.monotonic() > last:
+                raise
+        time.sleep(0.2)
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    """Turns what torch raises in an exchange with other processes, where one is gone, into an error that says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostProcessError("lost another process: it has ended, or does not answer; see what it says") from error
 
 
 def agreed(work: Callable[[], T]) -> T:
@@ -139,6 +238,7 @@ def agreed(work: Callable[[], T]) -> T:
     Raises:
         Exception: what `work` raised here.
         ValueError: it was another rank that failed; with that rank and what was wrong.
+        LostProcessError: another rank is gone.
 
     >>> agreed(lambda: 3)
     3
@@ -151,7 +251,8 @@ def agreed(work: Callable[[], T]) -> T:
     except Exception as error:
         failure = error
     failures: list[str | None] = [None] * world()
-    dist.all_gather_object(failures, None if failure is None else str(failure) or type(failure).__name__)
+    with _exchange():
+        dist.all_gather_object(failures, None if failure is None else str(failure) or type(failure).__name__)
     if failure is not None:
         raise failure
     for number, message in enumerate(failures):
@@ -166,13 +267,15 @@ def from_first(work: Callable[[], T]) -> T:
     Raises:
         Exception: on rank 0, what `work` raised.
         ValueError: on the others, where it did.
+        LostProcessError: another rank is gone.
 
     >>> from_first(lambda: 3)
     3
     """
     carried: list[Any] = agreed(lambda: [work() if rank() == 0 else None])
     if active():
-        dist.broadcast_object_list(carried, src=0)
+        with _exchange():
+            dist.broadcast_object_list(carried, src=0)
     result: T = carried[0]
     return result
 
@@ -182,23 +285,29 @@ def gather_parts(x: Tensor) -> Tensor:
 
     Unlike for `gather`, ranks may hold different numbers of rows, and no gradient flows.
 
+    Raises:
+        LostProcessError: another rank is gone.
+
     >>> gather_parts(torch.ones(2, 3)).shape
     torch.Size([2, 3])
     """
     if not active():
         return x
     counts: list[int] = [0] * world()
-    dist.all_gather_object(counts, len(x))
+    with _exchange():
+        dist.all_gather_object(counts, len(x))
     if rank() > 0:
         if len(x) > 0:
-            dist.send(x.contiguous(), dst=0)
+            with _exchange():
+                dist.send(x.contiguous(), dst=0)
         return x
     whole = x.new_empty((sum(counts), *x.shape[1:]))
     first, *others = whole.split(counts)
     first.copy_(x)
     for source, part in enumerate(others, start=1):
         if len(part) > 0:
-            dist.recv(part, src=source)
+            with _exchange():
+                dist.recv(part, src=source)
     return whole
 
 

@@ -10,8 +10,9 @@ from ldreg.benchmarking import runner, worker
 from ldreg.benchmarking.contest import Contender, Outcome, Setting
 from ldreg.benchmarking.environment import Others, commit
 from ldreg.benchmarking.measure import Measurement
-from ldreg.benchmarking.record import Result
-from ldreg.benchmarking.runner import Plan, run
+from ldreg.benchmarking.plan import Plan
+from ldreg.benchmarking.record import Result, Run
+from ldreg.benchmarking.runner import run
 from ldreg.benchmarking.sizes import Points
 from ldreg.benchmarking.suite import BENCHMARKS
 from ldreg.cli import main
@@ -63,6 +64,9 @@ def test_quick_run_of_everything(tmp_path: Path) -> None:
         ("views --sizes 512by32", "sizes: expected full, quick or [files:]IMAGESxPIXELS such as 512x32, got '512by32'"),
         ("all --sizes 512x32", "sizes: expected full or quick for benchmarks of several kinds, got '512x32'"),
         ("lid --contenders ldreg,nobody", "contenders: expected some of ldreg, scikit-learn"),
+        ("all --contenders ldreg,nobody", "; regularizer: ldreg, ldreg (compiled), pseudocode"),
+        ("all --contenders ,", "got ''"),
+        ("step --sizes 4x32:nosuchnet", "sizes: encoder name: expected small_cnn, resnet18"),
         ("regularizer --contenders faiss", "contenders: expected some of ldreg, ldreg (compiled), pseudocode"),
         ("lid --sizes 60x3", "k: expected less than 60, the smallest number of points, got 64"),
         ("step --sizes 32x16:small_cnn", "k: expected less than 64, the smallest number of points, got 64"),
@@ -133,11 +137,11 @@ def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch, status: int, stderr
 def test_every_process_gets_the_same_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
-    def note(*_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+    def note(command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         seen.append(env)
         return subprocess.CompletedProcess([], 1, "", "")
 
-    monkeypatch.setattr(subprocess, "run", note)
+    monkeypatch.setattr(runner, "output_of", note)
     monkeypatch.setattr(runner, "environment", lambda threads, device: {})
     run(Plan(("lid",), sizes="100x3", contenders=("ldreg", "cdist + topk"), threads=7))
     assert [env["OMP_NUM_THREADS"] for env in seen] == ["7", "7"]
@@ -182,6 +186,33 @@ def test_each_benchmark_is_handed_over_when_it_is_complete(monkeypatch: pytest.M
     records = run(plan, lambda step, fraction: seen.append(step), lambda record: seen.append(record.benchmark))
     assert seen == ["ldreg at 300×16", "lid", "ldreg at 200×16", "regularizer"]
     assert [record.benchmark for record in records] == ["lid", "regularizer"]
+
+
+def test_benchmarks_without_any_of_the_contenders_are_left_out() -> None:
+    plan = Plan(tuple(BENCHMARKS), sizes="100x3", contenders=("faiss",))  # sizes of points are for those that stay
+    assert (plan.taken, plan.left_out) == (("lid",), ("regularizer", "views", "step"))
+    assert Plan(tuple(BENCHMARKS), contenders=("pseudocode", "faiss"), k=10).taken == ("lid", "regularizer")
+    with pytest.raises(ValueError, match="benchmarks: expected at least one"):
+        Plan(())
+
+
+def test_an_interruption_hands_over_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(plan: Plan, name: str, result: Result) -> Result:
+        if result.size.points == 300:
+            raise KeyboardInterrupt
+        return replace(result, measured=Measurement((1.0,), None))
+
+    monkeypatch.setattr(runner, "_measure", measured)
+    seen: list[Run] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(Plan(("lid",), sizes="100x3,200x3,300x3", contenders=("ldreg",)), finished=seen.append)
+    [partial] = seen
+    assert not partial.complete
+    assert partial.sizes == (Points(100, 3), Points(200, 3))
+    assert partial.environment.keys() >= {"others", "date"}
+    with pytest.raises(KeyboardInterrupt):  # before anything was measured
+        run(Plan(("lid",), sizes="300x3", contenders=("ldreg",)), finished=seen.append)
+    assert len(seen) == 1
 
 
 def test_a_worker_prints_its_outcome_last(capsys: Capture) -> None:

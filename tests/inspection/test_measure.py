@@ -230,11 +230,13 @@ def test_progress_rises_from_zero_to_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 20}, r"k: expected less than 20, the number of points in x, got 20"),
+        ({"k": 20}, r"^x: expected more points than k, which is 20, got 20$"),
         ({"k": 1}, r"k: .*got 1"),
-        ({"compare": torch.randn(5, 3), "k": 6}, r"number of points in compare, got 6"),
+        ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5$"),
         ({"labels": [1, 2, 3]}, r"labels: expected 20, .* got 3"),
         ({"sample": 0}, r"sample: expected at least 1, got 0"),
+        ({"seed": 2**64}, r"^seed: expected an integer from -2\^63 to 2\^64 - 1, got 18446744073709551616$"),
+        ({"seed": -(2**63) - 1}, r"^seed: .*, got -9223372036854775809$"),
         ({"device": "abacus"}, r"device: expected auto, cpu or cuda, got 'abacus'"),
         ({"estimator": "guess"}, r"estimator: .*'guess'"),
         ({"x": torch.randn(20)}, r"x: .*\(20,\)"),
@@ -247,6 +249,11 @@ def test_progress_rises_from_zero_to_one() -> None:
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         inspect(**{"x": gaussian(20, 3), "k": 5, **change})
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
+def test_the_first_and_the_last_seed_are_taken(seed: int) -> None:
+    assert inspect(gaussian(40, 3), k=5, sample=20, seed=seed).seed == seed
 
 
 @pytest.mark.parametrize("name", ["x", "compare"])

@@ -111,6 +111,56 @@ def test_copies_in_other_blocks_are_neighbors_at_zero() -> None:
     torch.testing.assert_close(found.distances, again, rtol=1e-6, atol=0)
 
 
+def grid(side: int) -> Tensor:
+    """Points of a square grid, in random order: most distances are those of several others."""
+    points = torch.cartesian_prod(torch.arange(float(side)), torch.arange(float(side)))
+    return points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0))]
+
+
+@pytest.mark.parametrize("budget", [1000, 10_000, None])
+def test_rows_at_the_same_distance_come_in_ascending_order(budget: int | None, searched: Watched) -> None:
+    x = grid(9)
+    found = stream_neighbors(x, 20, device=ELSEWHERE, budget=budget)
+    assert bool(searched) == (budget is not None)
+    assert torch.equal(found.distances, neighbors(x, 20).distances)
+    tied = found.distances[:, 1:] == found.distances[:, :-1]
+    assert tied.any(1).all()
+    assert (found.indices.diff(dim=1)[tied] > 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_ties_within_the_neighborhood_change_nothing(estimator: Estimator) -> None:
+    x = torch.cat([grid(3) + 100 * i for i in range(8)])  # the 8 others of each grid are the 8 nearest, with many ties
+    x = x[torch.randperm(72, generator=torch.Generator().manual_seed(1))]
+    whole = stream_lid(x, 8, estimator=estimator, device="cpu")
+    for budget in (1000, 3000):
+        found = stream_lid(x, 8, estimator=estimator, device=ELSEWHERE, budget=budget)
+        assert_same(found.neighbors, whole.neighbors)
+        assert torch.equal(found.lid, whole.lid)
+    rows = torch.arange(30, 60)
+    part = stream_lid(x[rows], 8, x, self_index=rows, estimator=estimator, device="cpu")
+    assert torch.equal(part.lid, whole.lid[rows])
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle"])
+def test_ties_for_the_last_place_change_no_estimate_from_distances(estimator: Estimator) -> None:
+    x = grid(9)
+    whole = stream_lid(x, 10, estimator=estimator, device="cpu")
+    for budget in (2000, 10_000):
+        found = stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=budget)
+        assert torch.equal(found.lid, whole.lid)
+
+
+def test_of_equally_far_rows_the_first_are_kept() -> None:
+    first = Neighbors(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[4, 3, 0]]))
+    second = Neighbors(torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([[9, 7, 6]]))
+    best = streaming._merged(None, first, 3)
+    assert best.indices.tolist() == [[4, 0, 3]]
+    best = streaming._merged(best, second, 4)
+    assert best.distances.tolist() == [[1, 1, 1, 2]]
+    assert best.indices.tolist() == [[4, 7, 9, 0]]
+
+
 @pytest.mark.parametrize("offset", [1e3, 1e5])
 def test_far_clusters_in_blocks_of_their_own_keep_their_digits(offset: float) -> None:
     # Every cluster has a center of its own, far from all others.

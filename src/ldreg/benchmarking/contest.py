@@ -74,6 +74,10 @@ class Goal:
     of: str = OWN
 
 
+def _any_size(size: Any) -> None:
+    """Most sizes can be had as soon as they can be written."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """Contenders at the same work.
@@ -90,6 +94,7 @@ class Benchmark:
         picture: how it is drawn.
         conditions: what the input is, in words.
         deviation_of: what "off by" means; empty where results are not compared.
+        check: raises ValueError where a size that was asked for does not exist.
     """
 
     title: str
@@ -103,6 +108,7 @@ class Benchmark:
     conditions: str
     deviation_of: str = ""
     study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)
+    check: Callable[[Any], None] = _any_size
 
     def full_sizes(self, device: Device) -> tuple[Any, ...]:
         """All sizes of a full run, smallest work first, so that estimates come from smaller ones."""

@@ -16,7 +16,10 @@ _PICTURES: dict[str, Callable[[Run], Figure]] = {"scaling": draw_scaling, "rates
 
 def draw(run: Run) -> Figure:
     """The figure that suits the benchmark."""
-    return _PICTURES[BENCHMARKS[run.benchmark].picture](run)
+    figure = _PICTURES[BENCHMARKS[run.benchmark].picture](run)
+    if not run.complete:
+        figure.suptitle("interrupted: not all was measured", fontsize=10)
+    return figure
 
 
 def svg(figure: Figure) -> str:

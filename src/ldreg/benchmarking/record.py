@@ -74,6 +74,12 @@ class Run:
     results: tuple[Result, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     deviation_of: str = ""
+    complete: bool = True  # not where it was interrupted
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything was measured at all."""
+        return any(result.measured is not None for result in self.results)
 
     @property
     def sizes(self) -> tuple[Any, ...]:
@@ -103,11 +109,24 @@ def to_json(runs: list[Run]) -> str:
 
 
 def from_json(text: str) -> list[Run]:
-    """The runs that `to_json` wrote."""
-    return [_run(content) for content in json.loads(text)]
+    """The runs that `to_json` wrote.
+
+    Raises:
+        ValueError: it is no JSON, or holds something else.
+    """
+    try:
+        return [_run(content) for content in json.loads(text)]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"expected runs as ldreg bench writes them, got another shape ({_said(error)})") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _run(content: dict[str, Any]) -> Run:
+    if content["benchmark"] not in BENCHMARKS:
+        raise ValueError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {content['benchmark']!r}")
     kind: Any = BENCHMARKS[content["benchmark"]].size
     results = tuple(_result(entry, kind) for entry in content.pop("results"))
     verdicts = tuple(_verdict(entry, kind) for entry in content.pop("verdicts"))

@@ -40,7 +40,8 @@ def _render(run: Run) -> RenderableType:
     parts: list[RenderableType] = [Text(title(run), style="bold"), Text(method(run)), ""]
     for size in headline(run):
         headings, content = rows(run, size)
-        parts += [Text(size.heading), _table(headings, content, remark=False), *map(Text, notes(run, size)), ""]
+        table = [_table(headings, content, remark=False)] if content else []
+        parts += [Text(size.heading), *table, *map(Text, notes(run, size)), ""]
         if shares := part_rows(run, size):
             parts += [_table(*shares, remark=False), ""]
     for found in series(run):
@@ -64,8 +65,9 @@ def _table(columns: Sequence[str], content: Sequence[Sequence[str]], *, remark: 
 
 
 def title(run: Run) -> str:
-    """What was done where."""
-    return f"{BENCHMARKS[run.benchmark].title}, {'on the CPU' if run.device == 'cpu' else 'on CUDA'}"
+    """What was done where, and whether to its end."""
+    where = "on the CPU" if run.device == "cpu" else "on CUDA"
+    return f"{BENCHMARKS[run.benchmark].title}, {where}{'' if run.complete else ' (interrupted: incomplete)'}"
 
 
 def rows(run: Run, size: Any) -> Grid:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from ldreg.benchmarking.measure import Device
 from ldreg.benchmarking.plot import draw, png, svg
@@ -11,23 +11,74 @@ from ldreg.benchmarking.report import goal_row, machine, method, notes, part_row
 from ldreg.benchmarking.scaling import headline, series
 from ldreg.benchmarking.suite import BENCHMARKS
 from ldreg.reporting.files import write_atomically
+from ldreg.reporting.text import printable
 
 RESULTS = "RESULTS.md"
 
 
-def write_folder(folder: Path, runs: Sequence[Run]) -> list[Path]:
-    """Write each run's JSON and plot into the folder, and RESULTS.md of all runs that then lie there."""
-    written = []
-    for run in runs:
-        figure = draw(run)
-        for suffix, content in ((".json", to_json([run])), (".svg", svg(figure)), (".png", png(figure))):
-            written.append(folder / f"{stem(run.benchmark, run.device)}{suffix}")
-            write_atomically(written[-1], content)
-    names = [stem(name, device) for name in BENCHMARKS for device in get_args(Device)]
-    present = [path for name in names if (path := folder / f"{name}.json").exists()]
-    last = [run for path in present for run in from_json(path.read_text(encoding="utf-8"))]
-    write_atomically(folder / RESULTS, as_markdown(last))
-    return [*written, folder / RESULTS]
+class Folder(NamedTuple):
+    """The runs that lie in a folder, in the order of the page, and what is wrong with records that cannot be read."""
+
+    runs: list[Run]
+    unreadable: dict[Path, str]
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read the records of all benchmarks on all devices that are there."""
+    found = Folder([], {})
+    for name in BENCHMARKS:
+        for device in get_args(Device):
+            path = path_of(folder, name, device)
+            if not path.exists():
+                continue
+            try:
+                found.runs.append(_read(path, name, device))
+            except OSError as error:
+                found.unreadable[path] = error.strerror or str(error)
+            except ValueError as error:
+                found.unreadable[path] = printable(" ".join(str(error).split()))
+    return found
+
+
+def _read(path: Path, benchmark: str, device: str) -> Run:
+    runs = from_json(path.read_text(encoding="utf-8"))
+    if [(run.benchmark, run.device) for run in runs] != [(benchmark, device)]:
+        raise ValueError(f"expected one run of {benchmark} on {device}, got something else")
+    try:
+        as_markdown(runs)  # fields of an older or a foreign shape show here
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        shape = f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected a run as ldreg bench writes it, got another shape ({shape})") from error
+    return runs[0]
+
+
+def write_folder(folder: Path, run: Run) -> list[Path]:
+    """Write a run's JSON and plot into the folder, and RESULTS.md of all runs that then can be read there.
+
+    Raises:
+        OSError: naming the file that cannot be written.
+    """
+    figure = draw(run)
+    record = path_of(folder, run.benchmark, run.device)
+    files: dict[Path, str | bytes] = {record: to_json([run])}
+    files |= {record.with_suffix(".svg"): svg(figure), record.with_suffix(".png"): png(figure)}
+    for path, content in files.items():
+        write(path, content)
+    write(folder / RESULTS, as_markdown(read_folder(folder).runs))
+    return [*files, folder / RESULTS]
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, or raise an OSError that names it, not the file that was to take its place."""
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise type(error)(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def path_of(folder: Path, benchmark: str, device: str) -> Path:
+    """Where the record of a benchmark on a device lies."""
+    return folder / f"{stem(benchmark, device)}.json"
 
 
 def stem(benchmark: str, device: str) -> str:

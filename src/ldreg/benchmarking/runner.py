@@ -5,17 +5,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
-from ldreg.benchmarking.contest import OWN, Contender, Setting, parse_sizes
+from ldreg.benchmarking.contest import OWN, Contender, Setting
 from ldreg.benchmarking.environment import Others, environment
 from ldreg.benchmarking.goals import verdicts
 from ldreg.benchmarking.measure import Device
 from ldreg.benchmarking.meters import available_bytes
+from ldreg.benchmarking.plan import Plan
+from ldreg.benchmarking.processes import output_of
 from ldreg.benchmarking.record import Result, Run, measurement
 from ldreg.benchmarking.suite import BENCHMARKS
 from ldreg.benchmarking.worker import Job
@@ -26,67 +26,6 @@ _PATIENCE = 60.0  # seconds that another contender's call may be expected to tak
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to run: benchmarks by name, sizes ("full", "quick" or a list), contenders (empty: all), and how.
-
-    Raises:
-        ValueError: for an unknown name, a number out of range, or a device that is not there.
-    """
-
-    benchmarks: tuple[str, ...]
-    sizes: str = "full"
-    contenders: tuple[str, ...] = ()
-    k: int = 64
-    repeats: int = 3
-    threads: int | None = None
-    seed: int = 0
-    command: str = ""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        known = list(dict.fromkeys(name for benchmark in self.benchmarks for name in BENCHMARKS[benchmark].contenders))
-        for name in self.contenders:
-            if name not in known:
-                raise ValueError(f"contenders: expected some of {', '.join(known)}, got {name!r}")
-        lows = {"k": (self.k, 2), "repeats": (self.repeats, 1), "threads": (self.workers, 1), "seed": (self.seed, 0)}
-        for name, (value, low) in lows.items():
-            if value < low:
-                raise ValueError(f"{name}: expected at least {low}, got {value}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
-        kinds = {BENCHMARKS[name].size for name in self.benchmarks}
-        if self.sizes not in ("full", "quick") and len(kinds) > 1:
-            raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {self.sizes!r}")
-        found = [size.candidates for name in self.benchmarks for size in self.sizes_of(name)]
-        smallest = min((count for count in found if count is not None), default=None)
-        if smallest is not None and self.k >= smallest:
-            raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {self.k}")
-
-    @property
-    def workers(self) -> int:
-        """Threads that every contender gets, or worker processes."""
-        return (os.cpu_count() or 1) if self.threads is None else self.threads
-
-    @property
-    def place(self) -> Device:
-        """The device that is run on; auto is the GPU where there is one."""
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        return self.device
-
-    def sizes_of(self, name: str) -> tuple[Any, ...]:
-        """The sizes at which a benchmark is run."""
-        benchmark = BENCHMARKS[name]
-        presets = {"full": benchmark.full_sizes(self.place), "quick": benchmark.quick_sizes}
-        return presets[self.sizes] if self.sizes in presets else parse_sizes(self.sizes, benchmark.size)
-
-    def contenders_of(self, name: str) -> dict[str, Contender]:
-        """Who takes part in a benchmark."""
-        everyone = BENCHMARKS[name].contenders
-        return {key: who for key, who in everyone.items() if not self.contenders or key in self.contenders}
-
-
 def run(
     plan: Plan,
     progress: Reporter = lambda step, fraction: None,
@@ -94,30 +33,34 @@ def run(
 ) -> list[Run]:
     """Run all that is planned, one measurement after the other.
 
-    `progress` is told before each, `finished` gets each benchmark's run as soon as it is complete.
+    `progress` is told before each, `finished` gets each benchmark's run as soon as it is complete; where it is
+    interrupted, `finished` gets what there is of it, marked as incomplete, before KeyboardInterrupt goes on.
     """
     jobs = {
-        name: [(size, key) for size in plan.sizes_of(name) for key in plan.contenders_of(name)]
-        for name in plan.benchmarks
+        name: [(size, key) for size in plan.sizes_of(name) for key in plan.contenders_of(name)] for name in plan.taken
     }
     total, done, records = sum(map(len, jobs.values())), 0, []
     for name, pairs in jobs.items():
         where, others = environment(threads=plan.workers, device=plan.place), Others()
         results: list[Result] = []
-        for size, key in pairs:
-            progress(f"{key} at {size}", done / total)
-            results.append(_attempt(plan, name, Result(key, size), results))
-            done += 1
-        where["others"] = others.cores()
-        records.append(_record(plan, name, where, tuple(results)))
+        try:
+            for size, key in pairs:
+                progress(f"{key} at {size}", done / total)
+                results.append(_attempt(plan, name, Result(key, size), results))
+                done += 1
+        except KeyboardInterrupt:
+            if results:
+                finished(_record(plan, name, {**where, "others": others.cores()}, results, complete=False))
+            raise
+        records.append(_record(plan, name, {**where, "others": others.cores()}, results))
         finished(records[-1])
     return records
 
 
-def _record(plan: Plan, name: str, where: dict[str, Any], results: tuple[Result, ...]) -> Run:
+def _record(plan: Plan, name: str, where: dict[str, Any], results: list[Result], *, complete: bool = True) -> Run:
     record = Run(
-        name, plan.place, plan.command, plan.k, plan.seed, plan.repeats, where, results,
-        deviation_of=BENCHMARKS[name].deviation_of,
+        name, plan.place, plan.command, plan.k, plan.seed, plan.repeats, where, tuple(results),
+        deviation_of=BENCHMARKS[name].deviation_of, complete=complete,
     )  # fmt: skip
     return replace(record, verdicts=verdicts(record, BENCHMARKS[name]))
 
@@ -170,13 +113,8 @@ def _measure(plan: Plan, name: str, result: Result) -> Result:
 
 
 def _spawn(job: Job, threads: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ldreg.benchmarking.worker", json.dumps(asdict(job))],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))},
-    )
+    command = [sys.executable, "-m", "ldreg.benchmarking.worker", json.dumps(asdict(job))]
+    return output_of(command, {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))})
 
 
 def _failure(done: subprocess.CompletedProcess[str]) -> str:

@@ -1,6 +1,7 @@
 """One SimCLR training step as `ldreg pretrain` takes it, with and without LDReg, beside lightly's recipe."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from ldreg.benchmarking.contest import OWN, Benchmark, Contender, Goal, Outcome, Setting
@@ -21,6 +22,17 @@ def lightly(setting: Setting) -> Outcome:
     from ldreg.benchmarking import lightly_step
 
     return Outcome(lightly_step.train(setting))
+
+
+def _check(size: Batches) -> None:
+    if find_spec("timm") is None:  # without it nobody takes part, and the table says so
+        return
+    from ldreg.encoders import EncoderConfig
+
+    try:
+        EncoderConfig(size.encoder)
+    except ValueError as error:
+        raise ValueError(f"sizes: encoder {error}") from None
 
 
 def _contender(measure: Callable[[Setting], Outcome], **options: Any) -> Contender:
@@ -51,6 +63,7 @@ BENCHMARK = Benchmark(
     ),
     columns=("img/s", "per step", "LDReg", "extra MB", "vs ldreg"),
     picture="parts",
+    check=_check,
     conditions=(
         "recipe cifar10/simclr on random images of its shape, views included; bf16, compiled on CUDA, else float32. "
         "LDReg: what it adds to a step, by blocks of steps with and without it in turns"

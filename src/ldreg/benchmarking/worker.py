@@ -4,6 +4,7 @@ Run by `runner` as `python -m ldreg.benchmarking.worker JOB`, with JOB in JSON; 
 """
 
 import json
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,4 +37,5 @@ def main(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that folders are removed
     main(sys.argv[1])

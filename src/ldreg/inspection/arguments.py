@@ -20,11 +20,14 @@ def check_settings(
     convention: Convention = "paper",
     sample: int | None = None,
     device: str | torch.device | None = None,
+    seed: int = 0,
 ) -> None:
     """Raise ValueError for settings of `inspect` that are wrong whatever the data."""
     check_options(k, estimator, convention)
     if sample is not None and sample < 1:
         raise ValueError(f"sample: expected at least 1, got {sample}")
+    if not -(2**63) <= seed < 2**64:  # what torch can seed a generator with
+        raise ValueError(f"seed: expected an integer from -2^63 to 2^64 - 1, got {seed}")
     if device is None or str(device) == "auto":
         return
     try:
@@ -44,7 +47,7 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_matrix(value, name).detach()
     if k >= len(x):
-        raise ValueError(f"k: expected less than {len(x)}, the number of points in {name}, got {k}")
+        raise ValueError(f"{name}: expected more points than k, which is {k}, got {len(x)}")
     return x
 
 

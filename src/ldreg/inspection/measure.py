@@ -45,6 +45,10 @@ def inspect(
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
 
+    However many processes share the work, and whether the embeddings fit on the device or not, distances and LID by
+    "mom" and "mle" are the same to rounding, and mostly bit for bit. Where several points tie for the k-th place, which
+    of them is named may differ, and with it LID by "tle" and the digits of confidence intervals (`lid.streaming`).
+
     Args:
         x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
         labels: N class labels (numbers or text), for LID per class.
@@ -57,11 +61,12 @@ def inspect(
             fit on it come to it block by block.
         seed: of every random draw.
         share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
-            them must call, with the same arguments, and get the same report.
+            them must call, with the same arguments, and all get one report.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
-        ValueError: wrong shapes, dtypes or sizes, NaN or inf, k out of range, labels of another length.
+        ValueError: wrong shapes, dtypes or sizes, NaN or inf, k or seed out of range, labels of another length.
+        LostProcessError: a process that shares the work is gone.
 
     >>> x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0)) @ torch.eye(3, 16)
     >>> report = inspect(x, k=50)
@@ -73,7 +78,7 @@ def inspect(
     sharing = Sharing(distributed.rank(), distributed.world()) if share else Sharing()
 
     def prepared() -> tuple["_Set", list[str] | None, "_Set | None"]:
-        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device)
+        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         points = as_embeddings(x, "x", k)
         names = None if labels is None else as_names(labels, len(points))
         other = None if compare is None else as_embeddings(compare, "compare", k)

@@ -2,8 +2,13 @@
 
 Queries go to the device a chunk at a time, and past each chunk the whole reference goes a block at a time, the next
 block on its way while the present one is searched. Each block is searched exactly, in a frame of its own, and the k
-nearest of all blocks are kept. Distances come from differences of two rows, so they are those of an unstreamed search.
-Where the points fit on the device, they are searched there at once.
+nearest of all blocks are kept. Where the points fit on the device, they are searched there at once.
+
+Distances come from differences of two rows. They are those of a search at once to rounding, and so is LID by "mom" and
+"mle"; they are the same bit for bit unless squares are summed in another order (`pairs` takes wide rows of many points
+in pieces on the CPU) or with more digits (beside exact duplicates). Rows at the same distance come in ascending order,
+but which of several that tie for the k-th place is named is left to the search, and depends on the blocks. So do "tle",
+which looks at the neighbors themselves, and confidence intervals of a mean, wherever there are such ties.
 """
 
 import sys
@@ -42,6 +47,8 @@ def stream_neighbors(
     progress: Progress | None = None,
 ) -> Neighbors:
     """What `neighbors` finds, searched on a device that need not hold all points; on the CPU, without gradients.
+
+    Rows at the same distance are in ascending order; see the module for what else may differ from a search at once.
 
     Args:
         x: queries (N, D), on the CPU (of a mapped file, rows are read as they are needed) or on the device.
@@ -223,9 +230,10 @@ def _part(
 def _at_once(task: _Task, mover: Mover, report: "_Rising") -> tuple[Tensor, Neighbors]:
     queries = mover.moved(task.x)
     reference = None if task.reference is None else mover.moved(task.reference)
-    return queries, neighbors(
+    found = neighbors(
         queries, task.k, reference, self_index=task.self_index, progress=None if report.progress is None else report
     )
+    return queries, _in_order(found)
 
 
 def _past_all_blocks(
@@ -264,11 +272,24 @@ def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int) -> Nei
 
 
 def _merged(best: Neighbors | None, found: Neighbors, k: int) -> Neighbors:
-    if best is not None:
-        distances, indices = (torch.cat(pair, dim=1) for pair in zip(best, found, strict=True))
-        found = Neighbors(distances, indices)
-    distances, order = found.distances.topk(min(k, found.distances.shape[1]), dim=1, largest=False, sorted=True)
-    return Neighbors(distances, found.indices.gather(1, order))
+    """The k nearest of what earlier blocks have given and of what this one has, of equally far rows the first."""
+    found = _in_order(found)
+    if best is None:
+        return found
+    distances, indices = (torch.cat(pair, dim=1) for pair in zip(best, found, strict=True))
+    distances, order = distances.sort(dim=1, stable=True)  # rows of earlier blocks come before those of later ones
+    return Neighbors(distances[:, :k], indices.gather(1, order[:, :k]))
+
+
+def _in_order(found: Neighbors) -> Neighbors:
+    """The same neighbors, rows at the same distance in ascending order; few queries have any."""
+    distances, indices = found
+    tied = (distances[:, 1:] == distances[:, :-1]).any(1).nonzero().squeeze(1)
+    if len(tied):
+        some, order = indices[tied].sort(dim=1)
+        order = distances[tied].gather(1, order).sort(dim=1, stable=True).indices
+        indices = indices.index_copy(0, tied, some.gather(1, order))
+    return Neighbors(distances, indices)
 
 
 def _tight(task: _Task, queries: Tensor, found: Neighbors, allowed: int) -> tuple[Tensor, Tensor]:
