@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ldreg.lid.candidates import Candidates, _Reservoir
 from ldreg.lid.neighbors import neighbor_distances, neighbors
 from ldreg.lid.search import _PAIR_BYTES, _SEARCH_BYTES, search
 
@@ -263,17 +262,6 @@ def test_bad_self_index_is_named() -> None:
         neighbors(x, 1, self_index=torch.arange(3))
     with pytest.raises(ValueError, match=r"self_index: expected 3 integers, .* got shape \(2,\)"):
         neighbors(x, 1, x, self_index=torch.arange(2))
-
-
-def test_reservoir_keeps_the_smallest_in_any_order() -> None:
-    """Scores that fall from block to block overflow the room for appending and must still be kept."""
-    scores = torch.linspace(1, 0, 400).repeat(3, 1) + torch.arange(3).unsqueeze(1)
-    reservoir = _Reservoir(3, 7, dtype=torch.float32, device=torch.device("cpu"))
-    for start in range(0, 400, 25):
-        reservoir.offer(slice(0, 3), scores[:, start : start + 25], start)
-    kept: Candidates = reservoir.result()
-    assert all(set(row.tolist()) == set(range(393, 400)) for row in kept.indices)
-    torch.testing.assert_close(kept.bound, scores[:, 393])
 
 
 @pytest.mark.slow

@@ -1,27 +1,21 @@
 """Which reference rows may be among the nearest: selection by matrix products, with a proof of completeness.
 
-Half the squared distance, |x|²/2 + |y|²/2 - x·y, comes from one matrix product of rows that carry their own norms as
-two further columns. Rounding moves that by at most γ(|x|² + |y|²) with γ of about (D + 16)·u, so shrinking the norms
-by 2γ turns every entry into a lower bound of the true value. The rows kept are those of the smallest bounds;
+Products of lifted rows are lower bounds of half the squared distances. The rows kept are those of the smallest bounds;
 a query whose exact k-th distance lies under the largest bound kept has provably lost no neighbor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ldreg.lid.chunks import even_slices, slices
+from ldreg.lid.chunks import slices
+from ldreg.lid.lifting import Frame as Frame
+from ldreg.lid.lifting import LiftedRows
+from ldreg.lid.reservoir import Kept, Reservoir, SiftingReservoir
 
 Progress = Callable[[float], None]
-
-
-class Frame(NamedTuple):
-    """Where rows are moved to before products: x -> scale·x - scale·center, so that offset and unit cost no digits."""
-
-    center: Tensor
-    scale: float
 
 
 class Candidates(NamedTuple):
@@ -31,136 +25,19 @@ class Candidates(NamedTuple):
     bound: Tensor
 
 
-class _Rows:
-    """Rows of a set, moved into a frame and lifted to D + 2 columns, block by block."""
-
-    def __init__(self, x: Tensor, frame: Frame, *, dtype: torch.dtype, cache_bytes: int) -> None:
-        self._x, self._scale, self._dtype = x, frame.scale, dtype
-        self._shift = -frame.scale * frame.center.to(dtype)
-        self._shrink = 0.5 * (1 - 2 * _rounding(x.shape[1], dtype))
-        self._norms: dict[tuple[int, int], Tensor] = {}
-        small = len(x) * (x.shape[1] + 2) * dtype.itemsize <= cache_bytes
-        self._cache = self._lift(slice(0, len(x)), sign=1) if small else None
-
-    def left(self, rows: slice) -> Tensor:
-        """(-x, |x|²/2, 1)."""
-        return self._lift(rows, sign=-1)
-
-    def right(self, rows: slice) -> Tensor:
-        """(x, 1, |x|²/2)."""
-        return self._lift(rows, sign=1) if self._cache is None else self._cache[rows]
-
-    def _lift(self, rows: slice, *, sign: int) -> Tensor:
-        block = self._x[rows].to(self._dtype)
-        n, dim = block.shape
-        lifted = torch.empty(n, dim + 2, dtype=self._dtype, device=block.device)
-        moved = lifted[:, :dim]
-        torch.add(sign * self._shift, block, alpha=sign * self._scale, out=moved)
-        norm, one = (dim, dim + 1) if sign < 0 else (dim + 1, dim)
-        key = (rows.start, rows.stop)
-        if key not in self._norms:
-            norms = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64)
-            self._norms[key] = norms.square_().mul_(self._shrink).to(self._dtype)
-        lifted[:, norm] = self._norms[key]
-        lifted[:, one] = 1
-        return lifted
-
-
-def _rounding(dim: int, dtype: torch.dtype) -> float:
-    """By how much of (|x|² + |y|²) rounding can move half a squared distance.
-
-    A product of `dim` + 2 terms, plus what moving the rows into the frame and rounding their norms adds. Norms are
-    summed in float64, so only there do they add a sum's rounding of their own.
-    """
-    terms = dim + 16 if dtype == torch.float32 else 2 * dim + 16
-    share = terms * torch.finfo(dtype).eps / 2
-    return share / (1 - share)
-
-
-class _Reservoir:
-    """The `count` smallest scores offered to each row and the columns they stand in.
-
-    On the CPU an offer only appends the scores under a row's threshold, and rows are cut back to `count` when they
-    run full, which tightens the threshold: most blocks cost one comparison. On other devices, where appending would
-    wait for the device, every offer is cut back at once.
-    """
-
-    def __init__(self, rows: int, count: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.count = count
-        self._lazy = device.type == "cpu"
-        self._capacity = 4 * count if self._lazy else count
-        self._scores = torch.full((rows, self._capacity), torch.inf, dtype=dtype, device=device)
-        self._columns = torch.zeros((rows, self._capacity), dtype=torch.int32, device=device)
-        self._fill = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._threshold = torch.full((rows,), torch.inf, dtype=dtype, device=device)
-
-    def offer(self, rows: slice, scores: Tensor, first_column: int) -> None:
-        """Offer `scores` (n, m) of the given rows in the columns from `first_column` on."""
-        if self._lazy and self._append(rows, scores, first_column):
-            return
-        self._cut(rows)
-        if self._lazy and self._append(rows, scores, first_column):
-            return
-        self._merge(rows, scores, first_column)
-
-    def result(self) -> Candidates:
-        """What is kept, once all has been offered."""
-        for rows in slices(len(self._fill), 4096):
-            self._cut(rows)
-        return Candidates(self._columns[:, : self.count].long(), self._threshold)
-
-    def _append(self, rows: slice, scores: Tensor, first_column: int) -> bool:
-        """Append what lies under the threshold; False, with nothing done, where a row has no room for it."""
-        threshold, fill = self._threshold[rows], self._fill[rows]
-        if scores.shape[1] > self._capacity and bool(torch.isinf(threshold).any()):
-            return False
-        row, column = (scores < threshold.unsqueeze(1)).contiguous().nonzero().unbind(1)
-        counts = torch.bincount(row, minlength=len(fill))
-        if int((fill + counts).max()) > self._capacity:
-            return False
-        position = torch.arange(len(row)) - (counts.cumsum(0) - counts - fill)[row]
-        place = (row + rows.start) * self._capacity + position
-        self._scores.view(-1).scatter_(0, place, scores[row, column])
-        self._columns.view(-1).scatter_(0, place, (column + first_column).to(torch.int32))
-        self._fill[rows] = fill + counts
-        return True
-
-    def _cut(self, rows: slice) -> None:
-        """Keep the `count` smallest of each row."""
-        if not self._lazy or int(self._fill[rows].max()) <= self.count:
-            self._threshold[rows] = self._scores[rows, : self.count].amax(1)
-            return
-        self._keep(rows, self._scores[rows], self._columns[rows])
-
-    def _merge(self, rows: slice, scores: Tensor, first_column: int) -> None:
-        """Keep the `count` smallest of what is held and what is offered."""
-        width = min(self.count, scores.shape[1])
-        best, column = scores.topk(width, dim=1, largest=False, sorted=False)
-        held_scores, held_columns = self._scores[rows, : self.count], self._columns[rows, : self.count]
-        offered = (column + first_column).to(torch.int32)
-        self._keep(rows, torch.cat((held_scores, best), 1), torch.cat((held_columns, offered), 1))
-
-    def _keep(self, rows: slice, scores: Tensor, columns: Tensor) -> None:
-        best, position = scores.topk(self.count, dim=1, largest=False, sorted=False)
-        self._columns[rows, : self.count] = columns.gather(1, position)
-        self._scores[rows, : self.count] = best
-        self._scores[rows, self.count :] = torch.inf
-        self._fill[rows] = self.count
-        self._threshold[rows] = best.amax(1)
-
-
 def select_against_itself(
     x: Tensor, count: int, frame: Frame, *, dtype: torch.dtype, chunk_bytes: int, progress: Progress | None
 ) -> Candidates:
     """Candidates of every row of x among the others; each product of two blocks serves the rows of both."""
-    rows = _Rows(x, frame, dtype=dtype, cache_bytes=chunk_bytes)
-    reservoir = _Reservoir(len(x), count, dtype=dtype, device=x.device)
     blocks = _blocks(len(x), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
+    order = _order(blocks, x.device)
+    rows = LiftedRows(x, frame, order=order, dtype=dtype, cache_bytes=chunk_bytes)
+    reservoir = _reservoir(len(x), count, total=len(x), dtype=dtype, device=x.device)
+    group = _group(blocks, x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
     done, total = 0, len(blocks) * (len(blocks) + 1) // 2
-    for i, mine in enumerate(blocks):
-        left = rows.left(mine)
-        for theirs in blocks[i:]:
-            scores = left @ rows.right(theirs).T
+    for some in slices(len(blocks), group):
+        lefts = [(mine, rows.left(mine)) for mine in blocks[some]]
+        for mine, theirs, scores in _products(lefts, rows, blocks[some.start :], half=True):
             if theirs is mine:
                 scores.fill_diagonal_(torch.inf)
             else:
@@ -169,7 +46,11 @@ def select_against_itself(
             done += 1
             if progress is not None:
                 progress(done / total)
-    return reservoir.result()
+    found = _completed(reservoir.result(), rows, rows, blocks, count, own=torch.arange(len(x), device=x.device))
+    if order is None:
+        return found
+    places = _places(order)[:-1]
+    return Candidates(_rows_at(found.indices.index_select(0, places), order), found.bound[places])
 
 
 def select(
@@ -184,23 +65,57 @@ def select(
     progress: Progress | None = None,
 ) -> Candidates:
     """Candidates of every row of x in the reference, where row i of x is not offered row self_index[i]."""
-    queries = _Rows(x, frame, dtype=dtype, cache_bytes=0)
-    rows = _Rows(reference, frame, dtype=dtype, cache_bytes=chunk_bytes)
     query_blocks = _blocks(len(x), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
     blocks = _blocks(len(reference), x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
-    parts = []
-    for i, mine in enumerate(query_blocks):
-        left = queries.left(mine)
-        reservoir = _Reservoir(len(left), count, dtype=dtype, device=x.device)
-        for j, theirs in enumerate(blocks):
-            scores = left @ rows.right(theirs).T
-            if self_index is not None:
-                _leave_out(scores, self_index[mine] - theirs.start)
-            reservoir.offer(slice(0, len(left)), scores, theirs.start)
+    order = _order(blocks, x.device)
+    queries = LiftedRows(x, frame, order=None, dtype=dtype, cache_bytes=0)
+    rows = LiftedRows(reference, frame, order=order, dtype=dtype, cache_bytes=chunk_bytes)
+    own = self_index if order is None or self_index is None else _places(order)[self_index]
+    group = _group(query_blocks, x.shape[1], dtype=dtype, device=x.device, chunk_bytes=chunk_bytes)
+    parts, done, total = [], 0, len(query_blocks) * len(blocks)
+    for some in slices(len(query_blocks), group):
+        lefts = [(mine, queries.left(mine)) for mine in query_blocks[some]]
+        first, last = lefts[0][0].start, lefts[-1][0].stop
+        reservoir = _reservoir(last - first, count, total=len(reference), dtype=dtype, device=x.device)
+        for mine, theirs, scores in _products(lefts, rows, blocks):
+            if own is not None:
+                _leave_out(scores, own[mine] - theirs.start)
+            reservoir.offer(slice(mine.start - first, mine.stop - first), scores, theirs.start)
+            done += 1
             if progress is not None:
-                progress((i + (j + 1) / len(blocks)) / len(query_blocks))
-        parts.append(reservoir.result())
-    return _joined(parts)
+                progress(done / total)
+        kept = reservoir.result()
+        parts.append(kept._replace(short=kept.short + first))
+    columns, bounds, shorts = (torch.cat(each) for each in zip(*parts, strict=True))
+    found = _completed(Kept(columns, bounds, shorts), queries, rows, blocks, count, own=own)
+    return found if order is None else found._replace(indices=_rows_at(found.indices, order))
+
+
+def _completed(
+    kept: Kept, queries: LiftedRows, rows: LiftedRows, blocks: list[slice], count: int, *, own: Tensor | None
+) -> Candidates:
+    """What was kept, with the queries whose thresholds were guessed too low searched again without a guess."""
+    for some in slices(len(kept.short), 1024):
+        short = kept.short[some]
+        left = queries.left(short)
+        reservoir = _reservoir(len(left), count, total=None, dtype=left.dtype, device=left.device)
+        for mine, theirs, scores in _products([(slice(0, len(left)), left)], rows, blocks):
+            if own is not None:
+                _leave_out(scores, own[short] - theirs.start)
+            reservoir.offer(mine, scores, theirs.start)
+        kept.columns[short], kept.bound[short], _ = reservoir.result()
+    return Candidates(kept.columns, kept.bound)
+
+
+def _products(
+    lefts: list[tuple[slice, Tensor]], rows: LiftedRows, blocks: list[slice], *, half: bool = False
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Scores of left blocks in block after block (half: those that come no earlier); each is lifted for all of them."""
+    for theirs in blocks:
+        right = rows.right(theirs)
+        for mine, left in lefts:
+            if not half or mine.start <= theirs.start:
+                yield mine, theirs, left @ right.T
 
 
 def select_by_differences(
@@ -211,7 +126,7 @@ def select_by_differences(
     parts = []
     for mine in slices(len(x), step):
         queries = x[mine].double() * scale
-        reservoir = _Reservoir(len(queries), count, dtype=torch.float64, device=x.device)
+        reservoir = _reservoir(len(queries), count, total=None, dtype=torch.float64, device=x.device)
         for theirs in slices(len(reference), step):
             rows = reference[theirs].double() * scale
             scores = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
@@ -219,12 +134,15 @@ def select_by_differences(
                 _leave_out(scores, self_index[mine] - theirs.start)
             reservoir.offer(slice(0, len(queries)), scores, theirs.start)
         parts.append(reservoir.result())
-    return _joined(parts)
+    indices, bounds, _ = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Candidates(indices, bounds)
 
 
-def _joined(parts: list[Candidates]) -> Candidates:
-    indices, bounds = zip(*parts, strict=True)
-    return Candidates(torch.cat(indices), torch.cat(bounds))
+def _reservoir(rows: int, count: int, *, total: int | None, dtype: torch.dtype, device: torch.device) -> Reservoir:
+    """A reservoir for blocks of columns that are fair samples of `total` (None: that are not)."""
+    if device.type == "cpu":
+        return SiftingReservoir(rows, count, total=total, dtype=dtype)
+    return Reservoir(rows, count, dtype=dtype, device=device)
 
 
 def _leave_out(scores: Tensor, column: Tensor) -> None:
@@ -235,9 +153,39 @@ def _leave_out(scores: Tensor, column: Tensor) -> None:
     scores.scatter_(1, place, value)
 
 
+def _order(blocks: list[slice], device: torch.device) -> Tensor | None:
+    """A random order, the same each time, that makes blocks fair samples of all rows; None where none is needed."""
+    if device.type != "cpu" or len(blocks) == 1:
+        return None
+    return torch.randperm(blocks[-1].stop, generator=torch.Generator().manual_seed(0))
+
+
+def _places(order: Tensor) -> Tensor:
+    """Where in the order a row comes; one place more, for -1, stays -1.
+
+    >>> _places(torch.tensor([2, 0, 1]))
+    tensor([ 1,  2,  0, -1])
+    """
+    return torch.cat((order.argsort(), torch.tensor([-1])))
+
+
+def _rows_at(places: Tensor, order: Tensor) -> Tensor:
+    """Which rows stand in those places (n, m) of the order."""
+    return order.index_select(0, places.view(-1)).view(places.shape)
+
+
 def _blocks(n: int, dim: int, *, dtype: torch.dtype, device: torch.device, chunk_bytes: int) -> list[slice]:
-    """Even blocks of rows such that two lifted blocks, their product and its mask stay within the budget."""
+    """Blocks of rows such that two lifted blocks, their product and its mask stay within the budget.
+
+    All but the last are multiples of 16 rows, without which products on the CPU take half as long again.
+    """
     size = 8192 if device.type == "cuda" else 1024
     while size > 16 and (2 * size * (dim + 2) + 2 * size * size) * dtype.itemsize > chunk_bytes:
         size //= 2
-    return even_slices(n, size)
+    parts = -(-n // size)
+    return list(slices(n, -(-n // (16 * parts)) * 16))
+
+
+def _group(blocks: list[slice], dim: int, *, dtype: torch.dtype, device: torch.device, chunk_bytes: int) -> int:
+    """How many left blocks to hold at a time: on the CPU, where lifting shows beside products, half the budget."""
+    return max(1, chunk_bytes // (2 * blocks[0].stop * (dim + 2) * dtype.itemsize)) if device.type == "cpu" else 1

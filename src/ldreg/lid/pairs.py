@@ -14,16 +14,44 @@ from ldreg.lid.chunks import slices
 # Squares of differences outside of this range lose digits to underflow or overflow in float32.
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
+# How much of a reference may stay in a CPU's shared cache, and of what its pieces of rows are multiples.
+_CACHE_BYTES = 6 << 20
+_PIECE_BYTES = 256
+
 
 def pair_distances(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
     """Distances (N, k) of x (N, D) to reference[indices] (N, k, D), right to rounding in `dtype` at any scale."""
-    distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
-    for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
-        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
+    width = _piece_width(reference, indices, dtype)
+    if width < x.shape[1]:
+        squares = torch.zeros(indices.shape, dtype=torch.float64, device=x.device)
+        for columns in slices(x.shape[1], width):
+            piece = reference[:, columns].to(dtype).contiguous()
+            squares += _norms(x[:, columns], piece, indices, dtype=dtype, chunk_bytes=chunk_bytes).double().square_()
+        distances = squares.sqrt_().to(dtype)
+    else:
+        distances = _norms(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes)
     low, high = _SAFE[dtype]
     unsafe = ((distances < low) | ~(distances < high)).any(1).nonzero().squeeze(1)
     if len(unsafe):
         distances[unsafe] = _scaled_distances(x[unsafe], reference, indices[unsafe], chunk_bytes=chunk_bytes).to(dtype)
+    return distances
+
+
+def _piece_width(reference: Tensor, indices: Tensor, dtype: torch.dtype) -> int:
+    """How many columns to take at a time: all, or on the CPU as many as let that piece of every row stay in the cache.
+
+    That pays where each row is gathered again and again, as a neighbor of many others.
+    """
+    n, dim = reference.shape
+    width = _CACHE_BYTES // (n * _PIECE_BYTES) * _PIECE_BYTES // dtype.itemsize
+    pays = reference.device.type == "cpu" and indices.numel() >= 8 * n and 0 < width < dim
+    return width if pays else dim
+
+
+def _norms(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
+    for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
+        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
     return distances
 
 
