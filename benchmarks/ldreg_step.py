@@ -26,13 +26,8 @@ from ldreg.lid import fused, kernels, step_kernels
 SIZES = ((1024, 512), (2048, 512), (2048, 2048), (4096, 2048), (8192, 2048))
 TILES = (
     kernels.Tiles(64, 16, 4),
-    kernels.Tiles(64, 8, 4),
-    kernels.Tiles(64, 16, 8),
     kernels.Tiles(64, 16, 4, half=False),
     kernels.Tiles(32, 16, 2),
-    kernels.Tiles(32, 16, 4),
-    kernels.Tiles(128, 8, 8),
-    kernels.Tiles(128, 16, 8),
 )
 K = 64
 
@@ -158,8 +153,10 @@ def contest(n: int, dim: int) -> None:
     print(f"\n{n} x {n} x {dim}, N(1, 0.02²), k = {K}")
     print(f"{'ms':22s} {'step':>8s} {'host':>8s} {'kernels':>8s} {'launches':>9s} {'extra MB':>8s} {'error':>9s}")
     profiles = {way.name: measure(way, x, rows, exact) for way in ways()}
-    for name, (count, took) in profiles["fused 64/16/4"].items():
-        print(f"    {name[:60]:60s} {count:5.1f} x {took / count * 1e3:8.1f} us")
+    for way in ("fused 64/16/4", "screened"):
+        print(f"  {way}")
+        for name, (count, took) in profiles[way].items():
+            print(f"    {name[:60]:60s} {count:5.1f} x {took / count * 1e3:8.1f} us")
 
 
 def main() -> None:

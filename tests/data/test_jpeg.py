@@ -67,6 +67,20 @@ def test_adobe_s_marker_tells_the_colors(transform: int, size: tuple[int, int] |
     assert plain_size(content[:2] + marker + content[2:]) == size
 
 
+@pytest.mark.parametrize("marker", [0xDB, 0xC4])
+@pytest.mark.parametrize("options", [{}, {"optimize": True}, {"quality": 95}])
+def test_a_jpeg_that_lacks_a_table_is_not_plain(marker: int, options: dict[str, Any]) -> None:
+    content = written(**options)
+    places, place = [], 2
+    while content[place + 1] != 0xDA:
+        length = 2 + int.from_bytes(content[place + 2 : place + 4], "big")
+        places += [(place, place + length)] * (content[place + 1] == marker)
+        place += length
+    assert places
+    for start, end in places:
+        assert plain_size(content[:start] + content[end:]) is None
+
+
 def test_a_jpeg_cut_anywhere_is_not_plain() -> None:
     content = written()
     assert all(plain_size(content[:end]) is None for end in range(len(content) - 1))

@@ -360,4 +360,7 @@ def test_blocks_on_the_gpu_give_what_all_at_once_does(estimator: Estimator) -> N
     whole = stream_lid(x, 32, estimator=estimator, device="cuda")
     parts = stream_lid(x, 32, estimator=estimator, device="cuda", budget=8 << 20)
     torch.testing.assert_close(parts.neighbors.distances, whole.neighbors.distances, rtol=1e-6, atol=0)
-    torch.testing.assert_close(parts.lid, whole.lid, rtol=1e-5, atol=0)
+    # Which of two equally far rows is the last neighbor is open, and TLE looks at more than its distance.
+    same = (parts.neighbors.indices.sort(1).values == whole.neighbors.indices.sort(1).values).all(1)
+    assert same.float().mean() > 0.999
+    torch.testing.assert_close(parts.lid[same], whole.lid[same], rtol=1e-5, atol=0)

@@ -1,8 +1,10 @@
 """Which JPEG files a GPU's decoder reads as the CPU's does, told from their headers."""
 
+from collections.abc import Iterator
+
 from PIL import Image
 
-SCAN, FRAME, ADOBE = 0xDA, 0xC0, 0xEE
+SCAN, FRAME, ADOBE, QUANTIZATION, HUFFMAN = 0xDA, 0xC0, 0xEE, 0xDB, 0xC4
 OTHER_FRAMES = frozenset(range(0xC1, 0xD0)) - {0xC4, 0xC8, 0xCC}  # tables and extensions have numbers among them
 RGB = (ord("R"), ord("G"), ord("B"))
 TAIL = 64  # bytes at the end in which the end marker must stand; cameras may add a few after it
@@ -11,24 +13,26 @@ TAIL = 64  # bytes at the end in which the end marker must stand; cameras may ad
 def plain_size(content: bytes) -> tuple[int, int] | None:
     """Height and width of a baseline JPEG of luminance and color differences that is there to its end, else None.
 
-    None are other formats, progressive, gray, RGB and CMYK JPEGs, truncated ones (which a GPU would fill with gray
-    instead of failing) and those beyond Pillow's bound against decompression bombs: the CPU's decoder reads or refuses
-    them.
+    None are other formats, progressive, gray, RGB and CMYK JPEGs, truncated ones and such without the tables they name
+    (of which a GPU makes some image instead of failing) and those beyond Pillow's bound against decompression bombs:
+    the CPU's decoder reads or refuses them.
 
     >>> plain_size(b"no image")
     """
     if content[:2] != b"\xff\xd8" or content.rfind(b"\xff\xd9", -TAIL) < 0:
         return None
-    size, place = None, 2
+    frame, tables, place = b"", set[tuple[int, int]](), 2
     while place + 4 <= len(content) and content[place] == 0xFF:
         marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
         segment = content[place + 4 : place + 2 + length]
         if marker == SCAN:
-            return size
+            return _frame_size(frame) if _named_tables(frame, segment) <= tables else None
         if marker in OTHER_FRAMES or (marker == ADOBE and not _luminance(segment)):
             return None
         if marker == FRAME:
-            size = _frame_size(segment)
+            frame = segment
+        elif marker in (QUANTIZATION, HUFFMAN):
+            tables |= {(marker, name) for name in _table_names(marker, segment)}
         place += 2 + length
     return None
 
@@ -40,6 +44,23 @@ def _frame_size(segment: bytes) -> tuple[int, int] | None:
     height, width = int.from_bytes(segment[1:3], "big"), int.from_bytes(segment[3:5], "big")
     bound = Image.MAX_IMAGE_PIXELS
     return (height, width) if height and width and (bound is None or height * width <= bound) else None
+
+
+def _table_names(marker: int, segment: bytes) -> Iterator[int]:
+    """The names of the tables in a segment: their number, and for Huffman's also whether of means (0) or waves (16)."""
+    place = 0
+    while place < len(segment):
+        name = segment[place]
+        yield name & 15 if marker == QUANTIZATION else name
+        of_two_bytes = 1 + (name >> 4)
+        place += 1 + (64 * of_two_bytes if marker == QUANTIZATION else 16 + sum(segment[place + 1 : place + 17]))
+
+
+def _named_tables(frame: bytes, scan: bytes) -> set[tuple[int, int]]:
+    """The tables that the components of a frame and of its scan refer to."""
+    pairs = scan[2 : 1 + 2 * scan[0] : 2] if scan else b""
+    huffman = {name for pair in pairs for name in (pair >> 4, 16 + (pair & 15))}
+    return {(QUANTIZATION, name) for name in frame[8::3]} | {(HUFFMAN, name) for name in huffman}
 
 
 def _luminance(segment: bytes) -> bool:

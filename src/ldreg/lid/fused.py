@@ -4,6 +4,7 @@ Few kernels and no wait for the device: rows to a mean of ln LID, and back to th
 sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
 """
 
+import inspect
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -161,6 +162,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # or zeros for what has no gradient would be filled in at every step
     ctx.save_for_backward(x, reference, *output)
+
+
+# `Function.apply` asks for it at every call, and to find it out takes as long as to launch three kernels.
+_forward.__signature__ = inspect.signature(_forward)  # type: ignore[attr-defined]
 
 
 class _Reduce(torch.autograd.Function):

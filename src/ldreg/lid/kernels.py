@@ -28,14 +28,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ldreg.lid.fused import Pass
+from ldreg.lid.launching import blocks, launch, power_of_2
 from ldreg.lid.screening_kernels import peak_scale
 
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(3.4028234663852886e38)
-
-
-# Triton is changing its default for this, and warns where it is not said.
-_FUSION = {"enable_fp_fusion": True}
 
 
 class Tiles(NamedTuple):
@@ -446,8 +443,10 @@ class Queue(NamedTuple):
 def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None) -> None:
     """Fill in all rows from their squared distances (N, M), or those of a turn (turn, M) with a queue."""
     (n, k), (turn, m) = found.indices.shape, squares.shape
-    block = triton.next_power_of_2(m)
-    _select[(turn,)](
+    block = power_of_2(m)
+    launch(
+        _select,
+        (turn,),
         squares,
         None if queue is None else queue.rows,
         None if queue is None else queue.waiting,
@@ -462,14 +461,15 @@ def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = N
         QUEUED=queue is not None,
         BLOCK=block,
         num_warps=min(32, max(1, block // 512)),
-        **_FUSION,
     )
 
 
 def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offset: float, scale: float) -> Pass:
     """The reduction, once all rows are filled in."""
     value, totals = found.stats.new_empty(()), found.stats.new_empty(3)
-    _finish[(1,)](
+    launch(
+        _finish,
+        (1,),
         found.stats,
         peaks,
         value,
@@ -483,7 +483,6 @@ def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offs
         PARTS=len(peaks),
         BLOCK=1024,
         num_warps=8,
-        **_FUSION,
     )
     return Pass(value, totals, *found)
 
@@ -497,8 +496,10 @@ def query_gradient(
         y = x if reference is None else reference.contiguous()
         (n, k), dim = saved.indices.shape, x.shape[1]
         out = torch.empty_like(x)
-        block = min(512, triton.next_power_of_2(dim))
-        _gather[(n, triton.cdiv(dim, block))](
+        block = min(512, power_of_2(dim))
+        launch(
+            _gather,
+            (n, blocks(dim, block)),
             grad,
             saved.totals,
             saved.rows,
@@ -516,7 +517,6 @@ def query_gradient(
             NEIGHBORS=16,
             BLOCK=block,
             num_warps=4,
-            **_FUSION,
         )
     return out
 
@@ -526,7 +526,9 @@ def distance_slopes(grad: Tensor, saved: Pass, *, paper: bool, terms: str, offse
     slopes, unscaled = torch.empty_like(saved.distances), torch.empty_like(saved.distances)
     n, k = slopes.shape
     with torch.cuda.device_of(slopes):
-        _distance_slopes[(n,)](
+        launch(
+            _distance_slopes,
+            (n,),
             grad,
             saved.totals,
             saved.rows,
@@ -540,7 +542,6 @@ def distance_slopes(grad: Tensor, saved: Pass, *, paper: bool, terms: str, offse
             TERMS=terms,
             NEIGHBORS=64,
             num_warps=1,
-            **_FUSION,
         )
     return slopes, unscaled
 
@@ -556,20 +557,22 @@ def top_exponent(dim: int) -> int:
 
 def find_peaks(x: Tensor, y: Tensor) -> Tensor:
     """The bits (parts,) of the largest absolute value of each part of x and y."""
-    parts = min(256, triton.next_power_of_2(triton.cdiv(max(x.numel(), y.numel()), 2048)))
+    parts = min(256, power_of_2(blocks(max(x.numel(), y.numel()), 2048)))
     peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
-    _peaks[(parts,)](x, y, peaks, x.numel(), y.numel(), SAME=y is x, PARTS=parts, BLOCK=2048, num_warps=4, **_FUSION)
+    launch(_peaks, (parts,), x, y, peaks, x.numel(), y.numel(), SAME=y is x, PARTS=parts, BLOCK=2048, num_warps=4)
     return peaks
 
 
 def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets scaled and transposed, (blocks, depth, side); the same tensor twice where y is x."""
     (n, dim), m, (side, chunk, _, _) = x.shape, len(y), TILES
-    depth = triton.cdiv(dim, chunk) * chunk
-    x_blocks, y_blocks = triton.cdiv(n, side), triton.cdiv(m, side)
+    depth = blocks(dim, chunk) * chunk
+    x_blocks, y_blocks = blocks(n, side), blocks(m, side)
     x_tiles = torch.empty(x_blocks, depth, side, dtype=torch.float32, device=x.device)
     y_tiles = x_tiles if y is x else torch.empty(y_blocks, depth, side, dtype=torch.float32, device=x.device)
-    _prepare[(x_blocks if y is x else x_blocks + y_blocks, triton.cdiv(depth, 64))](
+    launch(
+        _prepare,
+        (x_blocks if y is x else x_blocks + y_blocks, blocks(depth, 64)),
         x,
         y,
         x_tiles,
@@ -585,7 +588,6 @@ def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
         SIDE=side,
         BLOCK=64,
         num_warps=4,
-        **_FUSION,
     )
     return x_tiles, y_tiles
 
@@ -596,7 +598,9 @@ def find_squares(
     """Squared distances (N, M) in scaled units, inf where a row of y is the query itself; (turn, M) with a queue."""
     (n, m), (side, chunk, warps, half) = squares.shape, TILES
     down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
-    _squares[(triton.cdiv(n, side), triton.cdiv(m, side))](
+    launch(
+        _squares,
+        (blocks(n, side), blocks(m, side)),
         *tiles,
         self_index,
         None if queue is None else queue.rows,
@@ -614,5 +618,4 @@ def find_squares(
         DOWN=down,
         ACROSS=32 * warps // down,
         num_warps=warps,
-        **_FUSION,
     )

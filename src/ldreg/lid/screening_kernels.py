@@ -22,13 +22,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ldreg.lid.launching import blocks, launch, power_of_2
 from ldreg.lid.screening import Halves
 
 _INFINITY = tl.constexpr(0x7F800000)
 _NOTHING = tl.constexpr(0x7F800000 << 32)
-
-# Triton is changing its default for this, and warns where it is not said.
-_FUSION = {"enable_fp_fusion": True}
 
 
 class Tiles(NamedTuple):
@@ -354,12 +352,14 @@ def halves(x: Tensor, center: Tensor, scale: Tensor, order: Tensor | None = None
     with `top`, it is the peaks (parts,) of the data, whose largest goes to 2^top.
     """
     n, dim = len(x) if order is None else len(order), x.shape[1]
-    depth = triton.cdiv(dim, TILES.depth) * TILES.depth
+    depth = blocks(dim, TILES.depth) * TILES.depth
     rows = torch.empty(n, depth, dtype=torch.float16, device=x.device)
     norms, rounding = torch.empty(2, n, dtype=torch.float32, device=x.device)
     largest = torch.zeros(2, dtype=torch.int32, device=x.device)
     with torch.cuda.device_of(x):
-        _halve[(triton.cdiv(n, 8),)](
+        launch(
+            _halve,
+            (blocks(n, 8),),
             x.contiguous(),
             center,
             scale,
@@ -375,9 +375,8 @@ def halves(x: Tensor, center: Tensor, scale: Tensor, order: Tensor | None = None
             PARTS=0 if top is None else len(scale),
             ORDERED=order is not None,
             ROWS=8,
-            BLOCK=min(512, triton.next_power_of_2(depth)),
+            BLOCK=min(512, power_of_2(depth)),
             num_warps=8,
-            **_FUSION,
         )
     return Halves(rows, norms, rounding, largest.view(torch.float32))
 
@@ -410,9 +409,11 @@ class Lists:
     def sweep(self, begin: int, end: int) -> None:
         """Append whatever of the columns from `begin` to `end` scores under the threshold."""
         n, depth = self.queries.rows.shape
-        tiles = triton.cdiv(n, TILES.rows) * triton.cdiv(end - begin, TILES.columns)
+        tiles = blocks(n, TILES.rows) * blocks(end - begin, TILES.columns)
         with torch.cuda.device_of(self.fill):
-            _sweep[(tiles,)](
+            launch(
+                _sweep,
+                (tiles,),
                 self.queries.rows,
                 self.reference.rows,
                 self.reference.norms,
@@ -443,7 +444,9 @@ class Lists:
     def _score(self, begin: int, end: int, columns: int, scores: Tensor) -> None:
         n, depth = end - begin, self.queries.rows.shape[1]
         with torch.cuda.device_of(scores):
-            _scores[(triton.cdiv(n, TILES.rows) * triton.cdiv(columns, TILES.columns),)](
+            launch(
+                _scores,
+                (blocks(n, TILES.rows) * blocks(columns, TILES.columns),),
                 self.queries.rows[begin:],
                 self.reference.rows,
                 self.reference.norms,
@@ -458,9 +461,11 @@ class Lists:
             )
 
     def _pick(self, scores: Tensor | None, rows: slice, width: int, *, fewest: int, most: int) -> None:
-        block = triton.next_power_of_2(width)
+        block = power_of_2(width)
         with torch.cuda.device_of(self.fill):
-            _pick[(rows.stop - rows.start,)](
+            launch(
+                _pick,
+                (rows.stop - rows.start,),
                 scores,
                 self.entries[rows],
                 self.fill[rows],
@@ -472,23 +477,24 @@ class Lists:
                 LISTED=scores is None,
                 BLOCK=block,
                 num_warps=min(32, max(1, block // 256)),
-                **_FUSION,
             )
 
 
 def _cut() -> dict[str, int]:
     rows, columns, depth, warps, stages, group = TILES
     cut = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": group}
-    return {**cut, "num_warps": warps, "num_stages": stages, **_FUSION}
+    return {**cut, "num_warps": warps, "num_stages": stages}
 
 
 def pair_distances(x: Tensor, y: Tensor, places: Tensor, scale: Tensor) -> Tensor:
     """Distances (N, width) of rows of x to rows `places` (N, width) of y, times `scale` (1,); inf for a place of -1."""
     (n, width), dim = places.shape, x.shape[1]
     distances = torch.empty(n, width, dtype=torch.float32, device=x.device)
-    together, block = min(32, triton.next_power_of_2(width)), min(128, triton.next_power_of_2(dim))
+    together, block = min(32, power_of_2(width)), min(128, power_of_2(dim))
     with torch.cuda.device_of(x):
-        _distances[(n, triton.cdiv(width, together))](
+        launch(
+            _distances,
+            (n, blocks(width, together)),
             x.contiguous(),
             y.contiguous(),
             places,
@@ -499,6 +505,5 @@ def pair_distances(x: Tensor, y: Tensor, places: Tensor, scale: Tensor) -> Tenso
             PLACES=together,
             BLOCK=block,
             num_warps=4,
-            **_FUSION,
         )
     return distances

@@ -66,9 +66,14 @@ class Query:
         return candidate_count(self.x, self.reference, self.self_index)
 
     @property
+    def screened_count(self) -> int:
+        """How many candidates to keep on the tensor cores, which round more."""
+        return screening.kept(self.k, self.candidates, self.x.shape[1])
+
+    @property
     def screened(self) -> bool:
         """Whether candidates are chosen on the tensor cores."""
-        return screening.supports(self.x, self.reference, screening.kept(self.k, self.candidates))
+        return screening.supports(self.x, self.reference, self.screened_count)
 
     def only(self, rows: Tensor) -> "Query":
         """The same search for some of the queries."""
@@ -138,7 +143,7 @@ def _by_screening(query: Query, memory: int, *, progress: Progress | None) -> Ca
     return screening.screen(
         query.x,
         query.reference,
-        screening.kept(query.k, query.candidates),
+        query.screened_count,
         query.frame,
         self_index=query.self_index,
         chunk_bytes=memory,

@@ -19,10 +19,9 @@ from torch import Tensor
 from ldreg.lid import kernels, screening
 from ldreg.lid.fused import Pass
 from ldreg.lid.kernels import Queue, Rows, ordered_bits, store_moments
+from ldreg.lid.launching import blocks, launch, power_of_2
 from ldreg.lid.screening import Halves
 from ldreg.lid.screening_kernels import Lists, halves, peak_scale
-
-_FUSION = {"enable_fp_fusion": True}
 
 _TOP = 13  # the largest value goes to this power of two, and less the center stays in the range of float16
 SCORES = 1 << 24  # held at a time
@@ -185,7 +184,8 @@ def candidates(
     reference = halves(y, center, peaks, top=_TOP)
     queries = reference if y is x else halves(x, center, peaks, top=_TOP)
     others = len(y) - (1 if y is x or self_index is not None else 0)
-    count = screening.kept(k, others)
+    # One program orders a power of two of them, which the dimensions must not double.
+    count = min(screening.kept(k, others, x.shape[1]), power_of_2(screening.kept(k, others, 1)))
     lists = Lists(queries, reference, own=0 if y is x else self_index, room=count)
     lists.start(len(y), fewest=count, most=count, scores=block)
     return lists, count
@@ -200,7 +200,9 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
     )
     depth = queries.rows.shape[1]
     sums, norm_share = screening.rounding_shares(depth)
-    _nearest[(n,)](
+    launch(
+        _nearest,
+        (n,),
         x,
         y,
         lists.entries,
@@ -227,10 +229,9 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
         max(1e-5, (dim / 32 + 8) * 2.0**-24),
         PAPER=paper,
         PARTS=len(peaks),
-        WIDTH=triton.next_power_of_2(count),
-        BLOCK=min(32, triton.next_power_of_2(dim)),
+        WIDTH=power_of_2(count),
+        BLOCK=min(32, power_of_2(dim)),
         num_warps=8,
-        **_FUSION,
     )
     return queue
 
@@ -238,10 +239,12 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
 def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> Tensor:
     """All rows (N, D) as tiles, or as many of the queue as have their turn."""
     (n, dim), (side, chunk, _, _) = source.shape, kernels.TILES
-    depth = triton.cdiv(dim, chunk) * chunk
-    blocks = triton.cdiv(n if turn is None else turn, side)
-    tiles = torch.empty(blocks, depth, side, dtype=torch.float32, device=source.device)
-    _tile_rows[(blocks, triton.cdiv(depth, 64))](
+    depth = blocks(dim, chunk) * chunk
+    count = blocks(n if turn is None else turn, side)
+    tiles = torch.empty(count, depth, side, dtype=torch.float32, device=source.device)
+    launch(
+        _tile_rows,
+        (count, blocks(depth, 64)),
         source,
         queue.rows,
         queue.waiting,
@@ -257,6 +260,5 @@ def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> 
         SIDE=side,
         BLOCK=64,
         num_warps=4,
-        **_FUSION,
     )
     return tiles
