@@ -319,8 +319,8 @@ def test_cuda_equals_the_cpu(name: str) -> None:
     case = (CASES | MORE)[name]()
     assert fused.supports(*on_cuda(case)[:2], case.options.get("k", 64))
     expected = step(case, "plain")
-    for attempt in range(2):  # the second is launched by what the first compiled
-        assert_same(on_cpu(step(on_cuda(case), "auto")), expected, f"{name}, {attempt}")
+    for _ in range(2):  # the second is launched by what the first compiled
+        assert_same(on_cpu(step(on_cuda(case), "auto")), expected, name)
 
 
 @pytest.mark.gpu
@@ -328,8 +328,8 @@ def test_cuda_equals_the_cpu(name: str) -> None:
 def test_cuda_with_candidates_from_products_equals_the_cpu(name: str) -> None:
     case = (CASES | MORE | SCREENED)[name]()
     expected = step(case, "plain")
-    for attempt in range(2):
-        assert_same(on_cpu(step(on_cuda(case), "screened")), expected, f"{name}, {attempt}")
+    for _ in range(2):
+        assert_same(on_cpu(step(on_cuda(case), "screened")), expected, name)
 
 
 @pytest.mark.gpu
