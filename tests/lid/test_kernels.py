@@ -208,9 +208,9 @@ def sum_of_squares(path: str) -> tuple[Tensor, Tensor, Tensor]:
     """What ranks add up before they take a mean: the sum and its gradient, and how many points it is over."""
     x = COLLAPSED_IN_PART.clone().requires_grad_()
     fused.PATH = path  # type: ignore[assignment]
-    value, count = fused.reduced_log_lid(x, 4, reduction=fused.Reduction("square", "sum", offset=0.3))
+    value, totals = fused.reduced_log_lid(x, 4, reduction=fused.Reduction("square", "sum", offset=0.3))
     (gradient,) = torch.autograd.grad(3 * value, x)
-    return value.detach(), gradient, count
+    return value.detach(), gradient, totals[1]
 
 
 def check(outcomes: dict[str, Outcome], names: list[str]) -> None:
@@ -445,6 +445,13 @@ def test_cuda_compiled_equals_eager() -> None:
     for name in ("awkward", "reference_grad", "bfloat16"):
         case = on_cuda(CASES[name]())
         assert_same(step(case, "auto", compiled=True), step(case, "auto"), name)
+
+
+@pytest.mark.gpu
+def test_cuda_gradient_by_a_transform_of_torch_func() -> None:
+    x, reg = random(64, 8).cuda(), LDReg(k=8)
+    (expected,) = torch.autograd.grad(reg(x.requires_grad_()), x)
+    torch.testing.assert_close(torch.func.grad(reg)(x.detach()), expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.gpu

@@ -4,7 +4,6 @@ Few kernels and no wait for the device: rows to a mean of ln LID, and back to th
 sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
 """
 
-import inspect
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -68,7 +67,9 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     >>> supports(torch.zeros(8, 2), None, 4)
     False
     """
-    if PATH == "plain" or x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
+    if PATH == "plain" or torch._C._are_functorch_transforms_active():
+        return False
+    if x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
         return False
     (n, dim), m = x.shape, len(x if reference is None else reference)
     if m > _MOST_CANDIDATES or dim > _MOST_DIMENSIONS or max(n, m) * max(dim, k, 64) > _MOST_VALUES:
@@ -99,7 +100,7 @@ def reduced_log_lid(
     reduction: Reduction,
     reference_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and how many those are, a scalar.
+    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and `Pass.totals`.
 
     LID is that of the method of moments, in the convention "paper" or else "pseudocode". Arguments are those of
     `neighbors`, already checked but for their values: NaN or inf gives NaN, and an entry of `self_index` that is no
@@ -108,7 +109,7 @@ def reduced_log_lid(
     # As in `neighbors`: the operator is opaque to torch.compile, and slower to call.
     apply: Any = _reduce_op if torch.compiler.is_compiling() else _Reduce.apply
     value, totals, *_ = apply(x, reference, self_index, k, paper, reference_grad, *reduction)
-    return value, totals[1]
+    return value, totals
 
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -156,7 +157,7 @@ def _backward(
     return gradients(slopes, x, reference, Neighbors(distances, left.indices.long()), reference_grad=True)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
     x, reference, _, _, paper, reference_grad, terms, _, offset, _ = inputs
     ctx.options = (paper, reference_grad, terms, offset)
     ctx.mark_non_differentiable(*output[1:])
@@ -164,13 +165,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
     ctx.save_for_backward(x, reference, *output)
 
 
-# `Function.apply` asks for it at every call, and to find it out takes as long as to launch three kernels.
-_forward.__signature__ = inspect.signature(_forward)  # type: ignore[attr-defined]
-
-
 class _Reduce(torch.autograd.Function):
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_setup_context)
+    # One with `setup_context` would be open to the transforms of torch.func, but autograd then looks at the signature
+    # of `forward` at every call, which takes longer than three launches. `supports` sends those the plain way.
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> _Tensors:
+        output = _forward(*inputs)
+        _keep(ctx, inputs, output)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -224,4 +226,4 @@ def _op_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None,
     return grad_x, grad_reference if wanted else None, *(None,) * 8
 
 
-_reduce_op.register_autograd(_op_backward, setup_context=_setup_context)
+_reduce_op.register_autograd(_op_backward, setup_context=_keep)

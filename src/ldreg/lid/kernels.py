@@ -405,7 +405,7 @@ def forward(
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        n, m = len(x), len(y)
+        n, m = x.shape[0], y.shape[0]
         peaks = find_peaks(x, y)
         found = empty_rows(x, k)
         squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
@@ -424,9 +424,10 @@ class Rows(NamedTuple):
 
 def empty_rows(x: Tensor, k: int) -> Rows:
     """Room for what is found for the rows of x (N, D)."""
-    stats = torch.empty(4, len(x), dtype=torch.float32, device=x.device)
-    distances = torch.empty(len(x), k, dtype=torch.float32, device=x.device)
-    return Rows(stats, distances, torch.empty(len(x), k, dtype=torch.int32, device=x.device))
+    n, device = x.shape[0], x.device
+    stats = torch.empty(4, n, dtype=torch.float32, device=device)
+    distances = torch.empty(n, k, dtype=torch.float32, device=device)
+    return Rows(stats, distances, torch.empty(n, k, dtype=torch.int32, device=device))
 
 
 class Queue(NamedTuple):
@@ -474,13 +475,13 @@ def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offs
         peaks,
         value,
         totals,
-        len(found.indices),
+        found.indices.shape[0],
         top_exponent(dim),
         offset,
         scale,
         TERMS=terms,
         OUTER=outer,
-        PARTS=len(peaks),
+        PARTS=peaks.shape[0],
         BLOCK=1024,
         num_warps=8,
     )
@@ -565,7 +566,7 @@ def find_peaks(x: Tensor, y: Tensor) -> Tensor:
 
 def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets scaled and transposed, (blocks, depth, side); the same tensor twice where y is x."""
-    (n, dim), m, (side, chunk, _, _) = x.shape, len(y), TILES
+    (n, dim), m, (side, chunk, _, _) = x.shape, y.shape[0], TILES
     depth = blocks(dim, chunk) * chunk
     x_blocks, y_blocks = blocks(n, side), blocks(m, side)
     x_tiles = torch.empty(x_blocks, depth, side, dtype=torch.float32, device=x.device)
@@ -584,7 +585,7 @@ def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
         depth,
         x_blocks,
         top_exponent(dim),
-        PARTS=len(peaks),
+        PARTS=peaks.shape[0],
         SIDE=side,
         BLOCK=64,
         num_warps=4,

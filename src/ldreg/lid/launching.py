@@ -27,23 +27,25 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | float | None
     """
     # Triton tells variants apart by dtypes, by whether addresses are multiples of 16, and by some traits of whole
     # numbers, for which the numbers themselves stand here.
-    kind: list[Any] = [id(kernel), *constants.values()]
-    words: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            address = argument.data_ptr()
-            kind += (argument.dtype, address % 16)
-            words.append(address)
-        else:
-            kind.append(argument if isinstance(argument, int) else type(argument))
-            words.append(argument)
-    kind.append(next(argument.get_device() for argument in arguments if isinstance(argument, Tensor)))
-    key = tuple(kind)
+    key = (
+        id(kernel),
+        *constants.values(),
+        *[
+            (each.dtype, each.get_device(), each.data_ptr() % 16)
+            if isinstance(each, Tensor)
+            else each
+            if isinstance(each, int)
+            else type(each)
+            for each in arguments
+        ],
+    )
     known = _known.get(key)
     if known is None:
         _first(key, kernel, grid, arguments, constants)
     else:
         compiled, tail = known
+        # Addresses as numbers, since of a tensor Triton asks the driver where it is.
+        words = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         compiled[(*grid, 1, 1)](*words, *tail)
 
 

@@ -166,7 +166,7 @@ class LDReg(nn.Module):
         several = self.gather and distributed.active()
         outer: dict[str, fused.Outer] = {"l1": "mean", "l2": "root", "frechet": "absolute"}
         offset = 0.0 if self.target is None else math.log(self.target)
-        value, count = fused.reduced_log_lid(
+        value, totals = fused.reduced_log_lid(
             x,
             self.k,
             reference,
@@ -177,7 +177,7 @@ class LDReg(nn.Module):
             ),
             reference_grad=self.reference_grad,
         )
-        return self._mean(value, count) if several else value
+        return self._mean(value, totals[1]) if several else value
 
     def _penalty(self, log_lid: Tensor, regular: Tensor) -> Tensor:
         """The mean over the regular points of all ranks, in the chosen norm and sign."""
