@@ -86,6 +86,15 @@ def test_another_kind_of_call_is_compiled_anew(change: dict[str, Any]) -> None:
     assert not kernel.compiled[0].calls
 
 
+def test_a_kind_that_the_caller_names_is_taken_at_its_word() -> None:
+    kernel, x = Kernel(), torch.zeros(64)
+    for kind, size in (("small", 5), ("large", 5), ("small", 6)):
+        launch(kernel, (1,), x, size, BLOCK=8, SAME=True, kind=kind)
+    assert len(kernel.asked) == 2
+    assert kernel.asked[0] == {"BLOCK": 8, "SAME": True, "enable_fp_fusion": True}
+    assert kernel.compiled[0].calls == [((1, 1, 1), x.data_ptr(), 6, 8, True)]
+
+
 def test_another_float_is_the_same_kind_of_call() -> None:
     kernel, x = Kernel(), torch.zeros(64)
     run(kernel, x, 0.5)

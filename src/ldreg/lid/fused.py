@@ -106,9 +106,16 @@ def reduced_log_lid(
     `neighbors`, already checked but for their values: NaN or inf gives NaN, and an entry of `self_index` that is no
     row of the reference leaves nothing out. Distances under about 1e-32 of the largest value count as 0.
     """
-    # As in `neighbors`: the operator is opaque to torch.compile, and slower to call.
-    apply: Any = _reduce_op if torch.compiler.is_compiling() else _Reduce.apply
-    value, totals, *_ = apply(x, reference, self_index, k, paper, reference_grad, *reduction)
+    inputs = (x, reference, self_index, k, paper, *reduction)
+    # As in `neighbors`: operators are opaque to torch.compile, and slower to call.
+    compiling = torch.compiler.is_compiling()
+    if reference_grad:
+        value, totals, *_ = _both_op(*inputs) if compiling else _Both.apply(*inputs)
+    elif x.requires_grad and torch.is_grad_enabled():
+        value, totals, _ = _slope_op(*inputs) if compiling else _Slope.apply(*inputs)
+    else:
+        with torch.no_grad():
+            value, totals, *_ = _both_op(*inputs) if compiling else _forward(*inputs)
     return value, totals
 
 
@@ -121,12 +128,12 @@ def _forward(
     self_index: Tensor | None,
     k: int,
     paper: bool,
-    reference_grad: bool,
     terms: str,
     outer: str,
     offset: float,
     scale: float,
 ) -> _Tensors:
+    """What `Pass` holds."""
     if _screened(x, reference, k):
         from ldreg.lid.step_kernels import forward
     else:
@@ -137,56 +144,106 @@ def _forward(
     return value, totals, rows, distances, indices
 
 
-def _backward(
-    grad: Tensor,
+def _slope(
     x: Tensor,
     reference: Tensor | None,
-    saved: list[Tensor],
+    self_index: Tensor | None,
+    k: int,
     paper: bool,
-    reference_grad: bool,
     terms: str,
+    outer: str,
     offset: float,
-) -> tuple[Tensor, Tensor | None]:
-    from ldreg.lid import kernels
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Value (), totals (3,), and in float32 the gradient (N, D) of the value for x as queries."""
+    from ldreg.lid.kernels import query_gradient
 
-    left = Pass(*saved)
-    if not reference_grad:
-        return kernels.query_gradient(grad, x, reference, left, paper=paper, terms=terms, offset=offset), None
-    # Neighbors share rows, and torch can be told to sum into those in a fixed order.
-    slopes, distances = kernels.distance_slopes(grad, left, paper=paper, terms=terms, offset=offset)
-    return gradients(slopes, x, reference, Neighbors(distances, left.indices.long()), reference_grad=True)
+    left = Pass(*_forward(x, reference, self_index, k, paper, terms, outer, offset, scale))
+    return left.value, left.totals, query_gradient(x, reference, left, paper=paper, terms=terms, offset=offset)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
-    x, reference, _, _, paper, reference_grad, terms, _, offset, _ = inputs
-    ctx.options = (paper, reference_grad, terms, offset)
+def _keep_slope(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # or zeros for what has no gradient would be filled in at every step
-    ctx.save_for_backward(x, reference, *output)
+    ctx.save_for_backward(output[2])
+    ctx.dtype = inputs[0].dtype
 
 
-class _Reduce(torch.autograd.Function):
+def _slope_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    (slope,) = ctx.saved_tensors
+    return None if grad is None else (slope * grad).to(ctx.dtype), *(None,) * 8
+
+
+class _Slope(torch.autograd.Function):
+    """The gradient is found in the forward pass: autograd calls `backward` in a thread that has just woken.
+
+    There Python takes several times as long, on small batches longer than all kernels.
+    """
+
     # One with `setup_context` would be open to the transforms of torch.func, but autograd then looks at the signature
     # of `forward` at every call, which takes longer than three launches. `supports` sends those the plain way.
     @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = _slope(*inputs)
+        _keep_slope(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _slope_backward(ctx, *grads)
+
+
+_slope_op = torch.library.custom_op("ldreg::log_lid_slope", _slope, mutates_args=())
+_slope_op.register_autograd(_slope_backward, setup_context=_keep_slope)
+
+
+@_slope_op.register_fake
+def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    value, totals, slope = (x.new_empty(shape, dtype=torch.float32) for shape in ((), (3,), x.shape))
+    return value, totals, slope
+
+
+def _both_gradients(
+    grad: Tensor, x: Tensor, reference: Tensor | None, saved: list[Tensor], paper: bool, terms: str, offset: float
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients for x and for the reference, that of x including both where it is its own reference."""
+    from ldreg.lid.kernels import distance_slopes
+
+    left = Pass(*saved)
+    slopes, distances = distance_slopes(left, paper=paper, terms=terms, offset=offset)
+    # Neighbors share rows, and torch can be told to sum into those in a fixed order.
+    return gradients(slopes * grad, x, reference, Neighbors(distances, left.indices.long()), reference_grad=True)
+
+
+def _keep_both(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
+    x, reference, _, _, paper, terms, _, offset, _ = inputs
+    ctx.options = (paper, terms, offset)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, reference, *output)
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
     def forward(ctx: Any, *inputs: Any) -> _Tensors:
         output = _forward(*inputs)
-        _keep(ctx, inputs, output)
+        _keep_both(ctx, inputs, output)
         return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 10
+            return (None,) * 9
         x, reference, *saved = ctx.saved_tensors
-        return *_backward(grad, x, reference, saved, *ctx.options), *(None,) * 8
+        return *_both_gradients(grad, x, reference, saved, *ctx.options), *(None,) * 7
 
 
-_reduce_op = torch.library.custom_op("ldreg::reduced_log_lid", _forward, mutates_args=())
+_both_op = torch.library.custom_op("ldreg::reduced_log_lid", _forward, mutates_args=())
 
 
-@_reduce_op.register_fake
+@_both_op.register_fake
 def _(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, *_: Any) -> _Tensors:
     n = len(x)
     shapes = ((), (3,), (4, n), (n, k))
@@ -195,35 +252,24 @@ def _(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, *_
 
 
 @torch.library.custom_op("ldreg::reduced_log_lid_backward", mutates_args=())
-def _backward_op(
-    grad: Tensor,
-    x: Tensor,
-    reference: Tensor | None,
-    saved: list[Tensor],
-    paper: bool,
-    reference_grad: bool,
-    terms: str,
-    offset: float,
+def _both_gradients_op(
+    grad: Tensor, x: Tensor, reference: Tensor | None, saved: list[Tensor], paper: bool, terms: str, offset: float
 ) -> tuple[Tensor, Tensor]:
-    grad_x, grad_reference = _backward(grad, x, reference, saved, paper, reference_grad, terms, offset)
+    grad_x, grad_reference = _both_gradients(grad, x, reference, saved, paper, terms, offset)
     return grad_x, x.new_empty(0) if grad_reference is None else grad_reference
 
 
-@_backward_op.register_fake
-def _(
-    grad: Tensor, x: Tensor, reference: Tensor | None, saved: list[Tensor], paper: bool, reference_grad: bool, *_: Any
-) -> tuple[Tensor, Tensor]:
-    rows = reference if reference_grad else None
-    return x.new_empty(x.shape), x.new_empty(0) if rows is None else torch.empty_like(rows)
+@_both_gradients_op.register_fake
+def _(grad: Tensor, x: Tensor, reference: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(0) if reference is None else torch.empty_like(reference)
 
 
-def _op_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+def _both_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 10
+        return (None,) * 9
     x, reference, *saved = ctx.saved_tensors
-    grad_x, grad_reference = _backward_op(grad, x, reference, saved, *ctx.options)
-    wanted = ctx.options[1] and reference is not None
-    return grad_x, grad_reference if wanted else None, *(None,) * 8
+    grad_x, grad_reference = _both_gradients_op(grad, x, reference, saved, *ctx.options)
+    return grad_x, None if reference is None else grad_reference, *(None,) * 7
 
 
-_reduce_op.register_autograd(_op_backward, setup_context=_keep)
+_both_op.register_autograd(_both_backward, setup_context=_keep_both)

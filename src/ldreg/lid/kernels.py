@@ -11,7 +11,7 @@ the largest value, underflow. All that follows is done in those units, since LID
 | `_squares` | squared distances (N, M) |
 | `_select` | for each row its k nearest, and from them ln LID |
 | `_finish` | the mean over the regular rows, and its slope |
-| `_gather` | backward: what the k neighbors of a row add up to |
+| `_gather` | the gradient: what the k neighbors of a row add up to |
 
 This module is imported only where it is used, as Triton is not everywhere.
 """
@@ -20,6 +20,7 @@ This module is imported only where it is used, as Triton is not everywhere.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
 # ruff: noqa: N803, SIM102
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
@@ -300,13 +301,13 @@ def _within(value, limit):
 
 
 @triton.jit
-def _row_slopes(grad, totals, stats, row, n, k, offset, PAPER: tl.constexpr, TERMS: tl.constexpr):
-    """Slopes of the loss in d/w for all distances of a row but the last, and for the last; and w."""
+def _row_slopes(totals, stats, row, n, k, offset, PAPER: tl.constexpr, TERMS: tl.constexpr):
+    """Slopes of the value in d/w for all distances of a row but the last, and for the last; and w."""
     log_lid = tl.load(stats + row)
     ratio = tl.load(stats + n + row)
     gap = tl.load(stats + 2 * n + row)
     regular = ratio > 0
-    slope = tl.load(grad) * tl.load(totals)
+    slope = tl.load(totals)
     if TERMS == "square":
         slope *= 2 * (log_lid - offset)
     elif TERMS == "absolute":
@@ -323,7 +324,6 @@ def _row_slopes(grad, totals, stats, row, n, k, offset, PAPER: tl.constexpr, TER
 
 @triton.jit
 def _gather(
-    grad,
     totals,
     stats,
     x,
@@ -343,7 +343,7 @@ def _gather(
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     scale = tl.load(totals + 2)
-    others, last, largest = _row_slopes(grad, totals, stats, row, n, k, offset, PAPER, TERMS)
+    others, last, largest = _row_slopes(totals, stats, row, n, k, offset, PAPER, TERMS)
     mine = tl.load(x + row * dim + columns, mask=columns < dim, other=0.0).to(tl.float32) * scale
     total = tl.zeros((NEIGHBORS, BLOCK), tl.float32)
     for start in range(0, k, NEIGHBORS):
@@ -359,12 +359,11 @@ def _gather(
     # A slope too steep for float32 is cut to its range.
     steep = tl.minimum(scale / tl.where(largest > 0, largest, 1.0), _LARGEST)
     result = _within(tl.sum(total, axis=0) * steep, _LARGEST)
-    tl.store(out + row * dim + columns, result.to(out.dtype.element_ty), mask=columns < dim)
+    tl.store(out + row * dim + columns, result, mask=columns < dim)
 
 
 @triton.jit
 def _distance_slopes(
-    grad,
     totals,
     stats,
     distances,
@@ -379,7 +378,7 @@ def _distance_slopes(
 ):
     row = tl.program_id(0)
     scale = tl.load(totals + 2)
-    others, last, largest = _row_slopes(grad, totals, stats, row, n, k, offset, PAPER, TERMS)
+    others, last, largest = _row_slopes(totals, stats, row, n, k, offset, PAPER, TERMS)
     steep = tl.minimum(scale / tl.where(largest > 0, largest, 1.0), _LARGEST)
     for start in range(0, k, NEIGHBORS):
         place = start + tl.arange(0, NEIGHBORS)
@@ -405,13 +404,20 @@ def forward(
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        n, m = x.shape[0], y.shape[0]
-        peaks = find_peaks(x, y)
+        kind = _kind(x, y, self_index, k, paper, terms, outer)
+        peaks = find_peaks(x, y, kind=kind)
         found = empty_rows(x, k)
-        squares = torch.empty(n, m, dtype=torch.float32, device=x.device)
-        find_squares(prepare(x, y, peaks), squares, self_index, same=y is x)
-        select(squares, found, paper=paper)
-        return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
+        squares = torch.empty(x.shape[0], y.shape[0], dtype=torch.float32, device=x.device)
+        find_squares(prepare(x, y, peaks, kind=kind), squares, self_index, same=y is x, kind=kind)
+        select(squares, found, paper=paper, kind=kind)
+        return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale, kind=kind)
+
+
+def _kind(x: Tensor, y: Tensor, self_index: Tensor | None, *options: Hashable) -> Hashable:
+    """What all launches of a step depend on but for their floats: told once, it need not be found out for each."""
+    own = None if self_index is None else (self_index.dtype, self_index.data_ptr() % 16)
+    addresses = x.data_ptr() % 16, y.data_ptr() % 16
+    return x.get_device(), x.shape, y.shape, y is x, x.dtype, y.dtype, addresses, own, TILES, *options
 
 
 class Rows(NamedTuple):
@@ -441,7 +447,7 @@ class Queue(NamedTuple):
     first: int = 0
 
 
-def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None) -> None:
+def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None, kind: Hashable = None) -> None:
     """Fill in all rows from their squared distances (N, M), or those of a turn (turn, M) with a queue."""
     (n, k), (turn, m) = found.indices.shape, squares.shape
     block = power_of_2(m)
@@ -461,11 +467,22 @@ def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = N
         PAPER=paper,
         QUEUED=queue is not None,
         BLOCK=block,
+        kind=kind,
         num_warps=min(32, max(1, block // 512)),
     )
 
 
-def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offset: float, scale: float) -> Pass:
+def finish(
+    found: Rows,
+    peaks: Tensor,
+    dim: int,
+    *,
+    terms: str,
+    outer: str,
+    offset: float,
+    scale: float,
+    kind: Hashable = None,
+) -> Pass:
     """The reduction, once all rows are filled in."""
     value, totals = found.stats.new_empty(()), found.stats.new_empty(3)
     launch(
@@ -483,25 +500,26 @@ def finish(found: Rows, peaks: Tensor, dim: int, *, terms: str, outer: str, offs
         OUTER=outer,
         PARTS=peaks.shape[0],
         BLOCK=1024,
+        kind=kind,
         num_warps=8,
     )
     return Pass(value, totals, *found)
 
 
 def query_gradient(
-    grad: Tensor, x: Tensor, reference: Tensor | None, saved: Pass, *, paper: bool, terms: str, offset: float
+    x: Tensor, reference: Tensor | None, saved: Pass, *, paper: bool, terms: str, offset: float
 ) -> Tensor:
-    """The gradient (N, D) for x as queries, of a loss whose gradient for the value is `grad`."""
+    """The gradient (N, D) of the value for x as queries, in float32 whatever x is: a loss may scale it up."""
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
         (n, k), dim = saved.indices.shape, x.shape[1]
-        out = torch.empty_like(x)
+        kind = _kind(x, y, None, k, paper, terms)
+        out = torch.empty_like(x, dtype=torch.float32)
         block = min(512, power_of_2(dim))
         launch(
             _gather,
             (n, blocks(dim, block)),
-            grad,
             saved.totals,
             saved.rows,
             x,
@@ -517,20 +535,20 @@ def query_gradient(
             TERMS=terms,
             NEIGHBORS=16,
             BLOCK=block,
+            kind=kind,
             num_warps=4,
         )
     return out
 
 
-def distance_slopes(grad: Tensor, saved: Pass, *, paper: bool, terms: str, offset: float) -> tuple[Tensor, Tensor]:
-    """Slopes (N, k) of a loss in the distances, and those distances (N, k) in units of the data."""
+def distance_slopes(saved: Pass, *, paper: bool, terms: str, offset: float) -> tuple[Tensor, Tensor]:
+    """Slopes (N, k) of the value in the distances, and those distances (N, k) in units of the data."""
     slopes, unscaled = torch.empty_like(saved.distances), torch.empty_like(saved.distances)
     n, k = slopes.shape
     with torch.cuda.device_of(slopes):
         launch(
             _distance_slopes,
             (n,),
-            grad,
             saved.totals,
             saved.rows,
             saved.distances,
@@ -556,15 +574,28 @@ def top_exponent(dim: int) -> int:
     return (123 - (dim - 1).bit_length()) // 2
 
 
-def find_peaks(x: Tensor, y: Tensor) -> Tensor:
+def find_peaks(x: Tensor, y: Tensor, *, kind: Hashable = None) -> Tensor:
     """The bits (parts,) of the largest absolute value of each part of x and y."""
     parts = min(256, power_of_2(blocks(max(x.numel(), y.numel()), 2048)))
     peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
-    launch(_peaks, (parts,), x, y, peaks, x.numel(), y.numel(), SAME=y is x, PARTS=parts, BLOCK=2048, num_warps=4)
+    launch(
+        _peaks,
+        (parts,),
+        x,
+        y,
+        peaks,
+        x.numel(),
+        y.numel(),
+        SAME=y is x,
+        PARTS=parts,
+        BLOCK=2048,
+        kind=kind,
+        num_warps=4,
+    )
     return peaks
 
 
-def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
+def prepare(x: Tensor, y: Tensor, peaks: Tensor, *, kind: Hashable = None) -> tuple[Tensor, Tensor]:
     """Both sets scaled and transposed, (blocks, depth, side); the same tensor twice where y is x."""
     (n, dim), m, (side, chunk, _, _) = x.shape, y.shape[0], TILES
     depth = blocks(dim, chunk) * chunk
@@ -588,13 +619,20 @@ def prepare(x: Tensor, y: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
         PARTS=peaks.shape[0],
         SIDE=side,
         BLOCK=64,
+        kind=kind,
         num_warps=4,
     )
     return x_tiles, y_tiles
 
 
 def find_squares(
-    tiles: tuple[Tensor, Tensor], squares: Tensor, self_index: Tensor | None, *, same: bool, queue: Queue | None = None
+    tiles: tuple[Tensor, Tensor],
+    squares: Tensor,
+    self_index: Tensor | None,
+    *,
+    same: bool,
+    queue: Queue | None = None,
+    kind: Hashable = None,
 ) -> None:
     """Squared distances (N, M) in scaled units, inf where a row of y is the query itself; (turn, M) with a queue."""
     (n, m), (side, chunk, warps, half) = squares.shape, TILES
@@ -618,5 +656,6 @@ def find_squares(
         CHUNK=chunk,
         DOWN=down,
         ACROSS=32 * warps // down,
+        kind=kind,
         num_warps=warps,
     )

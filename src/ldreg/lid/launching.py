@@ -4,6 +4,7 @@ Triton finds out anew at every call which compiled variant of a kernel is meant,
 kernels of this package run. Here it is asked once for each kind of call.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 from torch import Tensor
@@ -16,19 +17,40 @@ _MOST_KNOWN = 4096  # kinds of calls, beyond which all are forgotten: whoever ch
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | float | None, **constants: Any) -> None:
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *arguments: Tensor | float | None,
+    kind: Hashable = None,
+    **constants: Any,
+) -> None:
     """Run a kernel on a grid of programs, on the current stream of the current device, where its tensors must be.
 
     Args:
         kernel: what `triton.jit` made, whose constants come after its arguments.
         grid: one to three numbers.
         arguments: tensors and numbers, in order.
+        kind: what tells this kind of call from others of the kernel, where the caller knows it in fewer words: calls
+            of one kind have the same device, dtypes, constants, whole numbers and alignment of addresses to 16 bytes.
         constants: those of the kernel, named in capitals, and Triton's own options, such as `num_warps`.
     """
-    # Triton tells variants apart by dtypes, by whether addresses are multiples of 16, and by some traits of whole
-    # numbers, for which the numbers themselves stand here.
-    key = (
-        id(kernel),
+    key = (id(kernel), _kind(arguments, constants) if kind is None else kind)
+    known = _known.get(key)
+    if known is None:
+        _first(key, kernel, grid, arguments, constants)
+    else:
+        compiled, tail = known
+        # Addresses as numbers, since of a tensor Triton asks the driver where it is.
+        words = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
+        compiled[(*grid, 1, 1)](*words, *tail)
+
+
+def _kind(arguments: tuple[Any, ...], constants: dict[str, Any]) -> Hashable:
+    """What Triton tells variants apart by: dtypes, whether addresses are multiples of 16, traits of whole numbers.
+
+    For those traits the numbers themselves stand here.
+    """
+    return (
         *constants.values(),
         *[
             (each.dtype, each.get_device(), each.data_ptr() % 16)
@@ -39,14 +61,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | float | None
             for each in arguments
         ],
     )
-    known = _known.get(key)
-    if known is None:
-        _first(key, kernel, grid, arguments, constants)
-    else:
-        compiled, tail = known
-        # Addresses as numbers, since of a tensor Triton asks the driver where it is.
-        words = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
-        compiled[(*grid, 1, 1)](*words, *tail)
 
 
 def _first(
