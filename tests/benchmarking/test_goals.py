@@ -36,6 +36,7 @@ def test_verdicts_of_the_regularizer_on_a_gpu(fabricate: Any) -> None:
     results = (
         fabricate.result("ldreg", size, 0.25e-3, 1, host=0.31e-3),
         fabricate.result("ldreg (compiled)", size, 0.2e-3, 1, host=0.1e-3),
+        fabricate.result("ldreg (captured)", size, 0.32e-3, 1, host=0.1e-3),
         fabricate.result("pseudocode", size, 1.25e-3, 26, host=1e-3),
     )
     run = fabricate.run(*results, benchmark="regularizer", device="cuda")
@@ -46,6 +47,9 @@ def test_verdicts_of_the_regularizer_on_a_gpu(fabricate: Any) -> None:
         ("ldreg", "host time"): False,
         ("ldreg (compiled)", "time"): True,
         ("ldreg (compiled)", "host time"): True,
+        ("ldreg (captured)", "speed"): False,
+        ("ldreg (captured)", "time"): False,
+        ("ldreg (captured)", "host time"): True,
         ("ldreg", "deviation"): True,
     }
     assert all(verdict.goal.size == size for verdict in run.verdicts)
