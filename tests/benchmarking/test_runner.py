@@ -67,7 +67,10 @@ def test_quick_run_of_everything(tmp_path: Path) -> None:
         ("all --contenders ldreg,nobody", "; regularizer: ldreg, ldreg (compiled), ldreg (captured), pseudocode"),
         ("all --contenders ,", "got ''"),
         ("step --sizes 4x32:nosuchnet", "sizes: encoder name: expected small_cnn, resnet18"),
-        ("regularizer --contenders faiss", "contenders: expected some of ldreg, ldreg (compiled), ldreg (captured), pseudocode"),
+        (
+            "regularizer --contenders faiss",
+            "contenders: expected some of ldreg, ldreg (compiled), ldreg (captured), pseudocode",
+        ),
         ("lid --sizes 60x3", "k: expected less than 60, the smallest number of points, got 64"),
         ("step --sizes 32x16:small_cnn", "k: expected less than 64, the smallest number of points, got 64"),
         ("lid --k 1", "k: expected at least 2, got 1"),
