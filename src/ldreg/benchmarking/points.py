@@ -1,7 +1,7 @@
 """Work on a set of points: its input, its measurement, and the result in float64 that all are held against."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,17 +25,21 @@ class OnPoints:
         run: what is timed.
         judge: says how far its result lies from that in float64; None where it computes something else.
         normalize: from its result and k to the one all agree on; not timed.
+        graphed: whether it runs in CUDA graphs, whose memory PyTorch does not count as allocated: it is not told.
     """
 
     run: Way
     judge: Judge | None
     normalize: Callable[[Tensor, int], Tensor] | None = None
+    graphed: bool = False
 
     def __call__(self, setting: Setting) -> Outcome:
         """Measure after a small first call, which takes imports, thread pools and libraries' buffers out of it."""
         x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
         self.run(x[: max(_WARM_UP, 2 * k)].clone(), k)
         measured, values = measure(lambda: self.run(x, k), repeats=setting.repeats, device=setting.device)
+        if self.graphed:
+            measured = replace(measured, extra_mb=None)
         if self.judge is None:
             return Outcome(measured)
         if self.normalize is not None:

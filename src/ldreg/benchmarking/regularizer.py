@@ -166,6 +166,10 @@ def _contender(run: Way, **options: Any) -> Contender:
     return Contender(OnPoints(run, nearly_largest_error), **options)
 
 
+def _graphed(run: Way, **options: Any) -> Contender:
+    return Contender(OnPoints(run, nearly_largest_error, graphed=True), devices=("cuda",), counts=False, **options)
+
+
 def _matrices(size: Points, device: Device) -> int:
     """Distances, the same ordered, their order in int64, and two gradients of distances."""
     return 24 * size.points**2
@@ -182,12 +186,10 @@ BENCHMARK = Benchmark(
     title="Regularizer, forward and backward",
     contenders={
         OWN: _contender(ours),
-        _COMPILED: _contender(ours_compiled, devices=("cuda",), counts=False),
-        _CAPTURED: _contender(ours_captured, devices=("cuda",), counts=False),
+        _COMPILED: _graphed(ours_compiled),
+        _CAPTURED: _graphed(ours_captured),
         "pseudocode": _contender(pseudocode, bytes_needed=_matrices),
-        "pseudocode (captured)": _contender(
-            pseudocode_captured, bytes_needed=_matrices, devices=("cuda",), counts=False
-        ),
+        "pseudocode (captured)": _graphed(pseudocode_captured, bytes_needed=_matrices),
         "cdist + topk": _contender(cdist_topk, bytes_needed=_matrices, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, bytes_needed=_matrices, devices=("cuda",), counts=False),
         "torchid": Contender(
