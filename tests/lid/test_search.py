@@ -69,3 +69,11 @@ def test_without_memory_for_the_tensor_cores_products_take_over(
     with pytest.warns(UserWarning, match="out of memory"):
         found = neighbors(points, 5)
     assert torch.equal(found.distances, expected.distances)
+
+
+def test_candidates_are_enough_in_many_dimensions() -> None:
+    """Of normal data the first pass proves nearly all, or the search would take several times as long."""
+    x = torch.randn(1500, 8192, generator=torch.Generator().manual_seed(0))
+    query = details.Query(x, None, None, 64, details._frame(x, None), torch.float32)
+    _, proven = details.first_pass(query)
+    assert proven.float().mean() > 0.95

@@ -27,6 +27,8 @@ from ldreg.lid.pairs import pair_distances, pair_gradients
 _SEARCH_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 _PAIR_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 
+_FEW_DIMENSIONS = 2048  # up to which a few candidates more than k are enough
+
 
 def _bytes(budget: dict[str, int], x: Tensor) -> int:
     return budget.get(x.device.type, budget["cpu"])
@@ -57,8 +59,12 @@ class Query:
 
     @property
     def count(self) -> int:
-        """How many candidates to keep: some more than k, so that rounding rarely leaves a proof open."""
-        return min(self.k + max(8, self.k // 8), self.candidates)
+        """How many candidates to keep: some more than k, so that rounding rarely leaves a proof open.
+
+        Distances of more dimensions are nearer to each other, and their sums are known less well.
+        """
+        dim = min(max(self.x.shape[1], _FEW_DIMENSIONS), 8 * _FEW_DIMENSIONS)
+        return min(self.k + max(8, self.k // 8) * dim // _FEW_DIMENSIONS, self.candidates)
 
     @property
     def candidates(self) -> int:
