@@ -150,3 +150,9 @@ def test_a_measurement_of_points() -> None:
     assert len(outcome.measured.seconds) == 2
     assert outcome.deviation == 0
     assert OnPoints(run, None)(Setting(Points(300, 3), k=5, repeats=1)).deviation is None
+
+
+def test_the_memory_of_graphs_is_not_told() -> None:
+    setting = Setting(Points(100, 4), K, 0, 1, "cpu", 1)
+    assert OnPoints(lid.ours, None)(setting).measured.extra_mb is not None
+    assert OnPoints(lid.ours, None, graphed=True)(setting).measured.extra_mb is None

@@ -16,6 +16,24 @@ def written(mode: str = "RGB", kind: str = "JPEG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def segments(content: bytes) -> list[bytes]:
+    """The segments before the scan's data, markers included, and then the rest."""
+    found, place = [], 2
+    while content[place + 1] != 0xDA:
+        length = 2 + int.from_bytes(content[place + 2 : place + 4], "big")
+        found.append(content[place : place + length])
+        place += length
+    return [*found, content[place:]]
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (2 + len(content)).to_bytes(2, "big") + content
+
+
+def joined(parts: list[bytes]) -> bytes:
+    return b"\xff\xd8" + b"".join(parts)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -70,15 +88,61 @@ def test_adobe_s_marker_tells_the_colors(transform: int, size: tuple[int, int] |
 @pytest.mark.parametrize("marker", [0xDB, 0xC4])
 @pytest.mark.parametrize("options", [{}, {"optimize": True}, {"quality": 95}])
 def test_a_jpeg_that_lacks_a_table_is_not_plain(marker: int, options: dict[str, Any]) -> None:
-    content = written(**options)
-    places, place = [], 2
-    while content[place + 1] != 0xDA:
-        length = 2 + int.from_bytes(content[place + 2 : place + 4], "big")
-        places += [(place, place + length)] * (content[place + 1] == marker)
-        place += length
+    parts = segments(written(**options))
+    places = [place for place, part in enumerate(parts) if part[1] == marker]
     assert places
-    for start, end in places:
-        assert plain_size(content[:start] + content[end:]) is None
+    for place in places:
+        assert plain_size(joined(parts[:place] + parts[place + 1 :])) is None
+
+
+@pytest.mark.parametrize("marker", [0xDB, 0xC4])
+@pytest.mark.parametrize("left", [0, 1, 5, 17, 20, 64])
+def test_a_table_that_ends_early_is_none(marker: int, left: int) -> None:
+    parts = segments(written())
+    assert plain_size(joined(parts)) == (20, 30)
+    for place, part in enumerate(parts[:-1]):
+        if part[1] == marker and left < len(part) - 4:
+            cut = segment(marker, part[4 : 4 + left])
+            assert plain_size(joined([*parts[:place], cut, *parts[place + 1 :]])) is None
+
+
+def test_a_second_frame_is_not_plain() -> None:
+    parts = segments(written())
+    [frame] = [part for part in parts if part[1] == 0xC0]
+    large = frame[:5] + b"\xff\xdc\xff\xdc" + frame[9:]
+    assert plain_size(joined([large, *parts])) is None
+    assert plain_size(joined([frame, *parts])) is None
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [
+        b"",
+        b"\0",
+        b"\0\0\x3f\0",
+        b"\x01\x01\0\0\x3f\0",
+        b"\x03\x01\0\x02\x11\x4d\x11\0\x3f\0",
+        b"\x03\x01\0\x02\x11\x02\x11\0\x3f\0",
+        b"\x03\x01\0\x02\x11\x03\x11\0\x3e\0",
+    ],
+    ids=["empty", "no end", "nothing", "one", "unknown", "twice", "in part"],
+)
+def test_an_odd_scan_is_not_plain(scan: bytes) -> None:
+    *parts, rest = segments(written())
+    data = rest[14:]
+    usual = segment(0xDA, b"\x03\x01\0\x02\x11\x03\x11\0\x3f\0")
+    assert rest.startswith(usual)
+    assert plain_size(joined([*parts, usual, data])) == (20, 30)
+    assert plain_size(joined([*parts, segment(0xDA, scan), data])) is None
+
+
+@pytest.mark.parametrize("sampling", [0x00, 0x55, 0x44, 0x13])
+def test_an_odd_sampling_is_not_plain(sampling: int) -> None:
+    parts = segments(written())
+    [place] = [place for place, part in enumerate(parts) if part[1] == 0xC0]
+    frame = bytearray(parts[place])
+    frame[11] = sampling
+    assert plain_size(joined([*parts[:place], bytes(frame), *parts[place + 1 :]])) is None
 
 
 def test_a_jpeg_cut_anywhere_is_not_plain() -> None:

@@ -10,14 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ldreg import LDReg
-from ldreg.lid import fused
+from ldreg.lid import fused, launching
 from ldreg.lid.estimators import lid
 
 
@@ -60,6 +62,12 @@ def byol() -> Case:
     return Case(both[:13], both, own, {"k": 7, "norm": "l2"})
 
 
+def its_own_reference() -> Case:
+    """Neighbors are sought in the rows themselves, and none is left out."""
+    x = random(15, 6, seed=7)
+    return Case(x, x, options={"k": 5, "reference_grad": True})
+
+
 def some(**options: Any) -> Callable[[], Case]:
     return lambda: Case(random(18, 11), options={"k": 6, **options})
 
@@ -91,6 +99,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "bfloat16": lambda: Case(random(12, 24).bfloat16(), random(20, 24, seed=5), options={"k": 5}),
     "no self in it": lambda: Case(random(9, 4), random(9, 4), options={"k": 3, "convention": "pseudocode"}),
     "reference_grad": some(reference_grad=True, target=2.0),
+    "its own reference": its_own_reference,
+    "strided self": lambda: byol()._replace(
+        self_index=torch.stack((torch.arange(13), torch.zeros(13)), 1).long()[:, 0]
+    ),
     "reference_grad, BYOL": lambda: byol()._replace(options={"k": 7, "reference_grad": True}),
 }
 
@@ -120,7 +132,18 @@ SCREENED: dict[str, Callable[[], Case]] = {
 }
 
 # Met at every run of the tests; the others are slow in the interpreter.
-SHORT = ["awkward", "two tiles", "byol", "tiny cluster", "doubled", "constant", "bfloat16", "reference_grad"]
+SHORT = [
+    "awkward",
+    "two tiles",
+    "byol",
+    "its own reference",
+    "strided self",
+    "tiny cluster",
+    "doubled",
+    "constant",
+    "bfloat16",
+    "reference_grad",
+]
 
 # Which of several equally far rows is the k-th neighbor is open, and so is where the gradient points.
 TIED = ["one-hot"]
@@ -141,7 +164,9 @@ class Outcome(NamedTuple):
 def step(case: Case, path: str, *, compiled: bool = False) -> Outcome:
     """Value and gradients of one step on the given path."""
     x = case.x.detach().requires_grad_()
-    reference = None if case.reference is None else case.reference.clone().requires_grad_()
+    reference = x if case.reference is case.x else None
+    if case.reference is not None and reference is None:
+        reference = case.reference.clone().requires_grad_()
     reg = LDReg(**({"k": 4, "beta": 0.7} | case.options))
     before, fused.PATH = fused.PATH, path  # type: ignore[assignment]
     try:
@@ -199,7 +224,7 @@ def doubtful() -> Tensor:
     for case in (make() for make in SCREENED.values()):
         x, k = case.x, case.options["k"]
         peaks, found = kernels.find_peaks(x, x), kernels.empty_rows(x, k)
-        lists, count = step_kernels.candidates(x, x, None, k, peaks, torch.empty(16, len(x)))
+        lists, count = step_kernels.candidates(x, x, None, k, peaks, torch.empty(16, len(x)), same=True)
         shares.append(step_kernels.measure(x, x, lists, count, peaks, found, paper=True).waiting / len(x))
     return torch.cat(shares)
 
@@ -281,8 +306,120 @@ def test_interpreted_kernels_compiled(tmp_path: Path) -> None:
     check(interpreted(names, tmp_path, compiled=True), names)
 
 
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is launched, and nothing runs: kernel, key and what Triton would tell variants apart by."""
+    modules = [pytest.importorskip(f"ldreg.lid.{name}") for name in ("kernels", "step_kernels", "screening_kernels")]
+    seen: list[tuple[Any, ...]] = []
+
+    def record(kernel: Any, grid: Any, *arguments: Any, kind: Any = None, **constants: Any) -> None:
+        key = launching._kind(arguments, constants) if kind is None else kind
+        told = [(name, type(value), value) for name, value in sorted(constants.items())]
+        seen.append((kernel, key, (*map(specialized, arguments), *told)))
+        for each in arguments:
+            if isinstance(each, Tensor) and each.dtype == torch.int32:
+                each.zero_()  # places, which must be some rows'
+
+    for module in modules:
+        monkeypatch.setattr(module, "launch", record)
+    monkeypatch.setattr(fused, "PATH", "differences")
+    return seen
+
+
+def specialized(argument: Any) -> Any:
+    """By what Triton compiles anew for an argument."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    if isinstance(argument, int):
+        return type(argument), argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31
+    return type(argument)
+
+
+TRAITS: dict[str, tuple[Any, ...]] = {
+    "n": (20, 32, 65),
+    "dim": (1, 16, 17, 600),
+    "dtype": (torch.float32, torch.float16, torch.bfloat16),
+    "start": (0, 1, 4),
+    "turned": (False, True),
+    "m": (None, 20, 48, 300),
+    "reference_dtype": (torch.float32, torch.bfloat16),
+    "reference_start": (0, 1),
+    "own": (None, 0, 1),
+    "k": (2, 3, 15, 16),
+    "beta": (1, 0.5, 0),
+    "norm": ("l1", "l2"),
+    "target": (None, 2.0, 3),
+    "convention": ("paper", "pseudocode"),
+    "reference_grad": (False, True),
+    "path": ("differences", "screened"),
+    "tiles": ((), (16, 8, 1), (64, 16, 4, False)),
+}
+
+
+def with_traits(traits: dict[str, Any]) -> Case:
+    """A case of these shapes, types, addresses and options; values do not matter."""
+
+    def matrix(rows: int, start: int, dtype: torch.dtype) -> Tensor:
+        flat = torch.zeros(rows * traits["dim"] + start, dtype=dtype)[start:]
+        return flat.view(traits["dim"], rows).T if traits["turned"] else flat.view(rows, traits["dim"])
+
+    n, m = traits["n"], traits["m"]
+    reference = None if m is None else matrix(m, traits["reference_start"], traits["reference_dtype"])
+    own = None if m is None or traits["own"] is None else torch.zeros(n + 1, dtype=torch.int64)[traits["own"] :][:n]
+    options = {name: traits[name] for name in ("k", "beta", "norm", "target", "convention", "reference_grad")}
+    return Case(matrix(n, traits["start"], traits["dtype"]), reference, own, options)
+
+
+def nearly_alike(choose: Random) -> Iterator[dict[str, Any]]:
+    """Traits at random, and then the same but for one of them."""
+    traits = {name: choose.choice(values) for name, values in TRAITS.items()}
+    yield traits
+    for name, values in TRAITS.items():
+        yield from (traits | {name: value} for value in values)
+
+
+def test_calls_of_one_kind_are_of_one_variant(launches: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a kernel would be launched that was compiled for other numbers."""
+    from ldreg.lid import kernels
+
+    choose = Random(0)
+    for traits in (each for _ in range(12) for each in nearly_alike(choose)):
+        monkeypatch.setattr(kernels, "TILES", kernels.Tiles(*traits["tiles"]))
+        monkeypatch.setattr(fused, "PATH", traits["path"])
+        x, reference, own, options = with_traits(traits)
+        value = LDReg(**options)(x.requires_grad_(), reference, self_index=own)
+        (0 * value).backward()
+    variants: dict[Any, Any] = {}
+    for kernel, key, variant in launches:
+        assert variants.setdefault((id(kernel), key), variant) == variant, kernel
+    assert len(variants) > 1000
+
+
+@pytest.mark.parametrize("reference_grad", [False, True])
+def test_a_second_derivative_is_an_error(
+    launches: list[tuple[Any, ...]], reference_grad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("differences", "plain"):
+        monkeypatch.setattr(fused, "PATH", path)
+        x = random(40, 3).requires_grad_()
+        value = LDReg(k=4, reference_grad=reference_grad)(x) + x.pow(3).sum()
+        with pytest.raises(RuntimeError, match="expected create_graph=False, as they have no second derivative"):
+            torch.autograd.grad(value, x, create_graph=True)
+    assert launches
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # torch.func's own
+def test_transforms_go_the_plain_way(launches: list[tuple[Any, ...]]) -> None:
+    x = random(40, 3)
+    torch.func.grad(LDReg(k=4))(x)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError):
+        LDReg(k=4)(forward_ad.make_dual(x, torch.ones_like(x)))
+    assert not launches
+
+
 def test_the_plain_way_is_taken_on_the_cpu_in_float64_and_for_large_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not fused.supports(random(9, 2), None, 4)
+    assert not fused.supports(torch.empty(8192, 2048), None, 64)
     monkeypatch.setattr(fused, "PATH", "differences")
     assert fused.supports(random(9, 2), None, 4)
     assert not fused.supports(random(9, 2).double(), None, 4)
@@ -448,6 +585,7 @@ def test_cuda_compiled_equals_eager() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
 def test_cuda_gradient_by_a_transform_of_torch_func() -> None:
     x, reg = random(64, 8).cuda(), LDReg(k=8)
     (expected,) = torch.autograd.grad(reg(x.requires_grad_()), x)

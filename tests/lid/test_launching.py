@@ -44,7 +44,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "_known", {})
 
 
-def run(kernel: Kernel, x: Tensor, size: float = 5, **constants: Any) -> None:
+def run(kernel: Kernel, x: Tensor, size: float | None = 5, **constants: Any) -> None:
     launch(kernel, (7, 2), x, size, **{"BLOCK": 8, "SAME": True, "num_warps": 4, **constants})
 
 
@@ -60,8 +60,9 @@ def test_the_second_call_goes_to_what_the_first_compiled() -> None:
 
 def test_constants_may_be_named_in_any_order() -> None:
     kernel, x = Kernel(), torch.zeros(64)
-    for _ in range(2):
-        launch(kernel, (1,), x, 5, num_warps=4, SAME=True, BLOCK=8)
+    launch(kernel, (1,), x, 5, num_warps=4, SAME=True, BLOCK=8)
+    launch(kernel, (1,), x, 5, BLOCK=8, num_warps=4, SAME=True)
+    assert len(kernel.asked) == 1
     assert kernel.compiled[0].calls[0][1:] == (x.data_ptr(), 5, 8, True)
 
 
@@ -72,11 +73,14 @@ def test_constants_may_be_named_in_any_order() -> None:
         {"x": torch.zeros(64)[1:]},
         {"size": 16},
         {"size": 5.0},
+        {"size": None},
         {"BLOCK": 16},
         {"SAME": False},
+        {"SAME": 1},
         {"num_warps": 8},
+        {"BLOCK": 4, "num_warps": 8},
     ],
-    ids=["dtype", "address", "whole number", "float", "constant", "choice", "option"],
+    ids=["dtype", "address", "whole", "float", "none", "constant", "choice", "1 for true", "option", "exchanged"],
 )
 def test_another_kind_of_call_is_compiled_anew(change: dict[str, Any]) -> None:
     kernel, before = Kernel(), torch.zeros(64)

@@ -317,5 +317,12 @@ def test_cuda_search_is_exact_at_real_sizes(name: str) -> None:
     assert got.proven.float().mean() > 0.95
 
 
+@pytest.mark.parametrize("dim", [2, 2048, 8192, 65536])
+def test_lists_hold_as_many_as_are_sought(dim: int) -> None:
+    for k in range(1, 1100):
+        count = screening.kept(k, 10**6, dim)
+        assert screening.fewest_kept(count) >= k or count > 1024  # which goes the plain way
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -288,3 +288,12 @@ def test_gradient_is_finite_at_the_end_of_the_range(name: str) -> None:
     value, gradient = value_and_gradient(random(64, 8) * 1e-36, OPTIONS[name])
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
+
+
+def test_a_batch_large_enough_for_tensor_cores_needs_none() -> None:
+    x = torch.randn(2048, 2048, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    value = LDReg(k=16, beta=1.0)(x)
+    value.backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+    torch.testing.assert_close(value.detach(), -lid(x.detach(), 16).log().mean())

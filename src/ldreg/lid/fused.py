@@ -1,6 +1,6 @@
 """The regularizer's whole step on a CUDA device, where it is small enough for all squared distances to be held.
 
-Few kernels and no wait for the device: rows to a mean of ln LID, and back to their gradient (`kernels`). Beyond the
+Few kernels and no wait for the device: rows to a mean of ln LID and its gradient (`kernels`). Beyond the
 sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
 """
 
@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ldreg.lid.screening import CAPABILITY, can_launch
-from ldreg.lid.search import Neighbors, gradients
+from ldreg.lid.search import Neighbors, first_order, gradients
 
 Terms = Literal["plain", "absolute", "square"]
 Outer = Literal["sum", "mean", "root", "absolute"]
@@ -47,7 +48,7 @@ class Reduction(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What the forward pass leaves: the scalar, and what the backward pass needs.
+    """What the forward pass leaves: the scalar, and what its gradients need.
 
     value (); totals (3,), the slope of the value in the sum of terms, the number of regular rows, and the power of two
     that rows were scaled by; rows (4, N), ln LID, Σ d/w and Σ (w - d)/w (all 0 where LID is degenerate), and w;
@@ -67,7 +68,7 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     >>> supports(torch.zeros(8, 2), None, 4)
     False
     """
-    if PATH == "plain" or torch._C._are_functorch_transforms_active():
+    if PATH == "plain" or _transformed():
         return False
     if x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
         return False
@@ -81,12 +82,17 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     return x.is_cuda and (torch.compiler.is_compiling() or can_launch(x.device, _CAPABILITY))
 
 
+def _transformed() -> bool:
+    """Whether torch.func is at work or forward-mode differentiation, which the kernels know nothing of."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 def _screened(x: Tensor, reference: Tensor | None, k: int) -> bool:
     """Whether candidates come from products first."""
     if PATH != "auto":
         return PATH == "screened"
     (n, dim), m = x.shape, len(x if reference is None else reference)
-    large = k <= _MOST_SCREENED and n * m * dim >= _SCREENED_TERMS
+    large = x.is_cuda and k <= _MOST_SCREENED and n * m * dim >= _SCREENED_TERMS
     return large and torch.cuda.get_device_capability(x.device) >= CAPABILITY
 
 
@@ -100,13 +106,15 @@ def reduced_log_lid(
     reduction: Reduction,
     reference_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and `Pass.totals`.
+    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and `Pass.totals` as they are.
 
     LID is that of the method of moments, in the convention "paper" or else "pseudocode". Arguments are those of
     `neighbors`, already checked but for their values: NaN or inf gives NaN, and an entry of `self_index` that is no
     row of the reference leaves nothing out. Distances under about 1e-32 of the largest value count as 0.
     """
-    inputs = (x, reference, self_index, k, paper, *reduction)
+    # Whole numbers would have kernels compiled for them.
+    options = (reduction.terms, reduction.outer, float(reduction.offset), float(reduction.scale))
+    inputs = (x, reference, self_index, k, paper, *options)
     # As in `neighbors`: operators are opaque to torch.compile, and slower to call.
     compiling = torch.compiler.is_compiling()
     if reference_grad:
@@ -169,6 +177,7 @@ def _keep_slope(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor,
     ctx.dtype = inputs[0].dtype
 
 
+@first_order
 def _slope_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     (slope,) = ctx.saved_tensors
     return None if grad is None else (slope * grad).to(ctx.dtype), *(None,) * 8
@@ -189,8 +198,7 @@ class _Slope(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
         return _slope_backward(ctx, *grads)
 
 
@@ -232,7 +240,7 @@ class _Both(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 9
@@ -264,6 +272,7 @@ def _(grad: Tensor, x: Tensor, reference: Tensor | None, *_: Any) -> tuple[Tenso
     return x.new_empty(x.shape), x.new_empty(0) if reference is None else torch.empty_like(reference)
 
 
+@first_order
 def _both_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 9

@@ -404,17 +404,19 @@ def forward(
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        kind = _kind(x, y, self_index, k, paper, terms, outer)
+        kind = _kind(x, y, self_index, reference is None, k, paper, terms, outer)
         peaks = find_peaks(x, y, kind=kind)
         found = empty_rows(x, k)
         squares = torch.empty(x.shape[0], y.shape[0], dtype=torch.float32, device=x.device)
-        find_squares(prepare(x, y, peaks, kind=kind), squares, self_index, same=y is x, kind=kind)
+        # A reference that is x itself, said aloud, leaves nothing out.
+        tiles = prepare(x, y, peaks, kind=kind)
+        find_squares(tiles, squares, self_index, same=reference is None, kind=kind)
         select(squares, found, paper=paper, kind=kind)
         return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale, kind=kind)
 
 
 def _kind(x: Tensor, y: Tensor, self_index: Tensor | None, *options: Hashable) -> Hashable:
-    """What all launches of a step depend on but for their floats: told once, it need not be found out for each."""
+    """What all launches of a step depend on but for values of floats: told once, it need not be found out for each."""
     own = None if self_index is None else (self_index.dtype, self_index.data_ptr() % 16)
     addresses = x.data_ptr() % 16, y.data_ptr() % 16
     return x.get_device(), x.shape, y.shape, y is x, x.dtype, y.dtype, addresses, own, TILES, *options

@@ -1,7 +1,8 @@
 """Launches of Triton's kernels that cost the host little.
 
 Triton finds out anew at every call which compiled variant of a kernel is meant, which takes longer than the small
-kernels of this package run. Here it is asked once for each kind of call.
+kernels of this package run. Here it is asked once for each kind of call. What else Triton does at every
+call, as hooks before a run or a check of where a tensor lies, is done at the first alone.
 """
 
 from collections.abc import Hashable
@@ -31,7 +32,8 @@ def launch(
         grid: one to three numbers.
         arguments: tensors and numbers, in order.
         kind: what tells this kind of call from others of the kernel, where the caller knows it in fewer words: calls
-            of one kind have the same device, dtypes, constants, whole numbers and alignment of addresses to 16 bytes.
+            of one kind have the same device, dtypes, constants, options, whole numbers and alignment of addresses to
+            16 bytes, and floats in the same places.
         constants: those of the kernel, named in capitals, and Triton's own options, such as `num_warps`.
     """
     key = (id(kernel), _kind(arguments, constants) if kind is None else kind)
@@ -51,13 +53,11 @@ def _kind(arguments: tuple[Any, ...], constants: dict[str, Any]) -> Hashable:
     For those traits the numbers themselves stand here.
     """
     return (
-        *constants.values(),
+        *sorted((name, type(value), value) for name, value in constants.items()),
         *[
             (each.dtype, each.get_device(), each.data_ptr() % 16)
             if isinstance(each, Tensor)
-            else each
-            if isinstance(each, int)
-            else type(each)
+            else (type(each), each if isinstance(each, int) else None)
             for each in arguments
         ],
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ldreg.lid.candidates import Progress
-from ldreg.lid.search import Neighbors, candidate_count, gradients, search, working_dtype
+from ldreg.lid.search import Neighbors, candidate_count, first_order, gradients, search, working_dtype
 
 
 def neighbors(
@@ -131,7 +131,7 @@ class _Find(torch.autograd.Function):
     setup_context = staticmethod(_setup_context)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         x, reference, *found = ctx.saved_tensors
         return *gradients(grad, x, reference, Neighbors(*found), reference_grad=ctx.reference_grad), None, None, None
@@ -170,6 +170,7 @@ def _(
     return torch.empty_like(x), x.new_empty(0) if rows is None else torch.empty_like(rows)
 
 
+@first_order
 def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
     x, reference, distances, indices = ctx.saved_tensors
     grad_x, grad_reference = _gradients_op(grad, x, reference, distances, indices, ctx.reference_grad)
@@ -196,7 +197,7 @@ def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
             f"self_index: expected {len(x)} integers, one for each row of x, "
             f"got shape {tuple(index.shape)} of {index.dtype}"
         )
-    return index.long()
+    return index.long().contiguous()  # as kernels read it
 
 
 def _check_rows(self_index: Tensor, reference: Tensor) -> None:

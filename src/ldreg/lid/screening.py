@@ -32,7 +32,7 @@ CAPABILITY = (8, 0)  # of devices whose sums are known well enough for the proof
 _TOP = 14  # moved values stay under 2 to this power, so that float16 holds them and what lies 2^28 under them
 _FEWEST_ROWS = 2048  # of the reference, under which there is little to screen
 _MOST_KEPT = 1024
-_FEW_DIMENSIONS = 3072  # up to which a few candidates more than k are enough
+_FEW_DIMENSIONS = 3072  # up to which a few candidates more than k are enough, by trial; they are more than elsewhere
 ROOM = 8  # times the candidates kept: what a list holds before it is cut
 _MARGIN = 1.001  # for the rounding of what rounding moved
 _SAFE = 1e-15  # squares of smaller differences lose digits to underflow
@@ -87,8 +87,9 @@ def kept(k: int, candidates: int, dim: int) -> int:
     >>> kept(64, 10_000, 512), kept(64, 70, 512), kept(64, 10_000, 8192)
     (88, 70, 128)
     """
-    more = max(16, 3 * k // 8) * min(max(dim, _FEW_DIMENSIONS), 4 * _FEW_DIMENSIONS) // _FEW_DIMENSIONS
-    return min(k + more, max(_MOST_KEPT, k + 1), candidates)
+    few = max(16, 3 * k // 8)
+    more = few * min(max(dim, _FEW_DIMENSIONS), 4 * _FEW_DIMENSIONS) // _FEW_DIMENSIONS
+    return min(k + more, max(k + few, _MOST_KEPT), candidates)
 
 
 def fewest_kept(count: int) -> int:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -143,6 +143,25 @@ def gradients(
     if reference is None and grad_rows is not None:
         return grad_x.add_(grad_rows), None
     return grad_x, grad_rows
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward pass that has no derivative itself, and says so where one is asked for.
+
+    torch's own `once_differentiable` says so only where the gradient that comes in has one too.
+    """
+
+    @wraps(backward)
+    def checked(*arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return backward(*arguments)
+        # The transforms of torch.func always ask, whether or not they take a second derivative.
+        if not torch._C._are_functorch_transforms_active():
+            raise RuntimeError("distances of neighbors: expected create_graph=False, as they have no second derivative")
+        with torch.no_grad():
+            return backward(*arguments)
+
+    return checked
 
 
 def _by_screening(query: Query, memory: int, *, progress: Progress | None) -> Candidates:

@@ -163,30 +163,37 @@ def forward(
         found = kernels.empty_rows(x, k)
         turn = max(kernels.TILES.side, SCORES // len(y) // kernels.TILES.side * kernels.TILES.side)
         block = torch.empty(min(turn, len(x)), len(y), dtype=torch.float32, device=x.device)
-        lists, count = candidates(x, y, self_index, k, peaks, block)
+        lists, count = candidates(x, y, self_index, k, peaks, block, same=reference is None)
         queue = measure(x, y, lists, count, peaks, found, paper=paper)
         tiles = _tiled(y, peaks, queue, turn=None)
         for first in range(0, len(x), len(block)):
             now = queue._replace(first=first)
             squares = block[: len(x) - first]
             kernels.find_squares(
-                (_tiled(x, peaks, now, turn=len(squares)), tiles), squares, self_index, same=y is x, queue=now
+                (_tiled(x, peaks, now, turn=len(squares)), tiles),
+                squares,
+                self_index,
+                same=reference is None,
+                queue=now,
             )
             kernels.select(squares, found, paper=paper, queue=now)
         return kernels.finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
 
 
 def candidates(
-    x: Tensor, y: Tensor, self_index: Tensor | None, k: int, peaks: Tensor, block: Tensor
+    x: Tensor, y: Tensor, self_index: Tensor | None, k: int, peaks: Tensor, block: Tensor, *, same: bool
 ) -> tuple[Lists, int]:
-    """Lists of the candidates of every row of x in y, and how many each has at most; `block` is working memory."""
+    """Lists of the candidates of every row of x in y, and how many each has at most; `block` is working memory.
+
+    `same`: rows of y are those of x, and no row is its own candidate.
+    """
     center = y.mean(0, dtype=torch.float32)
     reference = halves(y, center, peaks, top=_TOP)
     queries = reference if y is x else halves(x, center, peaks, top=_TOP)
-    others = len(y) - (1 if y is x or self_index is not None else 0)
+    others = len(y) - (1 if same or self_index is not None else 0)
     # One program orders a power of two of them, which the dimensions must not double.
     count = min(screening.kept(k, others, x.shape[1]), power_of_2(screening.kept(k, others, 1)))
-    lists = Lists(queries, reference, own=0 if y is x else self_index, room=count)
+    lists = Lists(queries, reference, own=0 if same else self_index, room=count)
     lists.start(len(y), fewest=count, most=count, scores=block)
     return lists, count
 
