@@ -15,7 +15,7 @@ from ldreg.benchmarking.sizes import Points
 from ldreg.regularizers.ldreg import LDReg
 
 _CHECKED = {"cpu": 256, "cuda": 512}  # points whose gradient is computed in float64
-_COMPILED, _CAPTURED = "ldreg (compiled)", "ldreg (captured)"
+_COMPILED, _CAPTURED, _CAPTURED_RIVAL = "ldreg (compiled)", "ldreg (captured)", "pseudocode (captured)"
 
 
 def ours(x: Tensor, k: int) -> Tensor:
@@ -36,8 +36,9 @@ def ours_captured(x: Tensor, k: int) -> Tensor:
 
 def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The gradient by a graph of forward and backward pass, which is captured at the first call with a shape."""
-    graph = _graphs.get(x.shape) or _graphs.setdefault(x.shape, _Graph(penalty, x))
-    return graph(x)
+    if x.shape not in _graphs:
+        _graphs[x.shape] = _Graph(penalty, x)
+    return _graphs[x.shape](x)
 
 
 class _Graph:
@@ -62,7 +63,7 @@ class _Graph:
         return self._gradient
 
 
-_graphs: dict[torch.Size, _Graph] = {}  # of the one contender that a process measures
+_graphs: dict[torch.Size, _Graph] = {}  # of the one contender that a process measures, with its one k
 
 
 @functools.cache
@@ -189,7 +190,7 @@ BENCHMARK = Benchmark(
         _COMPILED: _graphed(ours_compiled),
         _CAPTURED: _graphed(ours_captured),
         "pseudocode": _contender(pseudocode, bytes_needed=_matrices),
-        "pseudocode (captured)": _graphed(pseudocode_captured, bytes_needed=_matrices),
+        _CAPTURED_RIVAL: _graphed(pseudocode_captured, bytes_needed=_matrices),
         "cdist + topk": _contender(cdist_topk, bytes_needed=_matrices, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, bytes_needed=_matrices, devices=("cuda",), counts=False),
         "torchid": Contender(
@@ -213,7 +214,7 @@ BENCHMARK = Benchmark(
         Goal(_SMALL, "host time", 0.3e-3, device="cuda"),
         Goal(_SMALL, "time", 0.3e-3, device="cuda", of=_COMPILED),
         Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_COMPILED),
-        Goal(_SMALL, "speed", 4.0, rival="pseudocode", device="cuda", of=_CAPTURED),
+        Goal(_SMALL, "speed", 4.0, rival=_CAPTURED_RIVAL, device="cuda", of=_CAPTURED),
         Goal(_SMALL, "time", 0.3e-3, device="cuda", of=_CAPTURED),
         Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_CAPTURED),
         Goal(_SMALL, "deviation", 1e-3, device="cuda"),
