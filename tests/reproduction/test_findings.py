@@ -6,7 +6,7 @@ import pytest
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.drawings import drawings
-from ldreg.reproduction.effects import Sample, collapses, direction, noise, sample
+from ldreg.reproduction.effects import Sample, collapses, difference, direction, noise, sample
 from ldreg.reproduction.findings import in_words, study_table, value_text
 from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.rendering import as_text, rendered
@@ -47,6 +47,7 @@ def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
     assert value_text("linear", found) == "91.0 ± 1.4"
     assert value_text("lid", seeds(6.0)) == "6.00"
     assert value_text("lid", seeds()) == "–"
+    assert value_text("images_per_second", seeds(40000, 40500)) == "40250.0 ± 354"
 
 
 def test_noise_of_seeds_is_that_of_their_differences() -> None:
@@ -87,6 +88,14 @@ def test_directions_are_judged_against_the_paper_s() -> None:
     assert direction(up, base, 583.5, 583.8) == "", "nor here"
     assert direction(down, base, 64.2, 64.3) == "agrees"
     assert direction(seeds(), base, 20.0, 18.8) == ""
+
+
+def test_differences_are_of_the_seeds_that_both_have() -> None:
+    own, base = Sample({0: 7.0, 1: 7.0, 2: 1.0}), Sample({0: 6.0, 1: 6.01})
+    assert difference(own, base) == pytest.approx(0.995), "by all seeds it would be negative"
+    assert direction(own, base, 20.0, 18.8) == "agrees"
+    assert difference(Sample({0: 7.0, 1: 8.0}), Sample({0: 6.0})) == pytest.approx(1.5), "one seed in common"
+    assert math.isnan(difference(own, seeds()))
 
 
 def test_a_seed_that_collapsed_is_told() -> None:

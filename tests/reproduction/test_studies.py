@@ -1,6 +1,8 @@
 import math
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,14 @@ from ldreg.reproduction.jobs import Arm, Job, merged
 from ldreg.reproduction.request import request, usage
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.studies import STUDIES, chosen
+from ldreg.training.regularization import REGULARIZERS, build_regularizer
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
+
+
+@cache
+def tree(recipe: str) -> dict[str, Any]:
+    return Job(Arm(recipe), 0).settings.tree
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -28,8 +36,7 @@ def test_an_arm_that_equals_its_recipe_is_the_recipe(scale) -> None:  # type: ig
     """Runs are shared between studies only where the usual value of an ablation is known to be the recipe's."""
     for study in STUDIES.values():
         for row in study.rows(scale):
-            plain = Arm(row.arm.recipe, ())
-            known = Job(plain, 0).settings.tree
+            known = tree(row.arm.recipe)
             for key, value in row.arm.options:
                 node = known
                 for part in key.split("."):
@@ -45,6 +52,31 @@ def test_rows_are_compared_with_a_row_that_is_no_comparison_itself() -> None:
             for row in rows:
                 assert len(row.names) == len(study.keys)
                 assert row.baseline is None or rows[row.baseline].baseline is None
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_conventions_and_references_vary_that_alone(scale) -> None:  # type: ignore[no-untyped-def]
+    for name, key, usual, values in (
+        ("conventions", "convention", "paper", ["pseudocode", "pseudocode"]),
+        ("references", "queue_size", 0, list(scale.queues)),
+    ):
+        rows = STUDIES[name].rows(scale)
+        compared = [(row, rows[row.baseline]) for row in rows if row.baseline is not None]
+        assert len(values) == len(compared) > 1
+        for (row, base), value in zip(compared, values, strict=True):
+            own, other = (Job(one.arm, 0).settings for one in (row, base))
+            assert build_regularizer("ldreg", own.regularizer).__dict__[key] == value
+            assert build_regularizer("ldreg", other.regularizer).__dict__[key] == usual
+            assert {**own.regularizer, key: usual} == {**other.regularizer, key: usual}
+            assert own.run == other.run
+
+
+def test_every_regularizer_is_compared_on_byol() -> None:
+    for scale in SCALES.values():
+        rows = STUDIES["regularizers"].rows(scale)
+        assert [row.names[0] for row in rows[::2]] == ["None", "Cov", "Cov+Var", "KoLeo", "SIGReg"]
+        assert {Job(row.arm, 0).settings.run.regularizer for row in rows} == {"none", *REGULARIZERS} - {"minlid"}
+        assert {Job(row.arm, 0).settings.run.method for row in rows} == {"byol"}
 
 
 def test_names_and_numbers_of_the_paper_choose_studies() -> None:

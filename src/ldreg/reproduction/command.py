@@ -23,6 +23,9 @@ def reproduce_command(words: Sequence[str]) -> None:
             raise ValueError("expected the name of a table or figure, or all, got nothing")
         return
     asked = request(words)
+    if asked.write is not None:
+        _write(asked, asked.write)
+        return
     if asked.plan:
         _show_plan(asked)
         return
@@ -33,6 +36,21 @@ def reproduce_command(words: Sequence[str]) -> None:
         check_data(asked)
         _carry_out(asked)
         _present(asked)
+
+
+def _write(asked: Request, path: Path) -> None:
+    from ldreg.reporting.files import check_writable
+    from ldreg.reproduction.document import document, picture_folder, write_document
+
+    check_writable(path)
+    place, folder = asked.place, picture_folder(path)
+    made = document(asked.studies, place.scale, place.results, settings=asked.settings, what=asked.what, folder=folder)
+    write_document(made, path)
+    unused = f"; no table shows {', '.join(made.unused)}" if made.unused else ""
+    _print(
+        f"{path}: {made.studies} studies, {len(made.shown)} runs, {len(made.pictures)} pictures in "
+        f"{path.parent / folder}{unused}"
+    )
 
 
 def _show_plan(asked: Request) -> None:

@@ -12,11 +12,12 @@ from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, sample
 from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
+from ldreg.reproduction.rows import METHODS, Row
 from ldreg.reproduction.scales import Scale
-from ldreg.reproduction.studies import METHODS, Row, Study
+from ldreg.reproduction.studies import Study
 
 Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]
@@ -79,22 +80,24 @@ def _line(rows: Sequence[Row], gathered: Gathered, metric: str, name: str, *, gr
 
 
 def _bars(rows: Sequence[Row], gathered: Gathered) -> Figures:
-    methods = list(dict.fromkeys(row.group for row in rows))
+    methods = list(dict.fromkeys(row.group for row in rows if gathered.get(row.arm)))
     made = {}
     for metric, title in (("effective_rank", "Effective rank"), ("lid", "LID, geometric mean")):
-        series = [
-            (name, [_of_method(rows, method, with_ldreg, metric, gathered) for method in methods])
-            for name, with_ldreg in (("without", False), ("with LDReg", True))
-        ]
-        if any(value is not None for _, values in series for value in values):
-            made[title] = bars([METHODS[method] for method in methods], series, ylabel=title)
+        series, errors = [], []
+        for name, with_ldreg in (("without", False), ("with LDReg", True)):
+            found = [_of_method(rows, method, with_ldreg, metric, gathered) for method in methods]
+            series.append((name, [None if one is None else one.mean for one in found]))
+            errors.append([one.deviation if one is not None and len(one.values) > 1 else None for one in found])
+        if methods:
+            made[title] = bars([METHODS[method] for method in methods], series, errors=errors, ylabel=title)
     return made
 
 
-def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, gathered: Gathered) -> float | None:
+def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, gathered: Gathered) -> Sample | None:
+    """A result over seeds; None where nothing was run."""
     row = next(row for row in rows if row.group == method and (row.baseline is not None) == with_ldreg)
     records = gathered.get(row.arm, ())
-    return sample(records, metric).mean if records else None
+    return sample(records, metric) if records else None
 
 
 def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:

@@ -106,6 +106,18 @@ def noise(own: Sample, base: Sample) -> float:
     return max(_UNSURE * max(abs(own.mean), abs(base.mean)), own.floor)
 
 
+def difference(own: Sample, base: Sample) -> float:
+    """How much higher one is: the mean over the seeds that both have where these are several, else of all they have.
+
+    >>> difference(Sample({0: 5.0, 1: 6.0, 2: 30.0}), Sample({0: 4.0, 1: 5.5}))
+    0.75
+    """
+    shared = sorted(own.by_seed.keys() & base.by_seed.keys())
+    if len(shared) > 1:
+        return statistics.fmean(own.by_seed[seed] - base.by_seed[seed] for seed in shared)
+    return own.mean - base.mean
+
+
 def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
     """Whether an effect has the paper's direction: where it is larger than its noise, and the paper has one.
 
@@ -114,11 +126,11 @@ def direction(own: Sample, base: Sample, paper: float | None, paper_base: float 
     >>> direction(Sample({0: 7.0}), Sample({0: 6.0}), 20.0, 18.8), direction(Sample({0: 6.1}), Sample({0: 6.0}), 20, 19)
     ('agrees', 'noise')
     """
-    difference = own.mean - base.mean
-    if paper is None or paper_base is None or not math.isfinite(difference):
+    found = difference(own, base)
+    if paper is None or paper_base is None or not math.isfinite(found):
         return ""
     if abs(paper - paper_base) <= _NOTHING * abs(paper_base):
         return ""
-    if abs(difference) <= noise(own, base):
+    if abs(found) <= noise(own, base):
         return "noise"
-    return "agrees" if (difference > 0) == (paper > paper_base) else "disagrees"
+    return "agrees" if (found > 0) == (paper > paper_base) else "disagrees"

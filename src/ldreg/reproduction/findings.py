@@ -7,15 +7,17 @@ from ldreg.reporting.differences import metric_title
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, direction, in_percent, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, difference, direction, in_percent, noise, sample
 from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.paper import AP
+from ldreg.reproduction.rows import Row
 from ldreg.reproduction.scales import Scale
-from ldreg.reproduction.studies import Row, Study
+from ldreg.reproduction.studies import Study
 
 Gathered = Mapping[Arm, Sequence[RunRecord]]
 
 COLLAPSED = "collapsed"
+NOTHING = "–"
 
 
 def value_text(metric: str, found: Sample) -> str:
@@ -25,8 +27,9 @@ def value_text(metric: str, found: Sample) -> str:
     ('6.10 ± 0.14', '97.5')
     """
     if not found.values:
-        return "–"
-    spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:.2g}"
+        return NOTHING
+    digits = ".0f" if found.deviation >= 100 else ".2g"
+    spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:{digits}}"
     return (f"{found.mean:.1f}" if in_percent(metric) else number(found.mean)) + spread
 
 
@@ -62,6 +65,11 @@ def column_title(metric: str) -> str:
     if metric == TRAIN_LID:
         return "LID of training images"
     return metric_title(metric) + (", %" if metric in ACCURACIES else "")
+
+
+def told(study: Study, scale: Scale, records: Sequence[RunRecord]) -> bool:
+    """Whether records say anything that a row of the study shows, be it a collapse."""
+    return collapses(records) > 0 or any(sample(records, metric).values for metric in metrics_of(study, scale))
 
 
 def study_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
@@ -100,3 +108,39 @@ def in_words(table: StudyTable) -> str:
         f"Of {len(marks)} effect{'' if len(marks) == 1 else 's'}, {counts['agrees']} with the paper's direction, "
         f"{counts['disagrees']} with the opposite one, {counts['noise']} within noise."
     )
+
+
+def difference_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
+    """How far each row lies from the one that it is compared with, and how far chance may take it.
+
+    Rows that have nothing to compare are left out; ≈ marks what is within noise.
+    """
+    rows, metrics = study.rows(scale), metrics_of(study, scale)
+    cells = []
+    for row in rows:
+        base = None if row.baseline is None else rows[row.baseline]
+        if base is None or not gathered.get(row.arm) or not gathered.get(base.arm):
+            continue
+        values = [_difference(metric, gathered[row.arm], gathered[base.arm]) for metric in metrics]
+        if any(cell.text != NOTHING for cell in values):
+            cells.append([*(StudyCell(name) for name in row.names), StudyCell(row_name(base)), *values])
+    columns = [*study.keys, "Compared with", *(column_title(metric) for metric in metrics)]
+    return StudyTable(columns, cells, keys=len(study.keys) + 1)
+
+
+def row_name(row: Row) -> str:
+    """The names of a row as one, without those that stand for nothing.
+
+    >>> row_name(Row(("BYOL", "LDReg", "-"), Arm("digits/byol_ldreg"))), row_name(Row(("-",), Arm("digits/simclr")))
+    ('BYOL, LDReg', 'no regularization')
+    """
+    return ", ".join(name for name in row.names if name != "-") or "no regularization"
+
+
+def _difference(metric: str, records: Sequence[RunRecord], others: Sequence[RunRecord]) -> StudyCell:
+    own, base = sample(records, metric), sample(others, metric)
+    if not own.values or not base.values:
+        return StudyCell(NOTHING)
+    found, chance = difference(own, base), noise(own, base)
+    text = f"{round(found, 2) + 0.0:+.2f} (noise {chance:.2f})"  # the sum has no -0
+    return StudyCell(text, mark="noise" if abs(found) <= chance else "")

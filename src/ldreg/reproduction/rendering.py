@@ -81,11 +81,20 @@ def write(found: Sequence[Rendered], scale: Scale, out: Path, *, name: str, titl
 def _pictures(one: Rendered, folder: Path) -> list[str]:
     names = []
     for caption, figure in one.figures.items():
-        slug = re.sub(r"[^a-z0-9]+", "-", caption.partition("\n")[0].lower().replace("β", "beta")).strip("-")
-        name = f"{one.study.name}-{slug}"
+        name = picture_name(one.study.name, caption)
         save_figure(figure, folder / name)
         names.append(name)
     return names
+
+
+def picture_name(study: str, caption: str) -> str:
+    r"""A name for the files of a figure, by the first line of its caption.
+
+    >>> picture_name("ablation", "Linear accuracy and β\nIn percent.")
+    'ablation-linear-accuracy-and-beta'
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", caption.partition("\n")[0].lower().replace("β", "beta")).strip("-")
+    return f"{study}-{slug}"
 
 
 def as_markdown(

@@ -27,6 +27,8 @@ already are used, those that were interrupted go on where they stood.
   --seeds N            seeds of every run, from 0 on (default: 1)
   --out FOLDER         for runs, records, figures and the report (default: reproduction/SCALE)
   --results FOLDER     for the records alone, one JSON file for each run (default: OUT/results)
+  --write FILE         Markdown of every record that --results has of these studies, all seeds, with pictures in
+                       images/NAME beside it, the same from the same records to the byte; trains nothing
   --jobs N             runs at a time (default: one on a GPU, else one for each core)
   --datasets NAME=PATH,...   where the sets of the transfer table are
   --coco FOLDER        train2017, val2017 and annotations for table3 (default: a small generated set)
@@ -37,9 +39,10 @@ examples:
   ldreg reproduce all --scale digits
   ldreg reproduce table1 --scale cifar10 --data.path cifar10.tar.xz --plan
   ldreg reproduce table1,minlid --scale cifar10 --data.path cifar10.tar.xz --seeds 3
+  ldreg reproduce all --scale cifar10 --results results/cifar10 --write docs/results.md
 """
 
-_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco")
+_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write")
 # How detectors are trained on the set that stands for COCO, by the scale of the encoders.
 _SMALL: Options = (
     ("train_sizes", "[96]"), ("test_size", "96"), ("max_size", "144"), ("anchor_sizes", "[16,32,64]"), ("workers", "0"),
@@ -71,7 +74,9 @@ class Request:
     plan: bool
     show: bool
     command: str
+    what: str
     name: str  # of the report
+    write: Path | None = None  # the file to write from records alone
 
 
 def usage() -> str:
@@ -97,6 +102,8 @@ def request(words: Sequence[str]) -> Request:
     for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
         if key in dict(options):
             raise ValueError(f"--{key}: expected {instead} in its place, got {dict(options)[key]!r}")
+    if "write" in own:
+        _check_written(rest, own)
     scale = _scale(own.get("scale") or "digits", epochs=_count(own, "epochs", 0))
     others: Options = tuple((key, "true" if value is None else value) for key, value in options if key not in _OWN)
     settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
@@ -120,14 +127,30 @@ def request(words: Sequence[str]) -> Request:
     return Request(
         studies,
         place,
-        _jobs(studies, place, lasting, _count(own, "seeds", 1)),
+        [] if own.get("write") else _jobs(studies, place, lasting, _count(own, "seeds", 1)),
         _count(own, "jobs", _processes(place)),
         settings=lasting,
         plan="--plan" in rest,
         show="--show" in rest,
         command=shlex.join(["ldreg", "reproduce", *words]),
+        what=what,
         name="report" if what == "all" else "-".join(study.name for study in studies),
+        write=Path(target) if (target := own.get("write")) else None,
     )
+
+
+def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
+    """Refuse beside --write what it would not heed.
+
+    Raises:
+        ValueError: which.
+    """
+    for word in ("--plan", "--show"):
+        if word in words:
+            raise ValueError(f"--write: expected to be given without {word}, got both")
+    for key in ("seeds", "jobs"):
+        if key in own:
+            raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
 
 
 def _scale(name: str, *, epochs: int) -> Scale:

@@ -23,6 +23,8 @@ class Scale:
         betas: of LDReg's ablation
         neighbors: k of LDReg's ablation
         jitters: strengths of color jitter compared
+        targets: LIDs that LDReg is told to approach, one below and one above what SimCLR has by itself
+        queues: numbers of past representations that LDReg seeks neighbors in beside the batch
         datasets: of the transfer table; those that need no path are part of `all` without being asked for
         linear: protocol of the linear evaluation that tables report
         transfer: protocol of the transfer table
@@ -36,6 +38,8 @@ class Scale:
     betas: tuple[float, ...]
     neighbors: tuple[int, ...]
     jitters: tuple[float, ...]
+    targets: tuple[float, ...]
+    queues: tuple[int, ...]
     datasets: tuple[str, ...]
     linear: Literal["fast", "imagenet"]
     transfer: Literal["fast", "transfer"]
@@ -80,6 +84,8 @@ SCALES: Mapping[str, Scale] = {
             betas=(0.001, 0.005, 0.01, 0.05, 0.1),
             neighbors=(16, 32, 64, 128),
             jitters=(0.25, 0.5, 0.75, 1.0),
+            targets=(15.0, 30.0),
+            queues=(4096, 16384, 65536),
             datasets=("imagenet", "food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"),
             linear="imagenet",
             transfer="transfer",
@@ -93,6 +99,8 @@ SCALES: Mapping[str, Scale] = {
             betas=(0.001, 0.01, 0.1, 1.0),
             neighbors=(16, 32, 64, 128),
             jitters=(0.125, 0.25, 0.5, 1.0),
+            targets=(10.0, 20.0),
+            queues=(1024, 4096, 16384),
             datasets=("cifar10", "digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",
@@ -106,6 +114,8 @@ SCALES: Mapping[str, Scale] = {
             betas=(0.01, 0.1, 0.5, 1.0),
             neighbors=(8, 16, 32, 64),
             jitters=(0.0, 0.25, 0.5, 1.0),
+            targets=(5.0, 10.0),
+            queues=(512, 1024),
             datasets=("digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",

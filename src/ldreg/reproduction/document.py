@@ -1,0 +1,192 @@
+"""Studies as one Markdown file with pictures, from records alone: the same records give the same text to the byte."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from ldreg.reporting.files import write_atomically
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.study import StudyCell, StudyTable, table_markdown
+from ldreg.reporting.text import markdown_text
+from ldreg.reproduction.drawings import drawings
+from ldreg.reproduction.effects import collapses, sample
+from ldreg.reproduction.findings import difference_table, in_words, metrics_of, row_name, study_table
+from ldreg.reproduction.jobs import Arm, Options
+from ldreg.reproduction.rendering import intro, picture_name
+from ldreg.reproduction.scales import Scale
+from ldreg.reproduction.shelf import Part, at_best_length, gather_records, other_lengths, paths_of
+from ldreg.reproduction.studies import Study
+
+_RESOLUTION = 110  # dots per inch of a picture
+_NOISE = (
+    "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by:"
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A Markdown text, the pictures that it links to, and what of the records it shows.
+
+    Args:
+        text: the whole file
+        pictures: PNG files by their names, to lie in `images/NAME` beside it
+        studies: how many it has
+        shown: names of the records that it shows
+        unused: names of the other files beside them
+    """
+
+    text: str
+    pictures: Mapping[str, bytes]
+    studies: int
+    shown: Sequence[str]
+    unused: Sequence[str]
+
+
+def document(
+    studies: Sequence[Study], scale: Scale, results: Path, *, settings: Options = (), what: str, folder: str
+) -> Document:
+    """What the records in a folder say of these studies: every seed, and nothing that was not measured.
+
+    A study may have been run at another length than the scale's: that at which it has most records is shown.
+
+    Args:
+        studies: in the order of the text.
+        scale: of the runs; one with other epochs than usual looks for those alone.
+        results: where the records are, one JSON file for each run.
+        settings: that every run was given beside its recipe.
+        what: the studies as the command names them.
+        folder: of the pictures, from where the text lies.
+
+    Raises:
+        ValueError: no study has records, or a record is of other settings than its name says.
+        OSError: a record cannot be read.
+    """
+    paths = paths_of(results)
+    scales = [scale, *other_lengths(scale, paths)]
+    trained = [study for study in studies if study.rows(scale)]
+    arms = dict.fromkeys(row.arm for study in trained for length in scales for row in study.rows(length))
+    gathered = gather_records(arms, paths, settings)
+    parts = [part for study in trained if (part := at_best_length(study, scales, gathered)) is not None]
+    if not parts:
+        raise ValueError(f"{results}: expected records of these studies, got none; --plan lists their runs")
+    pictures: dict[str, bytes] = {}
+    sections, told = [], set[tuple[Arm, Arm, str]]()
+    for part in parts:
+        sections += _section(part, pictures, folder, differences=not part.effects <= told)
+        told |= part.effects
+    records = {record.name: record for part in parts for row in part.rows for record in part.records(row)}
+    unused = sorted({path.stem for path in results.glob("*.json")} - records.keys())
+    absent = [study.title for study in trained if study not in [part.study for part in parts]]
+    closing = _closing(list(records.values()), absent, unused, f"ldreg reproduce {what} --scale {scale.name}")
+    text = "\n\n".join([f"# The LDReg paper at the scale of {scale.name}", intro(scale), *sections, *closing]) + "\n"
+    return Document(text, pictures, len(parts), sorted(records), unused)
+
+
+def write_document(made: Document, path: Path) -> None:
+    """Write the text to `path` and its pictures to `picture_folder(path)` beside it. Raises OSError."""
+    folder = path.parent / picture_folder(path)
+    if made.pictures:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, content in made.pictures.items():
+        write_atomically(folder / name, content)
+    write_atomically(path, made.text)
+
+
+def picture_folder(path: Path) -> str:
+    """Where the pictures of a text lie, from its own folder.
+
+    >>> picture_folder(Path("docs/results.md"))
+    'images/results'
+    """
+    return f"images/{path.stem}"
+
+
+def _section(part: Part, pictures: dict[str, bytes], folder: str, *, differences: bool) -> list[str]:
+    """Heading, text, tables and links to pictures, which are added to those there are."""
+    study, table = part.study, _with_seeds(part)
+    records = [record for row in part.rows for record in part.records(row)]
+    left_out = [row_name(row) for row in part.rows if not part.records(row)]
+    texts = [f"## {study.title}", study.text, in_words(table), table_markdown(table)]
+    texts.append(_told_runs(records))
+    texts.append(f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else "")
+    compared = difference_table(study, part.scale, part.gathered)
+    if differences and compared.rows:
+        texts += [_NOISE, table_markdown(compared)]
+    for caption, figure in drawings(study, part.scale, part.gathered).items():
+        title, _, remark = caption.partition("\n")
+        name = f"{picture_name(study.name, caption)}.png"
+        pictures[name] = _png(figure, _source(records))
+        texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
+    return [text for text in texts if text]
+
+
+def _with_seeds(part: Part) -> StudyTable:
+    """The table of the study, less the rows that nothing was measured of, with a column of how many seeds each has."""
+    whole, metrics = study_table(part.study, part.scale, part.gathered), metrics_of(part.study, part.scale)
+    keys, cells = whole.keys, []
+    for row, texts in zip(part.rows, whole.rows, strict=True):
+        records = part.records(row)
+        if not records:
+            continue
+        usual = len(records) - collapses(records)
+        values = [
+            _counted(cell, len(sample(records, metric).values), usual)
+            for cell, metric in zip(texts[keys:], metrics, strict=True)
+        ]
+        cells.append([*texts[:keys], StudyCell(str(len(records))), *values])
+    return StudyTable([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
+
+
+def _counted(cell: StudyCell, seeds: int, usual: int) -> StudyCell:
+    """The cell; where its value is of fewer seeds than the row has, it says so."""
+    if not 0 < seeds < usual:
+        return cell
+    return StudyCell(f"{cell.text} (of {seeds} seed{'' if seeds == 1 else 's'})", cell.paper, cell.mark)
+
+
+def _told_runs(records: Sequence[RunRecord]) -> str:
+    """Of how many runs and how many epochs a table is."""
+    count, epochs = len({record.name for record in records}), _told(records, "epochs")
+    return f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else ".")
+
+
+def _told(records: Sequence[RunRecord], key: str) -> str:
+    """The values that records have of a part of their origin, numbers in their order."""
+    found = {record.origin[key] for record in records if record.origin.get(key) is not None}
+    numbers = sorted(value for value in found if isinstance(value, int | float))
+    return ", ".join([*(f"{value:g}" for value in numbers), *sorted(v for v in found if isinstance(v, str))])
+
+
+def _closing(records: Sequence[RunRecord], absent: Sequence[str], unused: Sequence[str], command: str) -> list[str]:
+    """What is missing, and where everything comes from."""
+    parts = []
+    if absent:
+        parts = [
+            "## What is missing",
+            "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent),
+        ]
+    if unused:
+        parts.append(f"Records that no table here shows: {markdown_text(', '.join(unused))}.")
+    told = (
+        f"{len(records)} runs; commits {_told(records, 'commit') or 'unknown'}; on {_told(records, 'hardware')}; seeds "
+        f"{_told(records, 'seed')}; epochs {_told(records, 'epochs')}."
+    )
+    made = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
+    return [*parts, "## Where the numbers come from", markdown_text(told), made]
+
+
+def _source(records: Sequence[RunRecord]) -> str:
+    """A digest of all that figures are drawn from, by which a picture of other records can be told."""
+    drawn = [(record.name, record.results, record.curves, record.tsne, record.tsne_labels) for record in records]
+    return hashlib.sha256(repr(drawn).encode()).hexdigest()
+
+
+def _png(figure: Figure, source: str) -> bytes:
+    buffer = BytesIO()
+    facts = {"Software": None, "Source": source}
+    figure.savefig(buffer, format="png", dpi=_RESOLUTION, facecolor="white", metadata=facts)
+    return buffer.getvalue()

@@ -1,0 +1,230 @@
+"""The rows of the studies' tables: what is trained for each, and what the paper has."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from ldreg.reproduction import paper
+from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.scales import Scale
+
+METHODS = {
+    "simclr": "SimCLR",
+    "simclr_tuned": "SimCLR-Tuned",
+    "byol": "BYOL",
+    "simclr_vit": "SimCLR (ViT)",
+    "mae": "MAE (ViT)",
+    "moco": "MoCo",
+    "vicreg": "VICReg",
+    "barlow_twins": "Barlow Twins",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: how it is called, what is trained for it, what the paper has.
+
+    Args:
+        names: the cells that name it
+        arm: what is trained
+        values: the paper's, by the names of results
+        baseline: which row it is compared with, by its place; None: it is a baseline itself
+        group: what rows of one line of a figure have in common
+        x: where on the axis of a figure it stands
+    """
+
+    names: tuple[str, ...]
+    arm: Arm
+    values: Mapping[str, float] = field(default_factory=dict)
+    baseline: int | None = None
+    group: str = ""
+    x: float = 0.0
+
+
+def _pairs(scale: Scale, methods: Sequence[str]) -> list[Row]:
+    rows = []
+    for method in methods:
+        without, with_ldreg = paper.LINEAR[method]
+        rows.append(Row((METHODS[method], "-"), scale.arm(method), without, group=method))
+        rows.append(
+            Row((METHODS[method], "LDReg"), scale.arm(f"{method}_ldreg"), with_ldreg, len(rows) - 1, group=method)
+        )
+    return rows
+
+
+def table1(scale: Scale) -> list[Row]:
+    """The methods of Table 1, without and with LDReg."""
+    return _pairs(scale, ["simclr", "simclr_tuned", "byol", "simclr_vit", "mae"])
+
+
+def additional_methods(scale: Scale) -> list[Row]:
+    """Those of the appendix."""
+    return _pairs(scale, ["moco", "vicreg", "barlow_twins"])
+
+
+def all_methods(scale: Scale) -> list[Row]:
+    """Every method, without and with LDReg."""
+    return _pairs(scale, list(METHODS))
+
+
+def transfer(scale: Scale) -> list[Row]:
+    """SimCLR after a short and a long pretraining."""
+    rows = []
+    for length, make in (("short", scale.arm), ("long", scale.long)):
+        without, with_ldreg = paper.TRANSFER[length]
+        plain, regularized = make("simclr"), make("simclr_ldreg")
+        rows.append(Row(("SimCLR", "-", length), plain, without))
+        rows.append(Row(("SimCLR", "LDReg", length), regularized, with_ldreg, len(rows) - 1))
+    return rows
+
+
+def detection(scale: Scale) -> list[Row]:
+    """SimCLR and BYOL, and SimCLR after a long pretraining."""
+    rows = []
+    for name, method, make in (
+        ("simclr", "simclr", scale.arm),
+        ("byol", "byol", scale.arm),
+        ("long", "simclr", scale.long),
+    ):
+        without, with_ldreg = paper.DETECTION[name]
+        length = "long" if name == "long" else "short"
+        plain, regularized = (_detectable(scale, make(recipe)) for recipe in (method, f"{method}_ldreg"))
+        rows.append(Row((METHODS[method], "-", length), plain, without))
+        rows.append(Row((METHODS[method], "LDReg", length), regularized, with_ldreg, len(rows) - 1))
+    return rows
+
+
+def _detectable(scale: Scale, arm: Arm) -> Arm:
+    """Detection needs a ResNet of color images; at the smallest scale it trains on the images to be detected in."""
+    if scale.name != "digits":
+        return arm
+    images = {"data__name": "folder", "data__size": 32, "views__flip": 0.5, "monitor__points": 200, "batch_size": 64}
+    return arm.but(**images, encoder__name="resnet18", encoder__stem="imagenet")
+
+
+def wallclock(scale: Scale) -> list[Row]:
+    """SimCLR without and with LDReg."""
+    hours = [{"minutes": 60 * value} for value in paper.HOURS]
+    return [
+        Row(("SimCLR", "-"), scale.arm("simclr"), hours[0]),
+        Row(("SimCLR", "LDReg"), scale.arm("simclr_ldreg"), hours[1]),
+    ]
+
+
+def norms(scale: Scale) -> list[Row]:
+    """LDReg as a mean and as a root mean square, with two neighborhood sizes each, and with targets."""
+    rows = [Row(("-", "-"), scale.arm("simclr"), {"linear": paper.LINEAR["simclr"][0]["linear"]})]
+    for norm in ("l1", "l2"):
+        for k, of_paper in ((scale.k, 64), (2 * scale.k, 128)):
+            arm = scale.arm("simclr_ldreg")
+            arm = arm if norm == "l1" else arm.but(ldreg__norm=norm)
+            arm = arm if k == scale.k else arm.but(ldreg__k=k)
+            rows.append(Row((norm.upper(), str(k)), arm, {"linear": paper.NORMS[norm, of_paper]}, 0))
+    for target in scale.targets:
+        arm = scale.arm("simclr_ldreg").but(ldreg__target=target)
+        rows.append(Row((f"L1 to LID {target:g}", str(scale.k)), arm, baseline=0))
+    return rows
+
+
+def minlid(scale: Scale) -> list[Row]:
+    """Min LID with growing strength beside nothing and LDReg."""
+    without, with_ldreg = paper.LINEAR["simclr"]
+    rows = [
+        Row(("-", "-"), scale.arm("simclr"), without),
+        Row(("LDReg", _beta(scale.arm("simclr_ldreg"))), scale.arm("simclr_ldreg"), with_ldreg, 0),
+    ]
+    for beta in (0.01, 0.1, 1.0, 10.0):
+        arm = scale.arm("simclr").but(regularizer="minlid", minlid__beta=beta, minlid__k=scale.k)
+        rows.append(Row(("Min LID", f"{beta:g}"), arm, paper.MINLID[beta], 0, group="minlid", x=beta))
+    return rows
+
+
+@cache
+def _beta(arm: Arm) -> str:
+    """The strength of the regularizer that a recipe has."""
+    return f"{Job(arm, 0).settings.regularizer['beta']:g}"
+
+
+def batches(scale: Scale) -> list[Row]:
+    """SimCLR at several batch sizes."""
+    rows = []
+    for (size, k), values in zip(scale.batches, paper.BATCHES.values(), strict=True):
+        plain, regularized = (scale.batch(size, k, ldreg=ldreg) for ldreg in (False, True))
+        rows.append(Row((str(size), "-", "-"), plain, {"linear": values[0]}))
+        rows.append(Row((str(size), "LDReg", str(k)), regularized, {"linear": values[1]}, len(rows) - 1))
+    return rows
+
+
+def regularizers(scale: Scale) -> list[Row]:
+    """BYOL with each of the regularizers."""
+    without, with_ldreg = paper.LINEAR["byol"]
+    rows = [
+        Row(("None", "-"), scale.arm("byol"), without),
+        Row(("LDReg", _beta(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
+    ]
+    names = {"covariance": "Cov", "variance_covariance": "Cov+Var", "koleo": "KoLeo", "sigreg": "SIGReg"}
+    for name, title in names.items():
+        for beta in (0.01, 0.1):
+            arm = scale.arm("byol").but(**{"regularizer": name, f"{name}__beta": beta})
+            rows.append(Row((title, f"{beta:g}"), arm, paper.REGULARIZERS.get((name, beta), {}), 0))
+    return rows
+
+
+def jitter(scale: Scale) -> list[Row]:
+    """SimCLR with several strengths of color jitter."""
+    own = scale.arm("simclr")
+    usual = {"imagenet": 1.0}.get(scale.name, 0.5)  # of the recipe, so that its run is shared
+    return [
+        Row((f"{strength:g}",), own if strength == usual else own.but(views__jitter=strength), x=strength)
+        for strength in scale.jitters
+    ]
+
+
+def ablation(scale: Scale) -> list[Row]:
+    """LDReg of several strengths, then with several neighborhood sizes."""
+    own = scale.arm("simclr_ldreg")
+    usual = {"digits": 0.1}.get(scale.name, 0.01)
+    rows = [Row(("-", "-", "-"), scale.arm("simclr"))]
+    for beta in scale.betas:
+        arm = own if beta == usual else own.but(ldreg__beta=beta)
+        rows.append(Row(("LDReg", f"{beta:g}", str(scale.k)), arm, baseline=0, group="beta", x=beta))
+    for k in scale.neighbors:
+        arm = own if k == scale.k else own.but(ldreg__k=k)
+        rows.append(Row(("LDReg", f"{usual:g}", str(k)), arm, baseline=0, group="k", x=k))
+    return rows
+
+
+def conventions(scale: Scale) -> list[Row]:
+    """LDReg with the mean over k neighbors, as the paper's text has it, and over k - 1, as its pseudocode has it."""
+    rows = []
+    for method in ("simclr", "byol"):
+        without, with_ldreg = paper.LINEAR[method]
+        own = scale.arm(f"{method}_ldreg")
+        rows.append(Row((METHODS[method], "-", "-"), scale.arm(method), without))
+        rows.append(Row((METHODS[method], "LDReg", "paper"), own, with_ldreg))
+        pseudocode = own.but(ldreg__convention="pseudocode")
+        rows.append(Row((METHODS[method], "LDReg", "pseudocode"), pseudocode, baseline=len(rows) - 1))
+    return rows
+
+
+def references(scale: Scale) -> list[Row]:
+    """LDReg with neighbors from the batch alone, and from queues of past representations too."""
+    without, with_ldreg = paper.LINEAR["simclr"]
+    own = scale.arm("simclr_ldreg")
+    rows = [
+        Row(("-", "-"), scale.arm("simclr"), without),
+        Row(("LDReg", "batch"), own, with_ldreg),
+    ]
+    for size in scale.queues:
+        rows.append(Row(("LDReg", f"batch and queue of {size}"), own.but(ldreg__queue_size=size), baseline=1, x=size))
+    return rows
+
+
+def tsne(scale: Scale) -> list[Row]:
+    """Those of the Min LID sweep that the paper draws."""
+    return [row for row in minlid(scale) if row.group != "minlid" or row.x in (0.1, 1.0)]
+
+
+def none(scale: Scale) -> list[Row]:
+    """No rows, for what needs no training."""
+    return []

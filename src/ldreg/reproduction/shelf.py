@@ -1,0 +1,96 @@
+"""Records of runs that lie in a folder, and which studies they are enough for."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.findings import Gathered, metrics_of, told
+from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job, Options
+from ldreg.reproduction.request import given
+from ldreg.reproduction.rows import Row, all_methods
+from ldreg.reproduction.scales import SCALES, Scale
+from ldreg.reproduction.studies import Study
+from ldreg.reproduction.workplace import check_same
+
+
+@dataclass(frozen=True)
+class Part:
+    """A study at the length at which it was run, and the records there are."""
+
+    study: Study
+    scale: Scale
+    rows: Sequence[Row]
+    gathered: Gathered
+
+    def records(self, row: Row) -> Sequence[RunRecord]:
+        """Those of a row; none where they say nothing that the study shows."""
+        found = self.gathered.get(row.arm, ())
+        return found if told(self.study, self.scale, found) else ()
+
+    @property
+    def effects(self) -> set[tuple[Arm, Arm, str]]:
+        """What it compares: an arm with another, by a metric."""
+        compared = [(row.arm, self.rows[row.baseline].arm) for row in self.rows if row.baseline is not None]
+        return {(*pair, metric) for pair in compared for metric in metrics_of(self.study, self.scale)}
+
+
+def paths_of(results: Path) -> dict[str, dict[int, Path]]:
+    """Files of a folder that are named as records are: by the name of the arm, then by seed."""
+    found: dict[str, dict[int, Path]] = {}
+    for path in sorted(results.glob("*.json")):
+        named = re.fullmatch(r"(.+)-seed(\d+)", path.stem)
+        if named is not None:
+            found.setdefault(named[1], {})[int(named[2])] = path
+    return found
+
+
+def other_lengths(scale: Scale, names: Iterable[str]) -> list[Scale]:
+    """The scale with the other numbers of epochs that names of records have; none where a number was asked for."""
+    if scale != SCALES[scale.name]:
+        return []
+    told = {int(found[1]) for name in names if (found := re.search(r"-epochs(\d+)(?=-|$)", name))}
+    return [scale.with_epochs(epochs) for epochs in sorted(told - {0, scale.epochs})]
+
+
+def gather_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]], settings: Options) -> Gathered:
+    """The records of these arms, each with the settings that every run was given, in the order of their seeds.
+
+    Raises:
+        ValueError: a file that is no record, or of another run than its name says.
+        OSError: it cannot be read.
+    """
+    found: dict[Arm, list[RunRecord]] = {}
+    for arm in arms:
+        asked = given(arm, settings)
+        seeds = sorted(paths.get(asked.slug, {}).items())
+        if not seeds:
+            continue
+        job = Job(asked, seeds[0][0])  # settings are resolved once: those of an arm differ in the seed alone
+        for seed, path in seeds:
+            record = RunRecord.from_json(path)
+            if record.name != path.stem or record.origin.get("seed") != seed:
+                told = f"{record.name} of seed {record.origin.get('seed')}"
+                raise ValueError(f"{path}: expected the record of {path.stem}, got that of {told}")
+            check_same(path, {**record.settings, "seed": job.seed}, job)
+            found.setdefault(arm, []).append(record)
+    return found
+
+
+def at_best_length(study: Study, scales: Sequence[Scale], gathered: Gathered) -> Part | None:
+    """The study at the length of which there is most; None where nothing says more than other studies do.
+
+    A study that is about runs of its own, such as those of a sweep, needs one of them: the methods as they are, which
+    it shares with Table 1, show nothing of it.
+    """
+
+    def extent(scale: Scale) -> tuple[int, int]:
+        arms = {row.arm for row in study.rows(scale)}
+        elsewhere = set() if study.measures & {TRANSFER, DETECTION} else {row.arm for row in all_methods(scale)}
+        own = arms - elsewhere
+        known = {arm for arm in arms if told(study, scale, gathered.get(arm, ()))}
+        return len(known & own if own else known), len(known)
+
+    best = max(scales, key=extent)  # the first of equals, which is the scale as it is
+    return Part(study, best, study.rows(best), gathered) if extent(best)[0] else None

@@ -1,0 +1,190 @@
+"""The results file is what the records say, to the byte, and says what they lack."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ldreg.cli import main
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction.document import document
+from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.scales import SCALES
+from ldreg.reproduction.studies import STUDIES, chosen
+
+ROOT = Path(__file__).parents[2]
+DIGITS = SCALES["digits"]
+SIMCLR, LDREG = DIGITS.arm("simclr"), DIGITS.arm("simclr_ldreg")
+
+
+def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settings: float) -> None:
+    """A record for each of these results, of seeds from 0 on."""
+    folder.mkdir(exist_ok=True)
+    for seed, found in enumerate(results):
+        job = Job(arm, seed)
+        origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
+        curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
+        RunRecord(job.name, settings, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
+
+
+def text_of(folder: Path, what: str = "all") -> str:
+    return document(chosen(what), DIGITS, folder, what=what, folder="images/results").text
+
+
+def section(text: str, title: str) -> str:
+    return next(part for part in text.split("\n## ") if part.startswith(title))
+
+
+def source_of(path: Path) -> str:
+    with Image.open(path) as picture:
+        return str(picture.info["Source"])
+
+
+def test_the_results_in_the_docs_are_what_the_records_say(tmp_path: Path) -> None:
+    records, committed = ROOT / "results" / "cifar10", ROOT / "docs" / "results.md"
+    fresh = tmp_path / "results.md"
+    command = ["reproduce", "all", "--scale", "cifar10", "--results", str(records), "--write", str(fresh)]
+    assert main(command) == 0
+    assert fresh.read_bytes() == committed.read_bytes(), "write docs/results.md again, as its last lines say"
+    linked = set(re.findall(r"\]\((images/results/[^)]+)\)", fresh.read_text(encoding="utf-8")))
+    assert linked
+    for folder in (tmp_path, committed.parent):
+        assert {f"images/results/{path.name}" for path in (folder / "images" / "results").iterdir()} == linked
+    for link in linked:  # bytes of a picture depend on matplotlib; what it was drawn from does not
+        assert source_of(tmp_path / link) == source_of(committed.parent / link)
+
+
+def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
+    results = {SIMCLR: {"lid": 6.0}, LDREG: {"lid": 7.0}, DIGITS.arm("byol"): {"lid": 5.0}}
+    for place, arms in (("here", list(results)), ("there", list(results)[::-1])):
+        for arm in arms:
+            put(tmp_path / place, arm, [results[arm]] * 2)
+    one, other = (
+        document(chosen("all"), DIGITS, tmp_path / place, what="all", folder="images/results")
+        for place in ("here", "there")
+    )
+    assert one == other
+    assert one.pictures
+    assert str(tmp_path) not in one.text
+
+
+def test_a_picture_tells_of_which_records_it_is(tmp_path: Path) -> None:
+    told = []
+    for lid in (6.0, 6.1):
+        put(tmp_path / "records", SIMCLR, [{"lid": lid}])
+        target = tmp_path / "text.md"
+        assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
+        told.append(source_of(tmp_path / "images" / "text" / "figure2a-lid-over-training.png"))
+    assert told[0] != told[1]
+
+
+def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"linear": 0.90, "lid": 6.0}, {"linear": 0.92, "lid": 6.2}, {"linear": 0.94, "lid": 6.4}])
+    put(tmp_path, LDREG, [{"linear": 0.90, "lid": 7.0}, {"linear": 0.93, "lid": 7.3}, {"lid": 7.3}])
+    part = section(text_of(tmp_path), "Table 1")
+    assert "| SimCLR | \\- | 3 | 92.0 ± 2 (paper: 64.3) | – (paper: 470.2) | 6.20 ± 0.2 (paper: 18.8) | – |" in part
+    assert "| SimCLR | LDReg | 3 | 91.5 ± 2.1 (of 2 seeds) ≈ (paper: 64.8) |" in part
+    assert "7.20 ± 0.17 ✓ (paper: 20.0)" in part
+    # Of the two seeds that both have, linear differs by 0 and 1 percent: 12.71 * 0.707 / sqrt(2) = 6.36; LID of all
+    # three by 1.0, 1.1 and 0.9: 4.3 * 0.1 / sqrt(3) = 0.25.
+    assert "| SimCLR | LDReg | SimCLR | +0.50 (noise 6.36) ≈ | – | +1.00 (noise 0.25) | – |" in part
+    assert "6 runs of 40 epochs." in part
+    assert "±: standard deviation over seeds." in part
+
+
+def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"linear": 0.9, "lid": 6.0}])
+    put(tmp_path, DIGITS.arm("byol_ldreg"), [{"linear": 0.9, "lid": 6.0}])
+    (tmp_path / "search.json").write_text("{}")
+    put(tmp_path, SIMCLR.but(batch_size=77), [{"lid": 6.0}])
+    text = text_of(tmp_path)
+    part = section(text, "Table 1")
+    assert part.count("\n| SimCLR") == part.count("\n| BYOL") == 1
+    assert "Not measured: SimCLR, LDReg; SimCLR-Tuned; SimCLR-Tuned, LDReg; BYOL; SimCLR (ViT);" in part
+    assert "Differences" not in part, "there is nothing to compare with"
+    assert "## Figure 1" not in text, "it is of no records"
+    missing = section(text, "What is missing")
+    for title in ("Table 2: transfer", "Table 13", "Table 14", "Table 15", "Figure 5"):
+        assert f"- {title}" in missing
+        assert f"\n## {title}" not in text
+    assert "no table here shows: search, simclr-batch\\_size77-epochs40-seed0." in missing
+
+
+def test_a_sweep_is_shown_as_soon_as_one_of_its_own_runs_is_there(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    assert "\n## Table 13" not in text_of(tmp_path)
+    put(tmp_path, STUDIES["minlid"].rows(DIGITS)[3].arm, [{"lid": 3.0}])
+    part = section(text_of(tmp_path), "Table 13")
+    assert "| Min LID | 0.1 | 1 | – (paper: 63.1) | – (paper: 15.0) | 3.00 ✓ (paper: 3.8) |" in part
+    assert "| Min LID | 0.1 | no regularization | – | – | -3.00 (noise 0.30) |" in part
+
+
+def test_transfer_of_a_short_pretraining_is_enough_to_be_shown(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "transfer/shapes": 0.5}])
+    put(tmp_path, LDREG, [{"lid": 6.0}])
+    part = section(text_of(tmp_path), "Table 2")
+    assert "| SimCLR | \\- | short | 1 | – | 50.0 | – |" in part
+    assert "Not measured: SimCLR, LDReg, short; SimCLR, long; SimCLR, LDReg, long." in part
+    assert "1 run of 40 epochs." in part
+    assert "Differences" not in part
+
+
+def test_a_study_is_shown_at_the_length_at_which_it_was_run(tmp_path: Path) -> None:
+    short = DIGITS.with_epochs(7)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    put(tmp_path, LDREG, [{"lid": 7.0}])
+    put(tmp_path, DIGITS.arm("byol"), [{"lid": 7.0}])
+    for row in STUDIES["ablation"].rows(short)[:3]:
+        put(tmp_path, row.arm, [{"lid": 4.0 + row.x}])
+    text = text_of(tmp_path)
+    assert "| SimCLR | \\- | 1 | – (paper: 64.3) | – (paper: 470.2) | 6.00 (paper: 18.8) | – |" in text
+    assert "| \\- | \\- | \\- | 1 | – | – | 4.00 |" in section(text, "Figure 5")
+    assert "no table here shows" not in text
+    only = document(chosen("all"), short, tmp_path, what="all", folder="images/results")
+    assert all("epochs7" in name for name in only.shown)
+    assert len(only.unused) == 3
+
+
+def test_effects_that_an_earlier_table_has_are_not_told_twice(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    put(tmp_path, LDREG, [{"lid": 7.0}])
+    assert "Differences" in section(text_of(tmp_path), "Table 1")
+    assert "Differences" not in section(text_of(tmp_path), "Figure 2(c, d)")
+    assert "Differences" in section(text_of(tmp_path, "figure2cd"), "Figure 2(c, d)")
+
+
+def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected records of these studies, got none"):
+        text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], batch_size=99)
+    with pytest.raises(ValueError, match=r"simclr-epochs40-seed0\.json: expected batch_size = 256, .* got 99"):
+        text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}])
+    (tmp_path / "simclr-epochs40-seed1.json").replace(tmp_path / "simclr-epochs40-seed2.json")
+    with pytest.raises(ValueError, match=r"seed2\.json: expected the record of .*seed2, got that of .*seed1 of seed 1"):
+        text_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--write", "x.md", "--plan"], "--write: expected to be given without --plan, got both"),
+        (["--write", "x.md", "--show"], "--write: expected to be given without --show, got both"),
+        (["--write", "x.md", "--seeds", "2"], "--seeds: expected to be left out, as --write takes all records"),
+        (["--write", "x.md", "--jobs", "2"], "--jobs: expected to be left out, as --write takes all records"),
+        (["--write"], "--write: expected a value"),
+        (["--write", "nowhere/x.md"], "cannot write 'nowhere/x.md'"),
+        (["--write", "x.md"], "expected records of these studies, got none"),
+    ],
+)
+def test_wrong_words_beside_write_are_answered_in_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "table1", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
