@@ -61,13 +61,11 @@ def _table_names(marker: int, segment: bytes) -> Iterator[int]:
     place = 0
     while place < len(segment):
         name = segment[place]
-        if marker == QUANTIZATION:
-            length = 65 if name < 16 else 129
-        else:
-            length = 17 + sum(segment[place + 1 : place + 17])
-        place += length
-        if place <= len(segment) and (marker == QUANTIZATION or length > 17):
-            yield name & 15 if marker == QUANTIZATION else name
+        quantization = marker == QUANTIZATION
+        values = 64 * (1 + (name >> 4 > 0)) if quantization else sum(segment[place + 1 : place + 17])
+        place += 1 + values + (0 if quantization else 16)
+        if values and place <= len(segment):
+            yield name & 15 if quantization else name
 
 
 def _is_only_scan(frame: bytes, scan: bytes) -> bool:
