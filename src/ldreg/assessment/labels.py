@@ -60,7 +60,8 @@ def _named(options: Mapping[str, Any]) -> list[str]:
 
 def _images(data: DataConfig, own: DataConfig | None) -> str:
     usual = own if own is not None and own.name == data.name else DataConfig(name=data.name)
-    named = {key: getattr(data, key) for key in ("limit", "resident") if getattr(data, key) != getattr(usual, key)}
+    told = ("limit", "resident", "validation")
+    named = {key: getattr(data, key) for key in told if getattr(data, key) != getattr(usual, key)}
     if named.get("limit", 0) is None:
         named["limit"] = "all"
     place = [_place(data.path)] if data.name in _PLAIN and data.path not in (None, usual.path) else []

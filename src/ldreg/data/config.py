@@ -45,6 +45,8 @@ class DataConfig:
         size: Side of the images given to the encoder; default the set's own up to 224, and 224 where sizes differ.
             Shapes and textures are drawn at it; default 8.
         limit: Only the first so many images of a shuffled set, always the same ones, to try things.
+        validation: Share of the training images, the same of every class, to set aside and use in the place of the test
+            images, which are not looked at; to choose settings by.
 
     >>> DataConfig(name="cifar1O")
     Traceback (most recent call last):
@@ -62,6 +64,7 @@ class DataConfig:
     max_unreadable: float = 0.01
     size: int | None = None
     limit: int | None = None
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
@@ -79,6 +82,8 @@ class DataConfig:
             raise ValueError(f"resident_limit: expected at least 0, got {self.resident_limit}")
         if not 0 <= self.max_unreadable < 1:
             raise ValueError(f"max_unreadable: expected a share in [0, 1), got {self.max_unreadable}")
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation: expected a share in [0, 1), got {self.validation}")
         for name, value in (("size", self.size), ("limit", self.limit)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")

@@ -16,6 +16,7 @@ from ldreg.data.generated import SETS, SIZE, generated
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
 from ldreg.data.resident import held
 from ldreg.data.unreadable import Tally
+from ldreg.data.validation import part_of
 
 DIGITS_TEST = 360
 
@@ -27,7 +28,7 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
     `train/<class>/` and `test/<class>/` (or val) of images, whatever the name; `folder` takes `<class>/` folders and
     loose images too. stl10's training split is its train and unlabeled images, these with label -1; dtd's is train
     and val of the first partition; imagenet's test split is val. digits, shapes and textures have no path; the latter
-    two are drawn at `size`.
+    two are drawn at `size`. With `validation` both splits are parts of the training split.
 
     Raises:
         ValueError: where the path, the split or the images are missing, or too many images are unreadable.
@@ -41,6 +42,13 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
         raise ValueError(f"split: expected train or test, got {split!r}")
     if config.name not in WITHOUT_PATH and not config.path:
         raise ValueError(f"path: expected the folder or archive of {config.name}, got {config.path!r}")
+    if not config.validation:
+        return _whole(config, split)
+    return part_of(_whole(config, "train"), split, validation=config.validation)
+
+
+def _whole(config: DataConfig, split: Split) -> ImageSet:
+    """A split as the set has it, held as the config says."""
     images = _without_path(config, split) if config.path is None else _from_path(config, _located(config), split)
     if isinstance(images, ImageFiles):
         limited = _limited(images, config.limit)

@@ -82,8 +82,9 @@ def _shape(settings: Settings) -> tuple[int, int, int]:
         from ldreg.data import load_images, output_size
 
         images = load_images(settings.data, "train")
-        count, channels, side = len(images), images.channels, output_size(settings.data, images)
-    return min(count, settings.data.limit or count), channels, settings.data.size or side
+        return len(images), images.channels, output_size(settings.data, images)
+    count = round(min(count, settings.data.limit or count) * (1 - settings.data.validation))
+    return count, channels, settings.data.size or side
 
 
 def _seconds(settings: Settings, device: str) -> float:
