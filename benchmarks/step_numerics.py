@@ -1,7 +1,8 @@
 """The loss of the same run, step by step, as it is trained in several ways that should not change it.
 
 python benchmarks/step_numerics.py                                  digits, a small encoder
-python benchmarks/step_numerics.py --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz --epochs 3
+python benchmarks/step_numerics.py --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz --epochs 3 \\
+    --schedule.warmup_epochs 1
 
 The first way is float32 without any of what makes steps fast; bf16 is that in mixed precision; the others add
 channels-last memory and compiled parts (on CUDA, in graphs). The table has how far each curve is off the first,
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -70,8 +72,11 @@ def main() -> None:
     parser.add_argument("--recipe", default="digits/simclr_ldreg")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=Path("step_numerics.png"))
+    parser.add_argument("--together", action="store_true", help="train all at once, where a machine has room for four")
     asked, options = parser.parse_known_args()
-    curves = {name: curve(asked.recipe, asked.epochs, [*way, *options]) for name, way in WAYS.items()}
+    with ThreadPoolExecutor(len(WAYS) if asked.together else 1) as pool:
+        found = pool.map(lambda way: curve(asked.recipe, asked.epochs, [*way, *options]), WAYS.values())
+        curves = dict(zip(WAYS, found, strict=True))
     first = curves["float32"]
     print(f"{asked.recipe}, {len(first)} steps, loss {first[0]:.4f} to {first[-1]:.4f}")
     print(f"{'off float32 by':20s} {'first step':>12s} {f'first {EARLY}':>12s} {'median':>12s} {'last loss':>12s}")

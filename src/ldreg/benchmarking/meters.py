@@ -13,6 +13,7 @@ _MB = 1e6
 _BURST = 0.02  # seconds that calls on a GPU are timed together, so that waiting for it weighs little
 _MOST_CALLS = 50  # in one burst, or the host would wait for room in the device's queue
 _SETTLING = 3  # calls after the first until CUDA graphs are recorded and replayed
+_SLOW = 1.0  # seconds of a call that settles no further, as of worker processes
 _LONG = 10.0
 
 
@@ -63,10 +64,11 @@ class CudaMeter:
     def calls(self, work: Callable[[], Any]) -> int:
         """How many calls to time together, found after calls that compile and record whatever has to be."""
         first = self.time(work, 1).seconds
-        if first <= _LONG:
-            first = min(self.time(work, 1).seconds for _ in range(_SETTLING))
+        settled: list[float] = []
+        while first <= _LONG and len(settled) < _SETTLING and max(settled, default=0.0) <= _SLOW:
+            settled.append(self.time(work, 1).seconds)
         torch.cuda.reset_peak_memory_stats()
-        return max(1, min(_MOST_CALLS, round(_BURST / first)))
+        return max(1, min(_MOST_CALLS, round(_BURST / min(settled, default=first))))
 
     def time(self, work: Callable[[], Any], calls: int) -> Timing:
         """Time so many calls between two events; the host's time is that until the last call has returned."""
