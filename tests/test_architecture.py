@@ -62,7 +62,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting"),
+        *("lid", "regularizers", "reporting", "benchmarking", "notices"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),

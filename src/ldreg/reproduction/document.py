@@ -12,11 +12,12 @@ from ldreg.reporting.files import write_atomically
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable, table_markdown
 from ldreg.reporting.text import markdown_text
+from ldreg.reproduction.cost import step_cost
 from ldreg.reproduction.drawings import drawings
 from ldreg.reproduction.effects import collapses, sample
-from ldreg.reproduction.findings import difference_table, in_words, metrics_of, row_name, study_table
+from ldreg.reproduction.findings import difference_table, metrics_of, row_name, study_table
 from ldreg.reproduction.jobs import Arm, Options
-from ldreg.reproduction.rendering import intro, picture_name
+from ldreg.reproduction.rendering import intro, picture_name, study_words
 from ldreg.reproduction.scales import Scale
 from ldreg.reproduction.shelf import Part, at_best_length, gather_records, other_lengths, paths_of
 from ldreg.reproduction.studies import Study
@@ -35,8 +36,8 @@ class Document:
         text: the whole file
         pictures: PNG files by their names, to lie in `images/NAME` beside it
         studies: how many it has
-        shown: names of the records that it shows
-        unused: names of the other files beside them
+        shown: names of the records of runs that it shows
+        unused: names of the files beside them that it does not show
     """
 
     text: str
@@ -73,14 +74,16 @@ def document(
     parts = [part for study in trained if (part := at_best_length(study, scales, gathered)) is not None]
     if not parts:
         raise ValueError(f"{results}: expected records of these studies, got none; --plan lists their runs")
+    cost = step_cost(results, [part.study.name for part in parts])
     pictures: dict[str, bytes] = {}
     sections, told = [], set[tuple[Arm, Arm, str]]()
     for part in parts:
         sections += _section(part, pictures, folder, differences=not part.effects <= told)
+        sections += cost.after(part.study.name)
         told |= part.effects
     records = {record.name: record for part in parts for row in part.rows for record in part.records(row)}
-    unused = sorted({path.stem for path in results.glob("*.json")} - records.keys())
-    absent = [study.title for study in trained if study not in [part.study for part in parts]]
+    unused = sorted({path.stem for path in results.glob("*.json")} - records.keys() - cost.shown)
+    absent = [study.title for study in trained if study not in [part.study for part in parts]] + [*cost.absent]
     closing = _closing(list(records.values()), absent, unused, f"ldreg reproduce {what} --scale {scale.name}")
     text = "\n\n".join([f"# The LDReg paper at the scale of {scale.name}", intro(scale), *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
@@ -110,7 +113,12 @@ def _section(part: Part, pictures: dict[str, bytes], folder: str, *, differences
     study, table = part.study, _with_seeds(part)
     records = [record for row in part.rows for record in part.records(row)]
     left_out = [row_name(row) for row in part.rows if not part.records(row)]
-    texts = [f"## {study.title}", study.text, in_words(table), table_markdown(table)]
+    texts = [
+        f"## {study.title}",
+        study.text,
+        study_words(study, part.scale, part.gathered, table),
+        table_markdown(table),
+    ]
     texts.append(_told_runs(records))
     texts.append(f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else "")
     compared = difference_table(study, part.scale, part.gathered)

@@ -11,7 +11,7 @@ from ldreg.training.settings import Settings, resolve
 
 Options = tuple[tuple[str, str], ...]
 
-_SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name")
+_SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name", "data.validation")
 
 # What is measured of a finished run beside its probes and dimensions.
 TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"

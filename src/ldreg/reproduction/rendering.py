@@ -10,6 +10,7 @@ from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
 from ldreg.reporting.text import markdown_text
+from ldreg.reproduction import search
 from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduction.findings import Gathered, in_words, study_table
 from ldreg.reproduction.scales import Scale
@@ -45,8 +46,13 @@ def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list
         plane = bool(clouds(study.name))
         table = cloud_table(study.name) if plane else study_table(study, scale, gathered)
         figures = cloud_figure(study.name) if plane else drawings(study, scale, gathered)
-        found.append(Rendered(study, table, figures, in_words(table)))
+        found.append(Rendered(study, table, figures, study_words(study, scale, gathered, table)))
     return found
+
+
+def study_words(study: Study, scale: Scale, gathered: Gathered, table: StudyTable) -> str:
+    """What came of a study, in a sentence."""
+    return search.in_words(scale, gathered) if study.name == "search" else in_words(table)
 
 
 def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:

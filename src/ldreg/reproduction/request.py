@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.reproduction.jobs import DETECTION, Arm, Job, Options, merged
+from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.studies import STUDIES, Study, chosen
 from ldreg.reproduction.workplace import Workplace
@@ -19,16 +20,19 @@ already are used, those that were interrupted go on where they stood.
 
   WHAT                 all, or names with commas between them:
 {names}
-                       (all leaves table3 out unless --coco is given; tables and figures choose those)
+                       (all leaves table3 out unless --coco is given, and search unless --write is;
+                       tables and figures choose those)
   --scale SCALE        digits (a CPU, minutes), cifar10 (one GPU) or imagenet (the paper's own); default digits
   --plan               list the runs with an estimate of time and memory, and stop
   --show               make tables and figures of what is there, and train nothing
   --epochs N           of every run (default: the scale's); long pretrainings keep their ratio to it
+  --methods NAMES      only the runs of these methods, with commas between them: simclr,byol
   --seeds N            seeds of every run, from 0 on (default: 1)
   --out FOLDER         for runs, records, figures and the report (default: reproduction/SCALE)
   --results FOLDER     for the records alone, one JSON file for each run (default: OUT/results)
   --write FILE         Markdown of every record that --results has of these studies, all seeds, with pictures in
-                       images/NAME beside it, the same from the same records to the byte; trains nothing
+                       images/NAME beside it, the same from the same records to the byte; trains nothing;
+                       step-*.json by ldreg bench step among them tell the cost of LDReg
   --jobs N             runs at a time (default: one on a GPU, else one for each core)
   --datasets NAME=PATH,...   where the sets of the transfer table are
   --coco FOLDER        train2017, val2017 and annotations for table3 (default: a small generated set)
@@ -39,10 +43,11 @@ examples:
   ldreg reproduce all --scale digits
   ldreg reproduce table1 --scale cifar10 --data.path cifar10.tar.xz --plan
   ldreg reproduce table1,minlid --scale cifar10 --data.path cifar10.tar.xz --seeds 3
+  ldreg reproduce search --scale cifar10 --data.path cifar10.tar.xz --methods simclr,byol
   ldreg reproduce all --scale cifar10 --results results/cifar10 --write docs/results.md
 """
 
-_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write")
+_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write", "methods")
 # How detectors are trained on the set that stands for COCO, by the scale of the encoders.
 _SMALL: Options = (
     ("train_sizes", "[96]"), ("test_size", "96"), ("max_size", "144"), ("anchor_sizes", "[16,32,64]"), ("workers", "0"),
@@ -109,7 +114,7 @@ def request(words: Sequence[str]) -> Request:
     settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
     detection = tuple((key.removeprefix("detection."), value) for key, value in others if (key, value) not in settings)
     lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
-    studies = [study for study in chosen(what) if what != "all" or study.name != "table3" or own.get("coco")]
+    studies = [study for study in chosen(what) if what != "all" or _among_all(study, own)]
     out = Path(own.get("out") or f"reproduction/{scale.name}")
     place = Workplace(
         scale=scale,
@@ -127,7 +132,7 @@ def request(words: Sequence[str]) -> Request:
     return Request(
         studies,
         place,
-        [] if own.get("write") else _jobs(studies, place, lasting, _count(own, "seeds", 1)),
+        [] if own.get("write") else _jobs(studies, place, lasting, own),
         _count(own, "jobs", _processes(place)),
         settings=lasting,
         plan="--plan" in rest,
@@ -148,9 +153,33 @@ def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
     for word in ("--plan", "--show"):
         if word in words:
             raise ValueError(f"--write: expected to be given without {word}, got both")
-    for key in ("seeds", "jobs"):
+    for key in ("seeds", "jobs", "methods"):
         if key in own:
             raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
+
+
+def _among_all(study: Study, own: Mapping[str, str | None]) -> bool:
+    """Whether a study is meant by `all`."""
+    if study.name == "table3":
+        return bool(own.get("coco"))
+    return not study.apart or bool(own.get("write"))
+
+
+def _of_methods(jobs: Sequence[Job], own: Mapping[str, str | None]) -> list[Job]:
+    """Those of the methods that were named; all where none was.
+
+    Raises:
+        ValueError: a name that no method has, or that these studies do not have.
+    """
+    named = own.get("methods")
+    if named is None:
+        return list(jobs)
+    names = [name.strip() for name in named.split(",")]
+    known = list(dict.fromkeys(method_of(job.arm) for job in jobs))
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--methods: expected names among {', '.join(known) or 'none'}, got {name!r}")
+    return [job for job in jobs if method_of(job.arm) in names]
 
 
 def _scale(name: str, *, epochs: int) -> Scale:
@@ -191,15 +220,15 @@ def _datasets(given: str | None, scale: Scale) -> dict[str, str]:
     return found
 
 
-def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, seeds: int) -> list[Job]:
+def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, own: Mapping[str, str | None]) -> list[Job]:
     """The runs of all studies, each once; and checked, so that a wrong setting is found before any begins."""
     listed = [
         Job(given(row.arm, settings), seed, study.measures)
         for study in studies
         for row in study.rows(place.scale)
-        for seed in range(seeds)
+        for seed in range(_count(own, "seeds", 1))
     ]
-    jobs = merged(listed)
+    jobs = _of_methods(merged(listed), own)
     for job in jobs:
         _ = job.settings  # which refuses wrong ones
     return jobs

@@ -1,5 +1,6 @@
 """The rows of the studies' tables: what is trained for each, and what the paper has."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +40,16 @@ class Row:
     baseline: int | None = None
     group: str = ""
     x: float = 0.0
+
+
+def method_of(arm: Arm) -> str:
+    """The method that an arm trains, by the name that tables and recipes have for it.
+
+    >>> method_of(Arm("imagenet/simclr_bs4096_e1000_ldreg")), method_of(Arm("digits/simclr_tuned_ldreg"))
+    ('simclr', 'simclr_tuned')
+    """
+    recipe = arm.recipe.rpartition("/")[2]
+    return max((name for name in METHODS if recipe == name or recipe.startswith(f"{name}_")), key=len)
 
 
 def _pairs(scale: Scale, methods: Sequence[str]) -> list[Row]:
@@ -131,7 +142,7 @@ def minlid(scale: Scale) -> list[Row]:
     without, with_ldreg = paper.LINEAR["simclr"]
     rows = [
         Row(("-", "-"), scale.arm("simclr"), without),
-        Row(("LDReg", _beta(scale.arm("simclr_ldreg"))), scale.arm("simclr_ldreg"), with_ldreg, 0),
+        Row(("LDReg", beta_of(scale.arm("simclr_ldreg"))), scale.arm("simclr_ldreg"), with_ldreg, 0),
     ]
     for beta in (0.01, 0.1, 1.0, 10.0):
         arm = scale.arm("simclr").but(regularizer="minlid", minlid__beta=beta, minlid__k=scale.k)
@@ -140,7 +151,7 @@ def minlid(scale: Scale) -> list[Row]:
 
 
 @cache
-def _beta(arm: Arm) -> str:
+def beta_of(arm: Arm) -> str:
     """The strength of the regularizer that a recipe has."""
     return f"{Job(arm, 0).settings.regularizer['beta']:g}"
 
@@ -160,7 +171,7 @@ def regularizers(scale: Scale) -> list[Row]:
     without, with_ldreg = paper.LINEAR["byol"]
     rows = [
         Row(("None", "-"), scale.arm("byol"), without),
-        Row(("LDReg", _beta(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
+        Row(("LDReg", beta_of(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
     ]
     names = {"covariance": "Cov", "variance_covariance": "Cov+Var", "koleo": "KoLeo", "sigreg": "SIGReg"}
     for name, title in names.items():
@@ -183,10 +194,10 @@ def jitter(scale: Scale) -> list[Row]:
 def ablation(scale: Scale) -> list[Row]:
     """LDReg of several strengths, then with several neighborhood sizes."""
     own = scale.arm("simclr_ldreg")
-    usual = {"digits": 0.1}.get(scale.name, 0.01)
+    usual = float(beta_of(own))
     rows = [Row(("-", "-", "-"), scale.arm("simclr"))]
     for beta in scale.betas:
-        arm = own if beta == usual else own.but(ldreg__beta=beta)
+        arm = own if math.isclose(beta, usual) else own.but(ldreg__beta=beta)
         rows.append(Row(("LDReg", f"{beta:g}", str(scale.k)), arm, baseline=0, group="beta", x=beta))
     for k in scale.neighbors:
         arm = own if k == scale.k else own.but(ldreg__k=k)

@@ -25,6 +25,7 @@ class Scale:
         jitters: strengths of color jitter compared
         targets: LIDs that LDReg is told to approach, one below and one above what SimCLR has by itself
         queues: numbers of past representations that LDReg seeks neighbors in beside the batch
+        search_epochs: of the runs that beta and k are chosen by, where no other number is given
         datasets: of the transfer table; those that need no path are part of `all` without being asked for
         linear: protocol of the linear evaluation that tables report
         transfer: protocol of the transfer table
@@ -40,6 +41,7 @@ class Scale:
     jitters: tuple[float, ...]
     targets: tuple[float, ...]
     queues: tuple[int, ...]
+    search_epochs: int
     datasets: tuple[str, ...]
     linear: Literal["fast", "imagenet"]
     transfer: Literal["fast", "transfer"]
@@ -86,6 +88,7 @@ SCALES: Mapping[str, Scale] = {
             jitters=(0.25, 0.5, 0.75, 1.0),
             targets=(15.0, 30.0),
             queues=(4096, 16384, 65536),
+            search_epochs=50,
             datasets=("imagenet", "food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"),
             linear="imagenet",
             transfer="transfer",
@@ -101,6 +104,7 @@ SCALES: Mapping[str, Scale] = {
             jitters=(0.125, 0.25, 0.5, 1.0),
             targets=(10.0, 20.0),
             queues=(1024, 4096, 16384),
+            search_epochs=20,
             datasets=("cifar10", "digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",
@@ -116,6 +120,7 @@ SCALES: Mapping[str, Scale] = {
             jitters=(0.0, 0.25, 0.5, 1.0),
             targets=(5.0, 10.0),
             queues=(512, 1024),
+            search_epochs=40,
             datasets=("digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",

@@ -1,0 +1,111 @@
+"""The search of beta and k: what is tried, what is chosen, and that recipes carry it."""
+
+from pathlib import Path
+
+import pytest
+
+from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction import search
+from ldreg.reproduction.document import document
+from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.request import request
+from ldreg.reproduction.rows import METHODS, beta_of
+from ldreg.reproduction.scales import SCALES, Scale
+from ldreg.reproduction.shelf import gather_records, paths_of
+from ldreg.reproduction.studies import STUDIES
+
+CIFAR10 = SCALES["cifar10"]
+RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
+
+
+def record(arm: Arm, *, linear: float, lid: float) -> RunRecord:
+    job = Job(arm, 0)
+    settings = {"method": job.settings.run.method}
+    results = {"linear": linear, "lid": lid, "effective_rank": 40.0, "knn": 0.6}
+    return RunRecord(job.name, settings, results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
+
+
+def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[RunRecord]]:
+    """Records by the beta in the name, with _ for the point and k = 64, or by k: (linear, lid)."""
+    rows = {row.names: row.arm for row in search.rows(CIFAR10)}
+    names = {name: ("0.01", "16") if name == "k16" else (name.replace("_", "."), "64") for name in found}
+    arms = {name: rows["SimCLR", *names[name]] for name in found}
+    return {arms[name]: [record(arms[name], linear=linear, lid=lid)] for name, (linear, lid) in found.items()}
+
+
+def test_no_run_sees_the_test_images() -> None:
+    for scale in SCALES.values():
+        options = [dict(row.arm.options) for row in search.rows(scale)]
+        assert {each["data.validation"] for each in options} == {"0.1"}
+        assert {row.arm.recipe.partition("/")[0] for row in search.rows(scale)} == {scale.name}
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=lambda scale: scale.name)
+def test_the_last_of_every_method_can_be_run(scale: Scale) -> None:
+    last = {row.group: Job(row.arm, 0).settings for row in search.rows(scale) if row.baseline is not None}
+    assert len(last) == len(METHODS)
+    assert all(settings.data.validation == 0.1 for settings in last.values())
+    assert len({settings.schedule.epochs for settings in last.values()}) == 1
+
+
+def test_names_differ_and_every_method_is_tried_at_the_papers_strength() -> None:
+    rows = search.rows(CIFAR10)
+    assert len({row.arm.slug for row in rows}) == len(rows)
+    for method, title in METHODS.items():
+        paper = beta_of(Arm(f"imagenet/{method}_ldreg"))
+        tried = [row.names[1:] for row in rows if row.names[0] == title and row.baseline is not None]
+        assert (paper, "64") in tried
+        assert float(max(tried, key=lambda names: float(names[0]))[0]) == pytest.approx(10 * float(paper))
+
+
+def test_the_highest_lid_within_one_standard_error_is_chosen() -> None:
+    # Of 5000 images at 70 % the standard error is 0.648 points.
+    found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.6940, 15.0), "0_03": (0.6930, 19.0)})
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 3)]
+    found |= of_simclr(**{"0_03": (0.6936, 19.0), "k16": (0.699, 18.0)})
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.03, 64, 4)]
+    found |= of_simclr(k16=(0.695, 19.5))
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 16, 4)]
+
+
+def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
+    baseline = search.rows(CIFAR10)[0].arm
+    found = {baseline: [record(baseline, linear=0.9, lid=50.0)]}
+    assert search.choices(CIFAR10, found) == []
+    assert search.choices(CIFAR10, found | of_simclr(**{"0_01": (0.7, 15.0)})) == []
+    assert search.in_words(CIFAR10, found) == ""
+    both = found | of_simclr(**{"0_01": (0.7, 15.0), "0_1": (0.7, 14.0)})
+    assert search.in_words(CIFAR10, both) == "Chosen: SimCLR beta = 0.01 and k = 64 (of 2 tried)."
+
+
+def test_the_document_tells_the_choice(tmp_path: Path) -> None:
+    for some in of_simclr(**{"0_01": (0.7, 15.0), "0_1": (0.701, 14.0)}).values():
+        some[0].to_json(tmp_path / f"{some[0].name}.json")
+    text = document([STUDIES["search"]], CIFAR10, tmp_path, what="search", folder="images").text
+    assert "Chosen: SimCLR beta = 0.01 and k = 64 (of 2 tried)." in text
+    assert "| SimCLR | 0.1 | 64 | 1 | 70.1 |" in text
+
+
+def test_all_runs_it_only_where_it_is_named(tmp_path: Path) -> None:
+    names = [study.name for study in request(["all", "--out", str(tmp_path)]).studies]
+    assert "search" not in names
+    written = request(["all", "--out", str(tmp_path), "--write", str(tmp_path / "a.md")])
+    assert "search" in [study.name for study in written.studies]
+
+
+def test_runs_of_some_methods(tmp_path: Path) -> None:
+    asked = request(["search", "--scale", "cifar10", "--methods", "byol, simclr_tuned", "--out", str(tmp_path)])
+    assert {job.settings.run.method for job in asked.jobs} == {"byol", "simclr_tuned"}
+    assert len(asked.jobs) == 8 + 5
+    with pytest.raises(ValueError, match=r"--methods: expected names among simclr, .*, got 'resnet'"):
+        request(["search", "--methods", "resnet", "--out", str(tmp_path)])
+    with pytest.raises(ValueError, match="--methods: expected to be left out, as --write"):
+        request(["search", "--methods", "byol", "--write", str(tmp_path / "a.md")])
+
+
+def test_recipes_carry_what_was_found() -> None:
+    arms = [row.arm for row in search.rows(CIFAR10)]
+    found = search.choices(CIFAR10, gather_records(arms, paths_of(RESULTS), ()))
+    for choice in found:
+        options = Job(Arm(f"cifar10/{choice.method}_ldreg"), 0).settings.regularizer
+        assert (options["beta"], options["k"]) == (choice.beta, choice.k), choice.method
