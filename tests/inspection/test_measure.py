@@ -283,9 +283,9 @@ def test_what_does_not_fit_on_the_device_is_measured_all_the_same(
     blocks: list[int] = []
     search: Callable[..., Neighbors] = streaming.__dict__["search"]
 
-    def watched(queries: Tensor, block: Tensor, *arguments: Any) -> Neighbors:
+    def watched(queries: Tensor, block: Tensor, *arguments: Any, **options: Any) -> Neighbors:
         blocks.append(len(block))
-        return search(queries, block, *arguments)
+        return search(queries, block, *arguments, **options)
 
     # Here "cpu:0" is a device that tensors on "cpu" do not lie on, with too little memory for them.
     monkeypatch.setattr(streaming, "search", watched)

@@ -74,6 +74,24 @@ def test_without_memory_for_the_tensor_cores_products_take_over(
 def test_candidates_are_enough_in_many_dimensions() -> None:
     """Of normal data the first pass proves nearly all, or the search would take several times as long."""
     x = torch.randn(1500, 8192, generator=torch.Generator().manual_seed(0))
-    query = details.Query(x, None, None, 64, details._frame(x, None), torch.float32)
+    query = details.Query(x, None, None, 64, details._frame(x, None), torch.float32, 64 << 20)
     _, proven = details.first_pass(query)
     assert proven.float().mean() > 0.95
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 64 << 20), (1 << 20, 1 << 20), (1 << 40, 64 << 20)])
+def test_works_in_the_memory_that_it_is_given(
+    given: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+    told: list[int] = []
+    way = details._by_products
+
+    def noted(query: details.Query, memory: int, **options: Any) -> Any:
+        told.append(memory)
+        return way(query, memory, **options)
+
+    monkeypatch.setattr(details, "_by_products", noted)
+    found = details.search(x, None, None, 5, memory=given)
+    assert told == [expected]
+    assert torch.equal(found.distances, neighbors(x, 5).distances)

@@ -32,9 +32,9 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     seen: Watched = []
     search: Callable[..., Neighbors] = streaming.__dict__["search"]
 
-    def watched(x: Tensor, reference: Tensor, *arguments: Any) -> Neighbors:
+    def watched(x: Tensor, reference: Tensor, *arguments: Any, **options: Any) -> Neighbors:
         seen.append((len(x), len(reference)))
-        return search(x, reference, *arguments)
+        return search(x, reference, *arguments, **options)
 
     monkeypatch.setattr(streaming, "search", watched)
     return seen
@@ -228,6 +228,26 @@ def test_what_fits_is_searched_at_once(searched: Watched) -> None:
     assert not searched
     stream_neighbors(x, 5, device=ELSEWHERE, budget=enough - 1)
     assert searched
+
+
+def test_searches_are_told_how_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of what is free is the search's; to run out of a gigabyte again in every block would take long."""
+    told: list[int] = []
+    search: Callable[..., Neighbors] = streaming.__dict__["search"]
+
+    def noted(*arguments: Any, memory: int) -> Neighbors:
+        told.append(memory)
+        return search(*arguments, memory=memory)
+
+    monkeypatch.setattr(streaming, "search", noted)
+    x = gaussian(400, 64)
+    stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
+    assert set(told) == {16 << 20}
+    told.clear()
+    monkeypatch.setattr(streaming, "_LEAST_WORK", 1)
+    found = stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
+    assert set(told) == {30_000}
+    assert_same(found, neighbors(x, 5))
 
 
 def hungry(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> list[int]:

@@ -43,7 +43,7 @@ class Neighbors(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """One search: rows x, where to look (None: in x itself), and the frame that products are taken in."""
+    """One search: rows x, where to look (None: in x itself), the frame that products are taken in, bytes to work in."""
 
     x: Tensor
     reference: Tensor | None
@@ -51,6 +51,7 @@ class Query:
     k: int
     frame: Frame
     dtype: torch.dtype
+    memory: int
 
     @property
     def rows(self) -> Tensor:
@@ -92,11 +93,23 @@ _Way = Callable[[Query, int], Candidates]
 
 
 def search(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, progress: Progress | None = None
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    k: int,
+    progress: Progress | None = None,
+    *,
+    memory: int | None = None,
 ) -> Neighbors:
-    """The k nearest rows of the reference (None: of x itself without the row's own index) for every row of x."""
+    """The k nearest rows of the reference (None: of x itself without the row's own index) for every row of x.
+
+    It works in `memory` bytes, at most the usual ones, where the caller knows that there are fewer: to find that out
+    by running out of memory takes long.
+    """
+    usual = _bytes(_SEARCH_BYTES, x)
     with torch.autocast(x.device.type, enabled=False), _full_precision_products(x.device):
-        query = Query(x, reference, self_index, k, _frame(x, reference), working_dtype(x, reference))
+        frame, dtype = _frame(x, reference), working_dtype(x, reference)
+        query = Query(x, reference, self_index, k, frame, dtype, usual if memory is None else min(memory, usual))
         found, proven = first_pass(query, progress)
         ways: list[_Way] = [partial(_by_products, dtype=torch.float64), _by_differences]
         if query.screened:
@@ -122,8 +135,7 @@ def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbor
 
 def _found(query: Query, way: _Way) -> tuple[Neighbors, Tensor]:
     """The nearest candidates that a way selects, with less memory where there is too little."""
-    memory = _bytes(_SEARCH_BYTES, query.x)
-    return within_memory(lambda allowed: _measure(query, way(query, allowed), allowed), memory)
+    return within_memory(lambda allowed: _measure(query, way(query, allowed), allowed), query.memory)
 
 
 def gradients(

@@ -28,11 +28,13 @@ from ldreg.lid.neighbors import as_query, neighbors
 from ldreg.lid.search import Neighbors, search, working_dtype
 from ldreg.lid.transfer import Mover
 
-# Of the memory that is free, what points and results may take; the rest is for the search itself.
+# Of the memory that is free, what points and results may take; the rest is for the search itself, at least so much.
 _SHARE = 0.75
+_LEAST_WORK = 16 << 20
 
 # Makes columns (n, ...) of queries on the device, their neighbors there, and the bytes to stay within.
 _Finish = Callable[[Tensor, Neighbors, int], tuple[Tensor, ...]]
+_Search = Callable[[Tensor, Tensor | None, Tensor | None, int], Neighbors]
 
 
 @torch.no_grad()
@@ -223,7 +225,7 @@ def _part(
     else:
         rows = task.chunk(start, allowed)
         queries = mover.moved(task.x[rows])
-        found = _past_all_blocks(task, queries, rows, mover, report, task.blocks(allowed))
+        found = _past_all_blocks(task, queries, rows, mover, report, allowed)
     return allowed, rows, tuple(column.cpu() for column in finish(queries, found, allowed))
 
 
@@ -237,21 +239,22 @@ def _at_once(task: _Task, mover: Mover, report: "_Rising") -> tuple[Tensor, Neig
 
 
 def _past_all_blocks(
-    task: _Task, queries: Tensor, rows: slice, mover: Mover, report: "_Rising", blocks: list[slice]
+    task: _Task, queries: Tensor, rows: slice, mover: Mover, report: "_Rising", allowed: int
 ) -> Neighbors:
     """The nearest of all blocks for the queries, which are these rows of x."""
-    own = task.own(rows)
+    own, blocks = task.own(rows), task.blocks(allowed)
+    within = partial(search, memory=max(_LEAST_WORK, int(allowed / _SHARE * (1 - _SHARE))))
     best: Neighbors | None = None
     with closing(mover.each(task.rows, blocks)) as moved:
         for i, (block, there) in enumerate(moved):
-            found = _in_block(queries, there, None if own is None else own - block.start, task.k)
+            found = _in_block(queries, there, None if own is None else own - block.start, task.k, within)
             best = _merged(best, Neighbors(found.distances, found.indices + block.start), task.k)
             report((rows.start + (i + 1) / len(blocks) * len(queries)) / len(task.x))
     assert best is not None  # there is a block, since the reference has rows
     return best
 
 
-def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int) -> Neighbors:
+def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, search: _Search) -> Neighbors:
     """Up to k nearest rows of the block, without the one that the query itself is; `own` may lie outside of it."""
     inside = None if own is None else (own >= 0) & (own < len(block))
     if own is None or inside is None or not bool(inside.any()):
