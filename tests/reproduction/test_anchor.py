@@ -135,7 +135,7 @@ def test_measures_are_those_of_the_backbone_on_plain_normalized_images(made: Mad
     assert results["lid"] == pytest.approx(brute_force_lid(x_test.double()), rel=1e-4)
     assert results["effective_rank"] == pytest.approx(brute_force_rank(x_test.double()), rel=1e-3)
     unit, unit_test = functional.normalize(x), functional.normalize(x_test)
-    votes = knn_predict(unit_test, unit.T, y, len(CLASSES), knn_k=len(x), knn_t=0.07)
+    votes = knn_predict(unit_test, unit.T, y, len(CLASSES), knn_k=len(x), knn_t=0.1)
     assert results["knn"] == pytest.approx((votes[:, 0] == y_test).float().mean().item())
     assert results["linear"] == pytest.approx(linear_accuracy(x, y, x_test, y_test).accuracy)
     assert results["linear"] > 0.8, "the tint tells the classes"
@@ -171,8 +171,8 @@ def brute_force_lid(x: Tensor) -> float:
 
 
 def brute_force_rank(x: Tensor) -> float:
-    """The exponential of the entropy of the covariance's eigenvalues' square roots or of the eigenvalues, by numpy."""
-    values = np.linalg.svd((x - x.mean(0)).numpy(), compute_uv=False)
+    """The exponential of the entropy of the covariance's eigenvalues, by numpy."""
+    values = np.linalg.svd((x - x.mean(0)).numpy(), compute_uv=False) ** 2
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
@@ -193,7 +193,9 @@ def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_pat
     assert origin["minutes"] == pytest.approx(record.results["minutes"], abs=1e-4)
     assert (record.points, record.k) == (30, K)
     record.to_json(tmp_path / "record.json")
-    assert RunRecord.from_json(tmp_path / "record.json") == record
+    read = RunRecord.from_json(tmp_path / "record.json")
+    assert (read.settings, read.origin) == (record.settings, record.origin)
+    assert read.results == pytest.approx(record.results)
 
 
 @pytest.mark.parametrize(("option", "key"), [({"seed": 1}, "seed"), ({"epochs": 4}, "schedule.epochs")])
@@ -287,7 +289,7 @@ def test_the_optimizer_is_that_of_the_benchmark() -> None:
 
 
 def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> None:
-    log = EpochLog("")
+    log = EpochLog(Path("last.ckpt"), "")
     speeds = [(10.0, 1.0), (100.0, 0.0), (20.0, 1.0), (300.0, 0.0), (120.0, 0.0)]
     epochs = [{"loss": 1.0, "speed": speed, "first": first} for speed, first in speeds]
     log.load_state_dict({"epochs": epochs[:1], "seconds": 60.0})

@@ -1,0 +1,164 @@
+"""Training of lightly's recipe by Lightning, from wherever it stands, with its loss and speed epoch by epoch."""
+
+import json
+import signal
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ldreg.data import ResidentImages, derived_seed, worker_count
+from ldreg.notices import quiet
+from ldreg.reproduction.lightly_recipe import LightlySimCLR, Recipe, batches
+from ldreg.training.folder import say
+from ldreg.training.module import SETTINGS
+from ldreg.training.run import PRECISION, InterruptedRunError
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: the backbone on the CPU, (epochs done, loss) pairs, median speed, time."""
+
+    backbone: nn.Module
+    losses: list[tuple[float, float]]
+    images_per_second: float
+    minutes: float
+
+
+def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.device, out: Path) -> Trained:
+    """Train on views (B, 3, size, size) of the images, or go on after the last whole epoch that `out` has.
+
+    Raises:
+        ValueError: a checkpoint that cannot be read, or was made with other settings.
+        InterruptedRunError: by a signal.
+    """
+    told, path = json.dumps(recipe.settings, sort_keys=True), out / "last.ckpt"
+    done = epochs_done(path, told)
+    cuda = place.type == "cuda"
+    with quiet(), torch.random.fork_rng([place] if cuda else []):
+        torch.manual_seed(recipe.seed)
+        model, log = LightlySimCLR(epochs=recipe.epochs, lr=recipe.lr), EpochLog(path, told)
+        # A run that goes on must not repeat the order and the views that it began with.
+        torch.manual_seed(derived_seed(recipe.seed, done))
+        loader = batches(images, size=size, batch_size=recipe.batch_size, workers=worker_count(recipe.data), pin=cuda)
+        trainer = pl.Trainer(
+            accelerator="gpu" if cuda else "cpu",
+            devices=1,
+            precision=PRECISION[recipe.precision],
+            max_epochs=recipe.epochs,
+            logger=False,
+            callbacks=[log],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        _fit(trainer, model, loader, path if done else None)
+    return Trained(model.backbone.to("cpu").eval(), log.losses, log.speed, log.seconds / 60)
+
+
+def _fit(trainer: pl.Trainer, model: LightlySimCLR, loader: DataLoader[Any], checkpoint: Path | None) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(model, loader, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+    except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
+        status = 143 if isinstance(leave, SIGTERMException) else 130
+        raise InterruptedRunError(
+            f"interrupted in epoch {trainer.current_epoch + 1}; the same command goes on from the start of that epoch",
+            status,
+        ) from leave
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
+
+
+def epochs_done(path: Path, told: str) -> int:
+    """How many epochs a checkpoint has behind it; 0 where there is none.
+
+    Raises:
+        ValueError: it cannot be read, or was made with other settings than those told.
+    """
+    if not path.exists():
+        return 0
+    try:
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        made, done = json.loads(content[SETTINGS]), int(content["epoch"]) + 1
+    except Exception as error:  # a damaged file makes torch raise nearly any class
+        raise ValueError(f"{path}: expected a checkpoint of this recipe, got one that cannot be read") from error
+    asked = json.loads(told)
+    if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+        raise ValueError(f"{path}: expected a checkpoint made with the same {', '.join(differing)}, got others")
+    return done
+
+
+class EpochLog(Callback):
+    """Loss and speed of every epoch, said when it ends, and kept in a checkpoint, which each epoch replaces.
+
+    Args:
+        path: of the checkpoint.
+        told: the settings that it belongs to, as text.
+    """
+
+    def __init__(self, path: Path, told: str) -> None:
+        self._path, self._told = path, told
+        self._epochs: list[dict[str, float]] = []
+        self._before, self._started = 0.0, time.perf_counter()
+        self._first = True  # epoch of this process, in which workers start and kernels are chosen
+
+    @property
+    def seconds(self) -> float:
+        """How long the training has taken, with the parts before it was resumed."""
+        return self._before + time.perf_counter() - self._started
+
+    @property
+    def losses(self) -> list[tuple[float, float]]:
+        """(epochs done, mean loss of the last of them)."""
+        return [(number, epoch["loss"]) for number, epoch in enumerate(self._epochs, 1)]
+
+    @property
+    def speed(self) -> float:
+        """Images per second: the median over epochs, without the first of each process where there are others."""
+        steady = [epoch for epoch in self._epochs if not epoch["first"]]
+        return statistics.median(epoch["speed"] for epoch in steady or self._epochs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epochs, and the time they took."""
+        return {"epochs": self._epochs, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._epochs, self._before = list(state_dict["epochs"]), state_dict["seconds"]
+        self._started = time.perf_counter()
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Say what the checkpoint was made with."""
+        checkpoint[SETTINGS] = self._told
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Begin to count."""
+        self._images, self._loss, self._start = 0, torch.zeros((), device=module.device), time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count, without waiting for the device."""
+        count = len(batch[0][0])
+        self._images += count
+        self._loss += count * outputs["loss"].detach().float()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Tell and save; reading the loss waits for the device, so that the time is that of work done."""
+        loss = (self._loss / self._images).item()
+        speed = self._images / (time.perf_counter() - self._start)
+        self._epochs.append({"loss": loss, "speed": speed, "first": float(self._first)})
+        self._first = False
+        say(f"lightly, epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: loss {loss:.4f}  img/s {speed:,.0f}")
+        trainer.save_checkpoint(self._path)  # whole or not at all, Lightning sees to that
