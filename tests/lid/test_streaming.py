@@ -90,11 +90,14 @@ def test_blocks_may_have_fewer_rows_than_k_and_a_single_one(searched: Watched) -
     assert {rows for _, rows in searched} == {1}
 
 
-def test_chunks_and_blocks_stay_within_the_budget(searched: Watched) -> None:
-    x, budget = gaussian(500, 64), 60_000
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
+def test_chunks_and_blocks_stay_within_the_budget(dtype: torch.dtype, size: int, searched: Watched) -> None:
+    """Counting that the search has rows of float16 as float32."""
+    x, budget = gaussian(500, 64).to(dtype), 60_000
     stream_neighbors(x, 10, device=ELSEWHERE, budget=budget)
-    width, result = 64 * 4, 64 * (10 + 8)
-    assert max(queries * (2 * width + result) + rows * 3 * width for queries, rows in searched) <= budget
+    width, working, result = 64 * size, 64 * 4, 64 * (10 + 8)
+    of_queries, of_rows = width + working + result, 2 * width + working
+    assert max(queries * of_queries + rows * of_rows for queries, rows in searched) <= budget
     assert max(queries for queries, _ in searched) > 10
     assert max(rows for _, rows in searched) > 30
 

@@ -145,6 +145,11 @@ class _Task:
         return max(self.x.element_size(), self.rows.element_size()) * self.x.shape[1]
 
     @property
+    def working_width(self) -> int:
+        """Bytes of a row as the search takes it, which has float16 as float32."""
+        return max(self.width, 4 * self.x.shape[1])
+
+    @property
     def result(self) -> int:
         """Bytes that the search of a query takes for its candidates and neighbors, with some room."""
         return 64 * (self.k + 8)
@@ -157,12 +162,13 @@ class _Task:
 
     def chunk(self, start: int, allowed: int) -> slice:
         """The queries from `start` on that fit into half of what is allowed."""
-        part = even_slices(len(self.x) - start, max(1, allowed // 2 // (2 * self.width + self.result)))[0]
+        each = self.width + self.working_width + self.result
+        part = even_slices(len(self.x) - start, max(1, allowed // 2 // each))[0]
         return slice(start, start + part.stop)
 
     def blocks(self, allowed: int) -> list[slice]:
         """Blocks of the reference of which two, and what the search makes of one, fit into the other half."""
-        return even_slices(len(self.rows), max(1, allowed // 2 // (3 * self.width)))
+        return even_slices(len(self.rows), max(1, allowed // 2 // (2 * self.width + self.working_width)))
 
     def own(self, queries: slice) -> Tensor | None:
         """The row of the reference that each query is; None where none is."""
