@@ -68,7 +68,7 @@ def lightly_speed(archive: str, *, workers: int) -> float:
     import timm
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
-    from lightly.transforms import SimCLRTransform
+    from lightly.transforms.simclr_transform import SimCLRTransform
     from torch import nn
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
@@ -135,9 +135,9 @@ def fitting(recipe: str, *, steps: int, batch: int | None) -> Row:
 def stepped(recipe: str, batch: int, *, steps: int) -> Row:
     """Speed and peak memory of so many optimizer steps of a recipe on random images of 256 px."""
     from ldreg.data import ResidentImages
+    from ldreg.notices import quiet
     from ldreg.training import run as running
     from ldreg.training.folder import create
-    from ldreg.training.launch import quiet
     from ldreg.training.recipes import load_recipe
     from ldreg.training.settings import resolve
 
