@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/deviations.md")]
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+DOCUMENTS += [ROOT / "docs" / name for name in ("deviations.md", "performance.md", "results.md")]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
@@ -58,6 +59,13 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
+
+
+def test_readme_quotes_the_results_as_they_are() -> None:
+    section = (ROOT / "README.md").read_text().partition("## Results at CIFAR-10 size")[2].partition("\n## ")[0]
+    quoted = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(quoted) > 3
+    assert set(quoted) <= set((ROOT / "docs" / "results.md").read_text().splitlines())
 
 
 def test_readme_commands_exist() -> None:
