@@ -74,7 +74,8 @@ def slow_reference(x: Tensor, directions: Tensor, num_points: int, bound: float)
     for direction in directions.T.numpy():
         along = x.numpy() @ direction
         errors = [abs(np.exp(1j * t * along).mean() - math.exp(-t * t / 2)) ** 2 * math.exp(-t * t / 2) for t in nodes]
-        total += len(x) * np.trapezoid(errors, nodes)
+        ends, width = errors[0] + errors[-1], nodes[1] - nodes[0]
+        total += len(x) * width * (sum(errors) - ends / 2)
     return total / directions.shape[1]
 
 
