@@ -22,9 +22,10 @@ from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction import lightly_run
-from ldreg.reproduction.anchor import run_anchor
-from ldreg.reproduction.lightly_recipe import LightlySimCLR, Pictures, Recipe, batches
+from ldreg.reproduction.anchor import measure_anchor, train_anchor
+from ldreg.reproduction.lightly_recipe import LightlySimCLR, Pictures, batches
 from ldreg.reproduction.lightly_run import EpochLog
+from ldreg.reproduction.lightly_settings import Recipe
 from ldreg.training.run import InterruptedRunError
 
 CLASSES = ("blue", "green", "red")
@@ -89,9 +90,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(folder, data, top / "out", record, caught.value, (first, second), rates)
 
 
-def run(data: DataConfig, out: Path, **options: Any) -> RunRecord:
-    small = {"epochs": EPOCHS, "seed": 0, "device": "cpu", "k": K, "batch_size": BATCH}
-    return run_anchor(data=data, out=out, **{**small, **options})
+def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> RunRecord:
+    recipe = Recipe(data, **{"epochs": EPOCHS, "seed": 0, "batch_size": BATCH, **options})
+    trained = train_anchor(recipe, out=out, device="cpu", k=k)
+    return measure_anchor(trained, name=out.name, device="cpu", k=k, command=command)
 
 
 def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> None:
@@ -179,10 +181,11 @@ def brute_force_rank(x: Tensor) -> float:
 
 def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_path: Path) -> None:
     record = made.record
-    assert record.name == "simclr_by_lightly-epochs3-seed0"
+    assert record.name == made.out.name
     told = {"by": "lightly", "method": "simclr", "batch_size": 32, "seed": 0, "schedule.epochs": 3}
     assert told.items() <= record.settings.items()
-    assert record.settings["optimizer.lr"] == pytest.approx(0.015)
+    # Our linear scaling is from batches of 256, lightly's from 128.
+    assert (record.settings["optimizer.lr"], record.settings["optimizer.lr_scaling"]) == (0.12, "linear")
     assert record.settings["trainer.precision"] == "fp32"
     origin = record.origin
     assert origin["command"] == "ldreg reproduce anchor"
@@ -199,7 +202,7 @@ def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_pat
 
 
 @pytest.mark.parametrize(("option", "key"), [({"seed": 1}, "seed"), ({"epochs": 4}, "schedule.epochs")])
-def test_a_checkpoint_of_another_run_is_refused(made: Made, option: dict[str, int], key: str) -> None:
+def test_a_checkpoint_of_another_run_is_refused(made: Made, option: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=f"expected a checkpoint made with the same {key}, got others"):
         run(made.data, made.out, **option)
 

@@ -11,6 +11,7 @@ import pytest
 
 from ldreg.cli import main
 from ldreg.reporting.run_record import RunRecord
+from ldreg.reproduction import harness
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
@@ -29,6 +30,29 @@ def place(out: Path) -> Workplace:
 def job(*options: tuple[str, str], measures: frozenset[str] = frozenset()) -> Job:
     small = {"schedule.epochs": "1", "batch_size": "64", "monitor.k": "8", "monitor.points": "200"}
     return Job(Arm("digits/simclr", tuple(sorted({**small, **dict(options)}.items()))), 0, measures)
+
+
+def test_the_log_of_workers_says_where_the_time_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def train(job: Job, where: Workplace) -> harness.Measure:
+        now[0] += 131.4
+
+        def measure() -> RunRecord:
+            now[0] += 14
+            return RunRecord(job.name, {}, {"lid": 5.0})
+
+        return measure
+
+    monkeypatch.setattr(harness, "_TRAINERS", {"ldreg": train})
+    place(tmp_path).results.mkdir()
+    one(job(), place(tmp_path))
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d {re.escape(job().name)}: trained in 131 s, measured in 14 s\n", said)
+    assert RunRecord.from_json(place(tmp_path).record(job())).results == {"lid": 5.0}
 
 
 def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_path: Path) -> None:
@@ -166,13 +190,16 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGTERM)
     assert started.wait(60) == 143
-    begun = re.findall(r"^\d\d:\d\d:\d\d ", (tmp_path / "workers.log").read_text(), flags=re.MULTILINE)
+    begun = re.findall(r"^\d\d:\d\d:\d\d \S+$", (tmp_path / "workers.log").read_text(), flags=re.MULTILINE)
     assert len(begun) <= len(list(results.glob("*.json"))) + 2, "a run was begun after the end was asked for"
     before = {path.name: path.stat().st_mtime_ns for path in results.glob("*.json")}
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{10 - len(before)} runs to do, {len(before)} done before" in done.stderr
     assert {name: (results / name).stat().st_mtime_ns for name in before} == before
     assert len(list(results.glob("*.json"))) == 10
+    timed = r"^\d\d:\d\d:\d\d (\S+): trained in \d+ s, measured in \d+ s$"
+    named = re.findall(timed, (tmp_path / "workers.log").read_text(), flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in results.glob("*.json"))
     page = (tmp_path / "table1-figure2cd.html").read_text()
     assert "Table 1: linear evaluation" in page
     assert "–</td>" not in page

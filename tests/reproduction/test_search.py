@@ -51,9 +51,9 @@ def test_the_last_of_every_method_can_be_run(scale: Scale) -> None:
 def test_names_differ_and_every_method_is_tried_at_the_papers_strength() -> None:
     rows = search.rows(CIFAR10)
     assert len({row.arm.slug for row in rows}) == len(rows)
-    for method, title in METHODS.items():
+    for method in METHODS:
         paper = beta_of(Arm(f"imagenet/{method}_ldreg"))
-        tried = [row.names[1:] for row in rows if row.names[0] == title and row.baseline is not None]
+        tried = [row.names[1:] for row in rows if row.group == method and row.baseline is not None]
         assert (paper, "64") in tried
         assert float(max(tried, key=lambda names: float(names[0]))[0]) == pytest.approx(10 * float(paper))
 
@@ -66,6 +66,26 @@ def test_the_highest_lid_within_one_standard_error_is_chosen() -> None:
     assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.03, 64, 4)]
     found |= of_simclr(k16=(0.695, 19.5))
     assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 16, 4)]
+
+
+def test_the_learning_rate_is_that_of_the_best_accuracy_without_ldreg() -> None:
+    arms = {row.names[0]: row.arm for row in search.rows(CIFAR10) if row.group == "byol" and row.baseline is None}
+    found = {
+        arms["BYOL, learning rate 0.06"]: [record(arms["BYOL, learning rate 0.06"], linear=0.60, lid=20.0)],
+        arms["BYOL, learning rate 0.12"]: [record(arms["BYOL, learning rate 0.12"], linear=0.61, lid=10.0)],
+    }
+    assert search.rates(CIFAR10, found) == {"byol": 0.12}
+    assert search.choices(CIFAR10, found) == []
+    assert search.in_words(CIFAR10, found) == "Chosen: BYOL learning rate 0.12."
+
+
+def test_strengths_are_tried_at_the_recipes_learning_rate() -> None:
+    rows = search.rows(CIFAR10)
+    for method in ("simclr", "byol"):
+        own = str(Job(CIFAR10.arm(method), 0).settings.optimizer.lr)
+        tried = [row for row in rows if row.group == method and row.baseline is not None]
+        assert {dict(row.arm.options)["optimizer.lr"] for row in tried} == {own}
+        assert {dict(rows[row.baseline or 0].arm.options)["optimizer.lr"] for row in tried} == {own}
 
 
 def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
@@ -86,17 +106,17 @@ def test_the_document_tells_the_choice(tmp_path: Path) -> None:
     assert "| SimCLR | 0.1 | 64 | 1 | 70.1 |" in text
 
 
-def test_all_runs_it_only_where_it_is_named(tmp_path: Path) -> None:
-    names = [study.name for study in request(["all", "--out", str(tmp_path)]).studies]
-    assert "search" not in names
+def test_all_runs_it_and_the_anchor_only_where_they_are_named(tmp_path: Path) -> None:
+    apart = {"search", "anchor"}
+    assert not apart & {study.name for study in request(["all", "--out", str(tmp_path)]).studies}
     written = request(["all", "--out", str(tmp_path), "--write", str(tmp_path / "a.md")])
-    assert "search" in [study.name for study in written.studies]
+    assert apart <= {study.name for study in written.studies}
 
 
 def test_runs_of_some_methods(tmp_path: Path) -> None:
     asked = request(["search", "--scale", "cifar10", "--methods", "byol, simclr_tuned", "--out", str(tmp_path)])
     assert {job.settings.run.method for job in asked.jobs} == {"byol", "simclr_tuned"}
-    assert len(asked.jobs) == 8 + 5
+    assert len(asked.jobs) == 3 + 4 + 3 + 1 + 4
     with pytest.raises(ValueError, match=r"--methods: expected names among simclr, .*, got 'resnet'"):
         request(["search", "--methods", "resnet", "--out", str(tmp_path)])
     with pytest.raises(ValueError, match="--methods: expected to be left out, as --write"):
@@ -105,7 +125,9 @@ def test_runs_of_some_methods(tmp_path: Path) -> None:
 
 def test_recipes_carry_what_was_found() -> None:
     arms = [row.arm for row in search.rows(CIFAR10)]
-    found = search.choices(CIFAR10, gather_records(arms, paths_of(RESULTS), ()))
-    for choice in found:
+    found = gather_records(arms, paths_of(RESULTS), ())
+    for method, rate in search.rates(CIFAR10, found).items():
+        assert Job(Arm(f"cifar10/{method}"), 0).settings.optimizer.lr == rate, method
+    for choice in search.choices(CIFAR10, found):
         options = Job(Arm(f"cifar10/{choice.method}_ldreg"), 0).settings.regularizer
         assert (options["beta"], options["k"]) == (choice.beta, choice.k), choice.method

@@ -1,17 +1,22 @@
 import math
 import re
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightly.transforms.simclr_transform import SimCLRTransform
 
+from ldreg.methods.simclr import SimCLRConfig
+from ldreg.optim import scaled_lr
 from ldreg.reproduction import paper
 from ldreg.reproduction.jobs import Arm, Job, merged
 from ldreg.reproduction.request import request, usage
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.studies import STUDIES, chosen
 from ldreg.training.regularization import REGULARIZERS, build_regularizer
+from ldreg.views.config import NORMALIZATIONS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -80,6 +85,25 @@ def test_every_regularizer_is_compared_on_byol() -> None:
         assert [row.names[0] for row in rows[::2]] == ["None", "Cov", "Cov+Var", "KoLeo", "SIGReg"]
         assert {Job(row.arm, 0).settings.run.regularizer for row in rows} == {"none", *REGULARIZERS} - {"minlid"}
         assert {Job(row.arm, 0).settings.run.method for row in rows} == {"byol"}
+
+
+def test_lightlys_recipe_is_lightlys_in_our_settings() -> None:
+    settings = Job(Arm("cifar10/simclr_lightly"), 0).settings
+    assert scaled_lr(settings.optimizer, settings.run.batch_size) == 0.24
+    assert (settings.optimizer.name, settings.optimizer.momentum, settings.optimizer.weight_decay) == ("sgd", 0.9, 5e-4)
+    assert (settings.schedule.warmup_epochs, settings.run.batch_size, settings.run.regularizer) == (0, 512, "none")
+    assert settings.method == SimCLRConfig(temperature=0.5, projector=(512, 128))
+    # The defaults of lightly's transform, its four intensities halved, without blur.
+    theirs = signature(SimCLRTransform).parameters
+    policy = settings.views.resolve()
+    assert policy.jitter == tuple(
+        0.5 * theirs[name].default for name in ("cj_bright", "cj_contrast", "cj_sat", "cj_hue")
+    )
+    assert policy.jitter_probability == theirs["cj_prob"].default
+    assert (policy.scale, policy.interpolation) == ((theirs["min_scale"].default, 1.0), "bilinear")
+    assert (policy.flip, policy.grayscale) == (theirs["hf_prob"].default, theirs["random_gray_scale"].default)
+    assert policy.blur == policy.solarize == (0.0, 0.0)
+    assert theirs["normalize"].default["mean"] == list(NORMALIZATIONS[settings.views.normalization][0])
 
 
 def test_names_and_numbers_of_the_paper_choose_studies() -> None:

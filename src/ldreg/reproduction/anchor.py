@@ -7,48 +7,22 @@ import torch
 from torch import nn
 
 from ldreg.assessment.source import Source
-from ldreg.assessment.transfer import linear_on
-from ldreg.data import DataConfig, ResidentImages, load_images, output_size, worker_count
+from ldreg.data import ResidentImages, load_images, output_size, worker_count
 from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluation.classes import load_classification
-from ldreg.evaluation.compute import Precision, torch_device
-from ldreg.evaluation.features import features
-from ldreg.evaluation.knn import knn_accuracy
+from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.protocols import ProtocolName
-from ldreg.monitor.config import VOTERS
-from ldreg.monitor.measures import measure
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction.lightly_recipe import BATCH_SIZE, DIMENSION, Recipe
-from ldreg.reproduction.lightly_run import train
-from ldreg.training.folder import environment
+from ldreg.reproduction.lightly_run import Trained, train
+from ldreg.reproduction.lightly_settings import DIMENSION, Recipe
+from ldreg.reproduction.measure import judged
+from ldreg.training.folder import RunFolder, environment
 
 
-def anchor_name(*, epochs: int, seed: int) -> str:
-    """How the run and its record are called.
-
-    >>> anchor_name(epochs=30, seed=0)
-    'simclr_by_lightly-epochs30-seed0'
-    """
-    return f"simclr_by_lightly-epochs{epochs}-seed{seed}"
-
-
-def run_anchor(
-    *,
-    data: DataConfig,
-    epochs: int,
-    seed: int,
-    out: Path,
-    device: str = "auto",
-    k: int = 64,
-    batch_size: int = BATCH_SIZE,
-    precision: Precision | None = None,
-    linear: ProtocolName = "fast",
-    cache: Path | None = None,
-    command: str = "",
-) -> RunRecord:
-    """Train lightly's CIFAR-10 recipe of SimCLR through lightly, and measure its encoder as our runs are measured.
+def train_anchor(recipe: Recipe, *, out: Path, device: str = "auto", k: int = 64) -> Trained:
+    """Train lightly's CIFAR-10 recipe of SimCLR through lightly.
 
     Lightly's are the model, the views, the loss, the optimizer's settings and its dataset, over the pixels that our
     runs get; Lightning's is the loop; torch's the loader, with as many processes as `data.workers` says. Interrupted,
@@ -56,17 +30,10 @@ def run_anchor(
     trains no more. Lightly's script also measures kNN after every epoch, which is left out here, as from our speeds.
 
     Args:
-        data: a set with labels and both splits, square images of one size.
-        epochs: passes over the training images.
-        seed: of the weights, the order and the views.
+        recipe: with a set that has labels and both splits, square images of one size.
         out: folder of the checkpoint.
         device: auto, cpu or cuda.
-        k: neighbors that LID is read from.
-        batch_size: images of a step.
-        precision: of the training; None: bf16 on CUDA, as our CIFAR-10 recipes have it, and fp32 on a CPU.
-        linear: protocol of the linear evaluation.
-        cache: of representations; None: as `data.cache` or LDREG_CACHE says.
-        command: what was asked for, for the record.
+        k: neighbors that LID is to be read from.
 
     Raises:
         ValueError: data without usable labels, files of several sizes, fewer images than a batch or than k, or a
@@ -74,22 +41,47 @@ def run_anchor(
         InterruptedRunError: by a signal.
         OSError: something cannot be read or written.
     """
-    place = torch_device(device)
-    told = precision or ("bf16" if place.type == "cuda" else "fp32")
-    recipe = Recipe(data, epochs, seed, batch_size=batch_size, precision=told)
     images = _images(recipe, k)
-    size = output_size(data, images)
-    trained = train(recipe, images, size=size, place=place, out=out)
-    name = anchor_name(epochs=epochs, seed=seed)
-    source = Source(_loaded(trained.backbone, size=size), name, out, None, None, data)
-    results, held_out = _results(source, data, k=k, linear=linear, device=device, cache=cache)
+    return train(recipe, images, size=output_size(recipe.data, images), place=torch_device(device), out=out)
+
+
+def measure_anchor(
+    trained: Trained,
+    *,
+    name: str,
+    device: str = "auto",
+    k: int = 64,
+    linear: ProtocolName = "fast",
+    cache: Path | None = None,
+    command: str = "",
+) -> RunRecord:
+    """Measure the encoder that lightly trained as our runs are measured.
+
+    Args:
+        trained: by `train_anchor`.
+        name: of the record.
+        device: auto, cpu or cuda.
+        k: neighbors that LID is read from.
+        linear: protocol of the linear evaluation.
+        cache: of representations; None: as `data.cache` or LDREG_CACHE says.
+        command: what was asked for, for the record.
+
+    Raises:
+        ValueError: representations that are not finite.
+        OSError: something cannot be read or written.
+    """
+    recipe = trained.recipe
+    encoder = _loaded(trained.backbone, size=trained.size)
+    source = Source(encoder, name, trained.out, RunFolder(trained.out), None, recipe.data)
+    found = judged(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
+    place, minutes = torch_device(device), trained.minutes
     return RunRecord(
         name,
         recipe.settings,
-        {**results, "images_per_second": trained.images_per_second, "minutes": trained.minutes},
+        {**found.results, "images_per_second": trained.images_per_second, "minutes": minutes},
         curves={"loss": trained.losses},
-        origin=_origin(recipe, command=command, place=place, minutes=trained.minutes, held_out=held_out),
-        points=held_out,
+        origin=_origin(recipe, command=command, place=place, minutes=minutes, held_out=found.held_out),
+        points=found.points,
         k=k,
     )
 
@@ -116,20 +108,6 @@ def _loaded(backbone: nn.Module, *, size: int) -> LoadedEncoder:
     # The config and layout describe it as nearly as ours can; nothing is built or read by them.
     config = EncoderConfig("resnet18", stem="cifar")
     return LoadedEncoder(backbone, config, 3, size, "imagenet", "torchvision", key)
-
-
-def _results(
-    source: Source, data: DataConfig, *, k: int, linear: ProtocolName, device: str, cache: Path | None
-) -> tuple[dict[str, float], int]:
-    """The dimensions of the held-out images and the accuracies on them, and how many they are."""
-    known, test = (features(source.encoder, data, split, device=device, cache=cache) for split in ("train", "test"))
-    bank, asked = (part.representations.to(torch_device(device)) for part in (known, test))
-    results = measure(asked, k=k)
-    results["linear"] = linear_on(
-        source, data, protocol=linear, device=device, work=source.path / "evaluation", cache=cache
-    )
-    results["knn"] = knn_accuracy(bank, known.labels, asked, test.labels, k=min(VOTERS, len(known.labels)))
-    return results, len(test.labels)
 
 
 def _origin(

@@ -11,6 +11,7 @@ from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import table_text
 from ldreg.reporting.text import duration, number
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
+from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request, usage
 from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occupied
 
@@ -80,6 +81,8 @@ def check_data(asked: Request) -> None:
         for job in jobs:
             try:
                 steps_per_epoch(job.settings, len(images))
+                if job.arm.by == "lightly":
+                    recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
             except ValueError as error:
                 raise ValueError(f"{job.name}: {error}") from error
     if any(TRANSFER in job.measures for job in left):

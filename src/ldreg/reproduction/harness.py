@@ -7,21 +7,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction.jobs import Job
+from ldreg.reproduction.jobs import Job, Trainer
+from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.workplace import Workplace
 
 # What is told of a run that has ended: it, its record, how many are done of how many.
 Told = Callable[[Job, RunRecord, int, int], None]
+Measure = Callable[[], RunRecord]
 
 _ENDING = 10.0  # seconds that processes get to leave
 
@@ -67,6 +70,14 @@ def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: To
 
 def one(job: Job, place: Workplace) -> None:
     """Train a run, or go on with it, then measure it and write its record; the record is the sign that it is done."""
+    begun = time.monotonic()
+    measure = _TRAINERS[job.arm.by](job, place)
+    trained = time.monotonic()
+    measure().to_json(place.record(job))
+    _say(f"{job.name}: trained in {trained - begun:.0f} s, measured in {time.monotonic() - trained:.0f} s")
+
+
+def _by_ldreg(job: Job, place: Workplace) -> Measure:
     from ldreg.reproduction.measure import failed, measured
     from ldreg.training.checkpoints import NotFiniteError
     from ldreg.training.run import pretrain
@@ -80,13 +91,40 @@ def one(job: Job, place: Workplace) -> None:
         try:
             pretrain(settings, folder.path, command=job.command, resume=state == "to continue")
         except NotFiniteError as error:
-            failed(job, place, str(error)).to_json(place.record(job))
-            return
-    measured(job, place).to_json(place.record(job))
+            return partial(failed, job, place, str(error))
+    return partial(measured, job, place)
+
+
+def _by_lightly(job: Job, place: Workplace) -> Measure:
+    from ldreg.reproduction.anchor import measure_anchor, train_anchor
+    from ldreg.training.settings import resolve
+
+    if job.measures:
+        raise ValueError(f"{job.name}: expected no further measures of lightly's run, got {', '.join(job.measures)}")
+    recipe = recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
+    trained = train_anchor(recipe, out=place.folder(job).path, device=place.device, k=place.scale.k)
+    return partial(
+        measure_anchor,
+        trained,
+        name=job.name,
+        device=place.device,
+        k=place.scale.k,
+        linear=place.scale.linear,
+        cache=place.cache,
+        command=job.command,
+    )
+
+
+# Who trains a run: they train it, and return what measures it.
+_TRAINERS: Mapping[Trainer, Callable[[Job, Workplace], Measure]] = {"ldreg": _by_ldreg, "lightly": _by_lightly}
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _one(job: Job, place: Workplace) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {job.name}", file=sys.stderr, flush=True)
+    _say(job.name)
     try:
         one(job, place)
     except KeyboardInterrupt:  # a pool would hand this process the next run that waits

@@ -2,14 +2,18 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
-from ldreg.training.recipes import load_recipe
+from ldreg.reproduction.lightly_settings import recipe_of
+from ldreg.training.recipes import flattened, load_recipe
 from ldreg.training.regularization import REGULARIZERS
 from ldreg.training.settings import Settings, resolve
 
 Options = tuple[tuple[str, str], ...]
+Trainer = Literal["ldreg", "lightly"]
 
 _SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name", "data.validation")
 
@@ -21,12 +25,20 @@ TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
 class Arm:
     """A recipe with options over it: one side of a comparison, to be run with one seed or several.
 
+    Args:
+        recipe: its name
+        options: over it
+        by: what trains it; lightly has one recipe, of which `recipe` is how ours is called
+
     >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
     'simclr_ldreg-beta0.2'
+    >>> Arm("cifar10/simclr_lightly", (("schedule.epochs", "30"),), by="lightly").slug
+    'simclr_by_lightly-epochs30'
     """
 
     recipe: str
     options: Options = ()
+    by: Trainer = "ldreg"
 
     def but(self, **options: object) -> "Arm":
         """The same with further options; two underscores stand for a dot.
@@ -35,14 +47,16 @@ class Arm:
         (('views.jitter', '0.25'),)
         """
         more = {key.replace("__", "."): str(value) for key, value in options.items()}
-        return Arm(self.recipe, tuple(sorted({**dict(self.options), **more}.items())))
+        return replace(self, options=tuple(sorted({**dict(self.options), **more}.items())))
 
     @property
     def slug(self) -> str:
         """A name for files: readable, and different for different arms of a scale."""
         named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # what it is before how much of it
         parts = [_part(key, value) for key, value in named]
-        name = "-".join([self.recipe.rpartition("/")[2], *parts])
+        recipe = self.recipe.rpartition("/")[2]
+        who = recipe if self.by == "ldreg" else f"{recipe.removesuffix(f'_{self.by}')}_by_{self.by}"
+        name = "-".join([who, *parts])
         safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", name)
         if safe == name and len(name) <= 120:
             return name
@@ -79,11 +93,28 @@ class Job:
         """All settings of its pretraining."""
         return resolve(load_recipe(self.arm.recipe), [*self.arm.options, ("seed", str(self.seed))])
 
+    @cached_property
+    def wanted(self) -> Mapping[str, object]:
+        """What its record has to say of its settings, and of who trained it.
+
+        Raises:
+            ValueError: settings that who trains it does not have.
+        """
+        if self.arm.by == "lightly":
+            return recipe_of(self.settings).settings
+        return {**flattened(self.settings.tree), "by": self.arm.by}
+
     @property
     def command(self) -> str:
-        """The command that would train it alone."""
-        options = [*self.arm.options, ("seed", str(self.seed))]
-        return f"ldreg pretrain --recipe {self.arm.recipe} " + " ".join(f"--{key} {value}" for key, value in options)
+        """The command that would train it alone; lightly's run comes with those of the seeds before it."""
+        if self.arm.by == "lightly":
+            scale, epochs = self.arm.recipe.partition("/")[0], self.settings.schedule.epochs
+            start = f"ldreg reproduce anchor --scale {scale} --epochs {epochs} --seeds {self.seed + 1}"
+            options = [pair for pair in self.arm.options if pair[0] != "schedule.epochs"]
+        else:
+            start = f"ldreg pretrain --recipe {self.arm.recipe}"
+            options = [*self.arm.options, ("seed", str(self.seed))]
+        return " ".join([start, *(f"--{key} {value}" for key, value in options)])
 
 
 def merged(jobs: list[Job]) -> list[Job]:

@@ -1,6 +1,5 @@
-"""Lightly's CIFAR-10 recipe of SimCLR, from lightly's own parts."""
+"""The model, the loss and the views of lightly's CIFAR-10 recipe of SimCLR, from lightly's own parts."""
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,83 +14,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ldreg.data import DataConfig, ResidentImages
-from ldreg.evaluation.compute import AUTOCAST, Precision
-from ldreg.reporting.run_record import Setting
-
-# lightly's benchmark of CIFAR-10, docs/source/getting_started/benchmarks/cifar10_benchmark.py of its repository, at the
-# batch size of 512 of its table.
-BATCH_SIZE = 512
-LR, LR_BATCH = 0.06, 128  # the learning rate is that of a batch of 128, scaled linearly
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
-TEMPERATURE = 0.5
-DIMENSION, EMBEDDING = 512, 128
-JITTER = 0.5
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The recipe, and what it leaves open.
-
-    Args:
-        data: square images of one size, of which workers, at most as many as cores, make the views
-        epochs: passes over the training images
-        seed: of the weights, the order and the views
-        batch_size: images of a step
-        precision: of the training; lightly's script has fp32
-
-    >>> Recipe(DataConfig("cifar10", "cifar10.tar.xz"), epochs=30, seed=0).lr
-    0.24
-    """
-
-    data: DataConfig
-    epochs: int
-    seed: int
-    batch_size: int = BATCH_SIZE
-    precision: Precision = "fp32"
-
-    def __post_init__(self) -> None:
-        for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size)):
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
-        if self.precision not in AUTOCAST:
-            raise ValueError(f"precision: expected {' or '.join(AUTOCAST)}, got {self.precision!r}")
-
-    @property
-    def lr(self) -> float:
-        """The learning rate at the start."""
-        return LR * self.batch_size / LR_BATCH
-
-    @property
-    def settings(self) -> dict[str, Setting]:
-        """By the keys of our own runs where they mean the same."""
-        return {
-            "by": "lightly",
-            "method": "simclr",
-            "regularizer": "none",
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "simclr.temperature": TEMPERATURE,
-            "simclr.projector": [DIMENSION, EMBEDDING],
-            "data.name": self.data.name,
-            "data.size": self.data.size,
-            "data.limit": self.data.limit,
-            "data.validation": self.data.validation,
-            "views.policy": "simclr",
-            "views.jitter": JITTER,
-            "views.blur": False,
-            "views.normalization": "imagenet",
-            "encoder.name": "resnet-18",
-            "optimizer.name": "sgd",
-            "optimizer.lr": self.lr,
-            "optimizer.lr_scaling": "none",
-            "optimizer.weight_decay": WEIGHT_DECAY,
-            "optimizer.momentum": MOMENTUM,
-            "schedule.epochs": self.epochs,
-            "schedule.warmup_epochs": 0.0,
-            "schedule.min_lr": 0.0,
-            "trainer.precision": self.precision,
-        }
+from ldreg.data import ResidentImages
+from ldreg.reproduction.lightly_settings import DIMENSION, EMBEDDING, JITTER, MOMENTUM, TEMPERATURE, WEIGHT_DECAY
 
 
 class Pictures(Dataset[Any]):

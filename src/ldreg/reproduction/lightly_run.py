@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from ldreg.data import ResidentImages, derived_seed, worker_count
 from ldreg.notices import quiet
-from ldreg.reproduction.lightly_recipe import LightlySimCLR, Recipe, batches
+from ldreg.reproduction.lightly_recipe import LightlySimCLR, batches
+from ldreg.reproduction.lightly_settings import CHECKPOINT, Recipe
 from ldreg.training.folder import say
 from ldreg.training.module import SETTINGS
 from ldreg.training.run import PRECISION, InterruptedRunError
@@ -26,8 +27,14 @@ from ldreg.training.run import PRECISION, InterruptedRunError
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: the backbone on the CPU, (epochs done, loss) pairs, median speed, time."""
+    """A finished training: the backbone on the CPU, (epochs done, loss) pairs, median speed, time.
 
+    `out` is its folder, `size` the side of the images that the backbone takes.
+    """
+
+    recipe: Recipe
+    out: Path
+    size: int
     backbone: nn.Module
     losses: list[tuple[float, float]]
     images_per_second: float
@@ -41,7 +48,7 @@ def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.dev
         ValueError: a checkpoint that cannot be read, or was made with other settings.
         InterruptedRunError: by a signal.
     """
-    told, path = json.dumps(recipe.settings, sort_keys=True), out / "last.ckpt"
+    told, path = json.dumps(recipe.settings, sort_keys=True), out / CHECKPOINT
     done = epochs_done(path, told)
     cuda = place.type == "cuda"
     with quiet(), torch.random.fork_rng([place] if cuda else []):
@@ -62,7 +69,8 @@ def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.dev
             enable_model_summary=False,
         )
         _fit(trainer, model, loader, path if done else None)
-    return Trained(model.backbone.to("cpu").eval(), log.losses, log.speed, log.seconds / 60)
+    backbone = model.backbone.to("cpu").eval()
+    return Trained(recipe, out, size, backbone, log.losses, log.speed, log.seconds / 60)
 
 
 def _fit(trainer: pl.Trainer, model: LightlySimCLR, loader: DataLoader[Any], checkpoint: Path | None) -> None:

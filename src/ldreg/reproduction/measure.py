@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from sklearn import manifold
@@ -16,6 +17,7 @@ from ldreg.data.folders import MissingSplitError
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.features import Features, features
 from ldreg.evaluation.knn import knn_accuracy
+from ldreg.evaluation.protocols import ProtocolName
 from ldreg.monitor.config import VOTERS
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.measures import measure, spread
@@ -30,6 +32,15 @@ SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
 SHOWN_POINTS = 1000
 PERPLEXITY = 30.0
 SETTLED = 0.5  # share of a run after which its speed is taken: the first steps compile and warm up
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Dimensions and accuracies of an encoder, of how many images dimensions are, and how many are held out."""
+
+    results: dict[str, float]
+    points: int
+    held_out: int
 
 
 def measured(job: Job, place: Workplace) -> RunRecord:
@@ -50,7 +61,9 @@ def measured(job: Job, place: Workplace) -> RunRecord:
         record = _basics(job, source, place)
         wanted = job.measures
     if TSNE in wanted:
-        record = _with_tsne(record, _split(source, place, "test"))
+        assert source.data is not None  # a run folder names its data
+        test = features(source.encoder, source.data, "test", device=place.device, cache=place.cache)
+        record = _with_tsne(record, test)
     if TRANSFER in wanted:
         results, tested = _transfer(source, place)
         record = replace(record, results={**record.results, **results}, origin={**record.origin, **tested})
@@ -66,50 +79,62 @@ def failed(job: Job, place: Workplace, reason: str) -> RunRecord:
     return RunRecord(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
 
 
+def judged(
+    source: Source, data: DataConfig, *, k: int, linear: ProtocolName, device: str, cache: Path | None
+) -> Judged:
+    """What every encoder is judged by, whoever trained it: dimensions of the held-out images, accuracies on them.
+
+    Without held-out images dimensions are those of the training images; without labels there are no accuracies.
+
+    Args:
+        source: the encoder.
+        data: what it was trained on.
+        k: neighbors that LID is read from.
+        linear: protocol of the linear evaluation.
+        device: auto, cpu or cuda.
+        cache: of representations.
+
+    Raises:
+        ValueError: the data is missing.
+    """
+    known = features(source.encoder, data, "train", device=device, cache=cache)
+    try:
+        test = features(source.encoder, data, "test", device=device, cache=cache)
+    except MissingSplitError:
+        test = None
+    shown = known if test is None else test
+    results = measure(shown.representations.to(torch_device(device)), k=k)
+    if test is not None and _labeled(known) and _labeled(test):
+        results["linear"] = linear_on(source, data, protocol=linear, device=device, cache=cache)
+        bank, asked = (part.representations.to(torch_device(device)) for part in (known, test))
+        results["knn"] = knn_accuracy(bank, known.labels, asked, test.labels, k=min(VOTERS, len(known.labels)))
+    return Judged(results, len(shown.labels), 0 if test is None else len(test.labels))
+
+
 def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
-    folder = place.folder(job)
-    train, test = _split(source, place, "train"), _held_out(source, place)
-    shown = train if test is None else test
-    results = measure(shown.representations.to(torch_device(place.device)), k=place.scale.k)
-    if test is not None and _labeled(train) and _labeled(test):
-        assert source.data is not None  # a run folder names its data
-        results["linear"] = linear_on(
-            source, source.data, protocol=place.scale.linear, device=place.device, cache=place.cache
-        )
-        bank, asked = (part.representations.to(torch_device(place.device)) for part in (train, test))
-        results["knn"] = knn_accuracy(bank, train.labels, asked, test.labels, k=min(VOTERS, len(train.labels)))
-    told = origin_of(folder, job.settings)
+    folder, scale = place.folder(job), place.scale
+    assert source.data is not None  # a run folder names its data
+    found = judged(source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache)
+    results, told = found.results, origin_of(folder, job.settings)
     speed = _speed(folder)
     if speed is not None:
         results["images_per_second"] = speed
     minutes = told.get("minutes")
     results["minutes"] = float(minutes) if isinstance(minutes, int | float) else math.nan
-    told |= {"held_out": 0 if test is None else len(test.labels)}
+    told |= {"held_out": found.held_out}
     return RunRecord(
         job.name,
         told_settings(job.settings),
         results,
         curves=curves_of(folder),
         origin=told,
-        points=len(shown.labels),
-        k=place.scale.k,
+        points=found.points,
+        k=scale.k,
     )
 
 
 def _labeled(found: Features) -> bool:
     return bool((found.labels >= 0).all()) and len(found.labels.unique()) > 1
-
-
-def _split(source: Source, place: Workplace, split: str) -> Features:
-    assert source.data is not None  # a run folder names its data
-    return features(source.encoder, source.data, split, device=place.device, cache=place.cache)  # type: ignore[arg-type]
-
-
-def _held_out(source: Source, place: Workplace) -> Features | None:
-    try:
-        return _split(source, place, "test")
-    except MissingSplitError:
-        return None
 
 
 def _speed(folder: RunFolder) -> float | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ldreg.data.config import available_cores
+from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
@@ -18,7 +18,7 @@ from ldreg.reporting.text import duration
 from ldreg.reproduction.jobs import DETECTION, Job
 from ldreg.reproduction.workplace import GENERATED, State, Workplace
 from ldreg.training.launch import on_cuda
-from ldreg.training.settings import Settings
+from ldreg.training.settings import Settings, resolve
 
 # Training images, channels and side by set; those of other sets are read when they are there.
 _SETS: Mapping[str, tuple[int, int, int]] = {
@@ -39,6 +39,7 @@ _MOMENTUM = ("byol", "moco")
 _EFFICIENCY = {("cuda", True): 0.35, ("cuda", False): 0.14, ("cpu", True): 0.3, ("cpu", False): 0.3}
 _STEP = {"cuda": 0.004, "cpu": 0.012}  # seconds of a step that no arithmetic explains
 _RUN = {"cuda": 40.0, "cpu": 4.0}  # seconds of a run: building, compiling, measuring
+_LIGHTLY_PAIR = 0.0022  # seconds of a core that two views by lightly take: 16 cores made 7300 pairs a second
 _KEPT = 0.7  # share of all module outputs that is held for the gradient
 
 
@@ -55,16 +56,17 @@ def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estim
     """What a run would need on this machine: by the time of its like where one was run, else by arithmetic."""
     settings = job.settings
     gigabytes = _gigabytes(settings)
-    like = [record for record in measured if _alike(record, settings)]
+    like = [record for record in measured if _alike(record, job)]
     if like:
         rates = [record.results["minutes"] / _epochs(record) for record in like]
         return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
-    return Estimate(_seconds(settings, place.device) / 60, gigabytes, "arithmetic")
+    return Estimate(_seconds(job, place) / 60, gigabytes, "arithmetic")
 
 
-def _alike(record: RunRecord, settings: Settings) -> bool:
-    told = record.settings
-    same = told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
+def _alike(record: RunRecord, job: Job) -> bool:
+    told, settings = record.settings, job.settings
+    same = told.get("by", "ldreg") == job.arm.by
+    same = same and told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
     same = same and told.get("batch_size") == settings.run.batch_size
     return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
 
@@ -87,14 +89,21 @@ def _shape(settings: Settings) -> tuple[int, int, int]:
     return count, channels, settings.data.size or side
 
 
-def _seconds(settings: Settings, device: str) -> float:
-    kind = "cuda" if on_cuda(device) else "cpu"
+def _seconds(job: Job, place: Workplace) -> float:
+    settings, ours = job.settings, job.arm.by == "ldreg"
+    kind = "cuda" if on_cuda(place.device) else "cpu"
     count, channels, side = _shape(settings)
     work, _, _ = _encoder(settings.encoder, channels, side)
     steps = settings.schedule.epochs * (count // settings.run.batch_size)
     arithmetic = work * _PASSES[settings.run.method] * settings.run.batch_size * steps
-    speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile]
-    return arithmetic / speed + steps * _STEP[kind] + _RUN[kind]
+    speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile and ours]
+    # Lightly's views are made by processes while the device trains on earlier ones.
+    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / _view_processes(job, place)
+    return max(arithmetic / speed + steps * _STEP[kind], views) + _RUN[kind]
+
+
+def _view_processes(job: Job, place: Workplace) -> int:
+    return max(1, worker_count(resolve(job.settings.tree, list(place.run_options(job))).data))
 
 
 def _gigabytes(settings: Settings) -> float:

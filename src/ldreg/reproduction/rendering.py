@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
 from ldreg.reporting.text import markdown_text
-from ldreg.reproduction import search
+from ldreg.reproduction import anchor_study, search
 from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduction.findings import Gathered, in_words, study_table
 from ldreg.reproduction.scales import Scale
@@ -26,6 +26,11 @@ _INTRO = (
     "Student's 95 % of their mean; with one seed, where it is smaller than twice the sampling error of the test images "
     "(accuracies) or a twentieth of the value (dimensions). A collapse in the paper counts as lower.",
 )
+# What came of studies that are no comparison with the paper.
+_WORDS: Mapping[str, Callable[[Scale, Gathered], str]] = {
+    "search": search.in_words,
+    "anchor": anchor_study.in_words,
+}
 _LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
 
 
@@ -52,7 +57,8 @@ def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list
 
 def study_words(study: Study, scale: Scale, gathered: Gathered, table: StudyTable) -> str:
     """What came of a study, in a sentence."""
-    return search.in_words(scale, gathered) if study.name == "search" else in_words(table)
+    own = _WORDS.get(study.name)
+    return in_words(table) if own is None else own(scale, gathered)
 
 
 def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ldreg.reproduction.jobs import DETECTION, Arm, Job, Options, merged
@@ -20,7 +20,7 @@ already are used, those that were interrupted go on where they stood.
 
   WHAT                 all, or names with commas between them:
 {names}
-                       (all leaves table3 out unless --coco is given, and search unless --write is;
+                       (all leaves table3 out unless --coco is given, and search and anchor unless --write is;
                        tables and figures choose those)
   --scale SCALE        digits (a CPU, minutes), cifar10 (one GPU) or imagenet (the paper's own); default digits
   --plan               list the runs with an estimate of time and memory, and stop
@@ -44,6 +44,7 @@ examples:
   ldreg reproduce table1 --scale cifar10 --data.path cifar10.tar.xz --plan
   ldreg reproduce table1,minlid --scale cifar10 --data.path cifar10.tar.xz --seeds 3
   ldreg reproduce search --scale cifar10 --data.path cifar10.tar.xz --methods simclr,byol
+  ldreg reproduce anchor --scale cifar10 --data.path cifar10.tar.xz --seeds 3
   ldreg reproduce all --scale cifar10 --results results/cifar10 --write docs/results.md
 """
 
@@ -230,7 +231,7 @@ def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, own: Ma
     ]
     jobs = _of_methods(merged(listed), own)
     for job in jobs:
-        _ = job.settings  # which refuses wrong ones
+        _ = job.wanted  # which refuses wrong settings
     return jobs
 
 
@@ -253,4 +254,4 @@ def given(arm: Arm, settings: Options) -> Arm:
     >>> given(Arm("digits/simclr", (("views.jitter", "0"),)), (("views.jitter", "1"), ("batch_size", "64"))).options
     (('batch_size', '64'), ('views.jitter', '0'))
     """
-    return Arm(arm.recipe, tuple(sorted({**dict(settings), **dict(arm.options)}.items()))) if settings else arm
+    return replace(arm, options=tuple(sorted({**dict(settings), **dict(arm.options)}.items()))) if settings else arm

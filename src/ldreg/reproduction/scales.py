@@ -26,6 +26,7 @@ class Scale:
         targets: LIDs that LDReg is told to approach, one below and one above what SimCLR has by itself
         queues: numbers of past representations that LDReg seeks neighbors in beside the batch
         search_epochs: of the runs that beta and k are chosen by, where no other number is given
+        anchor_epochs: of lightly's recipe and ours beside it, where no other number is given; None: there are none
         datasets: of the transfer table; those that need no path are part of `all` without being asked for
         linear: protocol of the linear evaluation that tables report
         transfer: protocol of the transfer table
@@ -42,6 +43,7 @@ class Scale:
     targets: tuple[float, ...]
     queues: tuple[int, ...]
     search_epochs: int
+    anchor_epochs: int | None
     datasets: tuple[str, ...]
     linear: Literal["fast", "imagenet"]
     transfer: Literal["fast", "transfer"]
@@ -89,6 +91,7 @@ SCALES: Mapping[str, Scale] = {
             targets=(15.0, 30.0),
             queues=(4096, 16384, 65536),
             search_epochs=50,
+            anchor_epochs=None,
             datasets=("imagenet", "food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"),
             linear="imagenet",
             transfer="transfer",
@@ -105,6 +108,7 @@ SCALES: Mapping[str, Scale] = {
             targets=(10.0, 20.0),
             queues=(1024, 4096, 16384),
             search_epochs=20,
+            anchor_epochs=30,
             datasets=("cifar10", "digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",
@@ -121,6 +125,7 @@ SCALES: Mapping[str, Scale] = {
             targets=(5.0, 10.0),
             queues=(512, 1024),
             search_epochs=40,
+            anchor_epochs=None,
             datasets=("digits", "shapes", "textures"),
             linear="fast",
             transfer="fast",

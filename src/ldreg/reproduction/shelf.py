@@ -84,11 +84,11 @@ def at_best_length(study: Study, scales: Sequence[Scale], gathered: Gathered) ->
     A study that is about runs of its own, such as those of a sweep, needs one of them: the methods as they are, which
     it shares with Table 1, show nothing of it.
     """
+    shared = {row.arm for length in scales for row in all_methods(length)}
 
     def extent(scale: Scale) -> tuple[int, int]:
         arms = {row.arm for row in study.rows(scale)}
-        elsewhere = set() if study.measures & {TRANSFER, DETECTION} else {row.arm for row in all_methods(scale)}
-        own = arms - elsewhere
+        own = arms if study.measures & {TRANSFER, DETECTION} else arms - shared
         known = {arm for arm in arms if told(study, scale, gathered.get(arm, ()))}
         return len(known & own if own else known), len(known)
 

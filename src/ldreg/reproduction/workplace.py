@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job, Options
+from ldreg.reproduction.lightly_settings import CHECKPOINT
 from ldreg.reproduction.scales import Scale
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import flattened, read_yaml
@@ -91,6 +92,8 @@ class Workplace:
             check_same(path, record.settings, job)
             if not missing_measures(record, job, self.scale):
                 return "done"
+        if job.arm.by == "lightly":  # whose checkpoint is checked when it is read
+            return "to continue" if (folder.path / CHECKPOINT).is_file() else "missing"
         if folder.config.is_file():
             check_same(folder.config, flattened(read_yaml(folder.config)), job)
             return "to measure" if folder.card.is_file() else "to continue"
@@ -115,12 +118,12 @@ def check_same(path: Path, settings: Mapping[str, object], job: Job) -> None:
     Raises:
         ValueError: the first setting that differs, with both values.
     """
-    asked = flattened(job.settings.tree)
-    for key in sorted(asked.keys() & settings.keys() - CHANGEABLE):
-        if settings[key] != asked[key]:
+    asked, made = job.wanted, {"by": "ldreg", **settings}
+    for key in sorted(asked.keys() & made.keys() - CHANGEABLE):
+        if made[key] != asked[key]:
             raise ValueError(
                 f"{path}: expected {key} = {asked[key]!r}, as the recipe {job.arm.recipe} now says, "
-                f"got {settings[key]!r}; move it away to have it made anew"
+                f"got {made[key]!r}; move it away to have it made anew"
             )
 
 
