@@ -29,7 +29,7 @@ def test_text_holds_every_number_and_reason(lid_run: Run) -> None:
 
 
 def test_columns_without_a_value_are_left_out(lid_run: Run) -> None:
-    assert report.rows(lid_run, Points(10_000, 128))[0] == ("", "time", "vs ldreg", "off by")
+    assert report.rows(lid_run, Points(10_000, 128))[0] == ("", "time", "time vs ldreg", "off by")
 
 
 def test_estimates_are_marked(fabricate: Any) -> None:

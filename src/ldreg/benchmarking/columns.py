@@ -54,7 +54,7 @@ CELLS: dict[str, Cell] = {
     "per step": lambda run, result: _median(result),
     "host time": lambda run, result: seconds_text(result.host),
     "extra MB": lambda run, result: _memory(result),
-    "vs ldreg": _ratio,
+    "time vs ldreg": _ratio,
     "off by": lambda run, result: None if result.deviation is None else f"{result.deviation:.0e}",
     "img/s": lambda run, result: _rate(result),
     "views/s": lambda run, result: _rate(result, VIEWS),

@@ -163,7 +163,7 @@ BENCHMARK = Benchmark(
         Goal(Points(50_000, 2048), "deviation", 1e-3, device="cuda"),
         Goal(Points(1_281_167, 2048), "deviation", 1e-3, device="cuda"),
     ),
-    columns=("time", "extra MB", "vs ldreg", "off by"),
+    columns=("time", "extra MB", "time vs ldreg", "off by"),
     picture="scaling",
     conditions="float32 normal points",
     deviation_of="LID, largest error against float64, of all points up to 50,000 on CUDA and 256 on the CPU",

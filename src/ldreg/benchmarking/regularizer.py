@@ -219,7 +219,7 @@ BENCHMARK = Benchmark(
         Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_CAPTURED),
         Goal(_SMALL, "deviation", 1e-3, device="cuda"),
     ),
-    columns=("time", "host time", "extra MB", "vs ldreg", "off by"),
+    columns=("time", "host time", "extra MB", "time vs ldreg", "off by"),
     picture="scaling",
     conditions="float32 normal points",
     deviation_of="gradient, 99th percentile of the points checked against float64",

@@ -61,7 +61,7 @@ BENCHMARK = Benchmark(
         Goal(_CIFAR, "LDReg", 0.02, device="cuda"),
         Goal(_CIFAR, "views", 0.10, device="cuda"),
     ),
-    columns=("img/s", "per step", "LDReg", "extra MB", "vs ldreg"),
+    columns=("img/s", "per step", "LDReg", "extra MB", "time vs ldreg"),
     picture="parts",
     check=_check,
     conditions=(

@@ -76,7 +76,7 @@ BENCHMARK = Benchmark(
     },
     quick_sizes=(Pictures(16, 32), Pictures(4, 96, files=True)),
     goals=(Goal(_FILES, "views/s", RESNET50_VIEWS, device="cuda"),),
-    columns=("img/s", "views/s", "vs ldreg"),
+    columns=("img/s", "views/s", "time vs ldreg"),
     picture="rates",
     conditions="SimCLR's views of random pictures; others than ldreg run in as many worker processes as threads",
 )
