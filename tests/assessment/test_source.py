@@ -7,10 +7,12 @@ import pytest
 import timm
 import torch
 
+from ldreg.assessment.labels import label
 from ldreg.assessment.source import open_source, reading
 from ldreg.assessment.transfer import default_folder
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
+from ldreg.evaluation.knn import KnnConfig
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import pretrain
@@ -52,6 +54,24 @@ def test_options_go_over_the_runs_own(run: Path) -> None:
     assert (source.data.limit, source.data.workers) == (50, 3)
     assert source.settings is not None
     assert source.settings.data.limit == 400  # the run stays what it was
+
+
+def test_images_that_the_run_was_trained_on_are_not_set_aside_to_judge_it(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data.validation: expected 0 or the run's own 0, .*, got 0\.1"):
+        open_source(run, data=[("data.validation", "0.1")])
+    part = tmp_path / "part"
+    shutil.copytree(run, part)
+    config = (part / "config.yaml").read_text()
+    (part / "config.yaml").write_text(config.replace("validation: 0.0", "validation: 0.2"))
+    judged = open_source(part).data
+    tested = open_source(part, data=[("data.validation", "0")]).data
+    assert judged is not None
+    assert tested is not None
+    assert (judged.validation, tested.validation) == (0.2, 0)
+    names = [label("knn", KnnConfig(), data=data, own=judged) for data in (judged, tested)]
+    assert names == ["knn-digits-validation0.2", "knn-digits"]
+    with pytest.raises(ValueError, match=r"the run's own 0\.2, .*, got 0\.5"):
+        open_source(part, data=[("data.validation", "0.5")])
 
 
 def test_another_set_has_nothing_of_the_runs_own_but_how_it_is_read(run: Path) -> None:

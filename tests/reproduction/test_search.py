@@ -1,11 +1,13 @@
 """The search of beta and k: what is tried, what is chosen, and that recipes carry it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction import search
+from ldreg.reproduction.command import check_data
 from ldreg.reproduction.document import document
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.request import request
@@ -88,6 +90,21 @@ def test_strengths_are_tried_at_the_recipes_learning_rate() -> None:
         assert {dict(rows[row.baseline or 0].arm.options)["optimizer.lr"] for row in tried} == {own}
 
 
+def test_what_collapsed_with_any_seed_is_out() -> None:
+    found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (0.70, 30.0)})
+    assert search.choices(CIFAR10, found)[0].beta == 0.1
+    strong = next(arm for arm in found if "beta0.1-" in arm.slug)
+    lost = RunRecord(Job(strong, 1).name, {}, {}, origin={"seed": 1, "failed": "loss is nan"})
+    assert search.choices(CIFAR10, found | {strong: [*found[strong], lost]}) == [search.Choice("simclr", 0.01, 64, 2)]
+
+
+def test_seeds_that_not_all_settings_have_do_not_count() -> None:
+    found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0)})
+    weak = next(arm for arm in found if "beta0.003-" in arm.slug)
+    lucky = replace(record(weak, linear=0.95, lid=90.0), origin={"seed": 1, "held_out": 5000})
+    assert search.choices(CIFAR10, found | {weak: [*found[weak], lucky]})[0].beta == 0.01
+
+
 def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
     baseline = search.rows(CIFAR10)[0].arm
     found = {baseline: [record(baseline, linear=0.9, lid=50.0)]}
@@ -131,3 +148,22 @@ def test_recipes_carry_what_was_found() -> None:
     for choice in search.choices(CIFAR10, found):
         options = Job(Arm(f"cifar10/{choice.method}_ldreg"), 0).settings.regularizer
         assert (options["beta"], options["k"]) == (choice.beta, choice.k), choice.method
+
+
+def test_too_few_held_out_images_are_refused_before_any_run(tmp_path: Path) -> None:
+    words = ["table1", "--methods", "simclr", "--data.validation", "0.01", "--epochs", "1", "--out", str(tmp_path)]
+    with pytest.raises(ValueError, match=r"simclr-.*: data: expected more than the k = 32 .*, got 14 images"):
+        check_data(request(words))
+
+
+def test_every_run_is_checked_with_the_images_that_it_has(tmp_path: Path) -> None:
+    words = ["table1,search", "--methods", "simclr", "--batch_size", "1400", "--out", str(tmp_path)]
+    with pytest.raises(ValueError, match=r"simclr-.*validation0\.1.*: batch_size: expected at most 1294"):
+        check_data(request(words))
+
+
+def test_a_study_that_a_scale_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="anchor: expected --scale cifar10, got digits"):
+        request(["anchor", "--out", str(tmp_path)])
+    assert request(["all", "--out", str(tmp_path), "--write", str(tmp_path / "a.md")]).studies
+    assert request(["figure1", "--out", str(tmp_path)]).studies

@@ -87,6 +87,10 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     entry = kind_of(asked.kind)
     with progress_shown(quiet=not first) as progress:
         task = dataclasses.replace(prepare(asked), progress=progress, command=command)
+        data = task.source.data if entry.data is None else None
+        if data is not None and data.validation:
+            share = f"{data.validation:.3g} of the training images"
+            logging.getLogger("ldreg").warning("judged by %s, set aside, and not by test images", share)
         outcome = entry.run(asked.config, task)
     if first:
         _keep(asked, task, outcome)

@@ -60,8 +60,9 @@ def _named(options: Mapping[str, Any]) -> list[str]:
 
 def _images(data: DataConfig, own: DataConfig | None) -> str:
     usual = own if own is not None and own.name == data.name else DataConfig(name=data.name)
-    told = ("limit", "resident", "validation")
-    named = {key: getattr(data, key) for key in told if getattr(data, key) != getattr(usual, key)}
+    named = {key: getattr(data, key) for key in ("limit", "resident") if getattr(data, key) != getattr(usual, key)}
+    if data.validation:  # also the run's own: the plain name is for test images
+        named["validation"] = data.validation
     if named.get("limit", 0) is None:
         named["limit"] = "all"
     place = [_place(data.path)] if data.name in _PLAIN and data.path not in (None, usual.path) else []

@@ -89,7 +89,14 @@ def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) 
         if key == "data.size":
             raise ValueError("data.size: expected to be left out, as the encoder decides; --size gives it where it can")
     if settings is not None:
-        return resolve({"data": _kept(settings.tree["data"], options)}, options).data
+        found = resolve({"data": _kept(settings.tree["data"], options)}, options).data
+        own = settings.data
+        if found.name == own.name and found.validation not in (0, own.validation):
+            raise ValueError(
+                f"data.validation: expected 0 or the run's own {own.validation:g}, as the run was trained on the other "
+                f"images, got {found.validation:g}"
+            )
+        return found
     if not options:
         return None
     if not dict(options).get("data.name"):

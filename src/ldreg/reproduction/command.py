@@ -69,18 +69,25 @@ def check_data(asked: Request) -> None:
     """
     from ldreg.data import load_images
     from ldreg.reproduction.scales import dataset
-    from ldreg.training.assembly import steps_per_epoch, training_images
+    from ldreg.training.assembly import held_out_images, steps_per_epoch, training_images
     from ldreg.training.settings import resolve
 
     place, left = asked.place, [job for job in asked.jobs if asked.place.state(job) != "done"]
     if any(DETECTION in job.measures for job in left) and place.generated:
         _generate(Path(place.coco))
-    for name in {job.settings.data.name for job in left}:
-        jobs = [job for job in left if job.settings.data.name == name]
-        images = training_images(resolve(jobs[0].settings.tree, list(place.run_options(jobs[0]))))
+    by_images: dict[tuple[object, ...], list[Job]] = {}
+    for job in left:
+        data = job.settings.data
+        by_images.setdefault((data.name, data.limit, data.validation), []).append(job)
+    for jobs in by_images.values():
+        settings = resolve(jobs[0].settings.tree, list(place.run_options(jobs[0])))
+        images, aside = training_images(settings), held_out_images(settings)
         for job in jobs:
             try:
                 steps_per_epoch(job.settings, len(images))
+                if aside is not None and len(aside) <= place.scale.k:
+                    expected = f"expected more than the k = {place.scale.k} neighbors of LID"
+                    raise ValueError(f"data: {expected} to be held out, got {len(aside)} images")
                 if job.arm.by == "lightly":
                     recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
             except ValueError as error:

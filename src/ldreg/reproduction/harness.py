@@ -127,7 +127,7 @@ def _one(job: Job, place: Workplace) -> None:
     _say(job.name)
     try:
         one(job, place)
-    except KeyboardInterrupt:  # a pool would hand this process the next run that waits
+    except (KeyboardInterrupt, SystemExit):  # a pool would hand this process the next run that waits
         os._exit(143)
 
 

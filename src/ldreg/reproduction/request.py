@@ -48,6 +48,7 @@ examples:
   ldreg reproduce all --scale cifar10 --results results/cifar10 --write docs/results.md
 """
 
+_SEVERAL = ("all", "tables", "figures")
 _OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write", "methods")
 # How detectors are trained on the set that stands for COCO, by the scale of the encoders.
 _SMALL: Options = (
@@ -116,6 +117,7 @@ def request(words: Sequence[str]) -> Request:
     detection = tuple((key.removeprefix("detection."), value) for key, value in others if (key, value) not in settings)
     lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
     studies = [study for study in chosen(what) if what != "all" or _among_all(study, own)]
+    _check_there(studies, scale, named=what not in _SEVERAL)
     out = Path(own.get("out") or f"reproduction/{scale.name}")
     place = Workplace(
         scale=scale,
@@ -157,6 +159,18 @@ def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
     for key in ("seeds", "jobs", "methods"):
         if key in own:
             raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
+
+
+def _check_there(studies: Sequence[Study], scale: Scale, *, named: bool) -> None:
+    """Refuse by name what a scale has nothing of.
+
+    Raises:
+        ValueError: which, and the scales that have it.
+    """
+    for study in studies if named else ():
+        others = [other.name for other in SCALES.values() if study.rows(other)]
+        if others and not study.rows(scale):
+            raise ValueError(f"{study.name}: expected --scale {' or '.join(others)}, got {scale.name}")
 
 
 def _among_all(study: Study, own: Mapping[str, str | None]) -> bool:

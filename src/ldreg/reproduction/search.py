@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction.effects import sample
+from ldreg.reproduction.effects import collapses, sample
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.rows import METHODS, Row, beta_of
 from ldreg.reproduction.scales import Scale
@@ -76,10 +76,10 @@ def choices(scale: Scale, gathered: Gathered) -> list[Choice]:
     """What the rule chooses for each method of which at least two settings were tried."""
     found = []
     for method in METHODS:
-        known = [row.arm for row in _known(scale, gathered, method) if row.baseline is not None]
-        if len(known) > 1:
-            options = Job(_chosen([(arm, gathered[arm]) for arm in known]), 0).settings.regularizer
-            found.append(Choice(method, float(options["beta"]), int(options["k"]), len(known)))
+        tried = _comparable(scale, gathered, method, regularized=True)
+        if len(tried) > 1:
+            options = Job(_chosen(tried), 0).settings.regularizer
+            found.append(Choice(method, float(options["beta"]), int(options["k"]), len(tried)))
     return found
 
 
@@ -87,31 +87,40 @@ def rates(scale: Scale, gathered: Gathered) -> dict[str, float]:
     """The learning rate of the best linear accuracy, by method, where at least two were tried."""
     found = {}
     for method in _RATES.get(scale.name, {}):
-        known = [row.arm for row in _known(scale, gathered, method) if row.baseline is None]
-        if len(known) > 1:
-            found[method] = _rate(max(known, key=lambda arm: sample(gathered[arm], "linear").mean))
+        tried = _comparable(scale, gathered, method, regularized=False)
+        if len(tried) > 1:
+            found[method] = _rate(max(tried, key=lambda arm: sample(tried[arm], "linear").mean))
     return found
 
 
-def _known(scale: Scale, gathered: Gathered, method: str) -> list[Row]:
-    """The rows of a method that have results."""
-    return [row for row in rows(scale) if row.group == method and sample(gathered.get(row.arm, ()), "linear").values]
+def _comparable(scale: Scale, gathered: Gathered, method: str, *, regularized: bool) -> Gathered:
+    """The records of a method's settings that collapsed with no seed, of the seeds that all of them have."""
+    arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is not None) == regularized]
+    known = {arm: found for arm in arms if (found := gathered.get(arm)) and not collapses(found)}
+    seeds = [set(sample(records, "linear").by_seed) for records in known.values()]
+    shared = set.intersection(*seeds) if seeds else set()
+    return {
+        arm: [record for record in records if record.origin.get("seed") in shared]
+        for arm, records in known.items()
+        if shared
+    }
 
 
-def _chosen(tried: Sequence[tuple[Arm, Sequence[RunRecord]]]) -> Arm:
-    accuracies = {arm: sample(records, "linear") for arm, records in tried}
+def _chosen(tried: Gathered) -> Arm:
+    accuracies = {arm: sample(records, "linear") for arm, records in tried.items()}
     best = max(accuracies.values(), key=lambda each: each.mean)
     share = best.mean / 100
     error = 100 * math.sqrt(share * (1 - share) / best.test_size) if best.test_size else 0.0
-    near = [(arm, records) for arm, records in tried if accuracies[arm].mean >= best.mean - error]
-    return max(near, key=lambda pair: sample(pair[1], "lid").mean)[0]
+    near = [arm for arm in tried if accuracies[arm].mean >= best.mean - error]
+    return max(near, key=lambda arm: sample(tried[arm], "lid").mean)
 
 
 def in_words(scale: Scale, gathered: Gathered) -> str:
     """What was chosen, in a sentence; empty where nothing was."""
-    told = [f"{METHODS[method]} learning rate {rate:g}" for method, rate in rates(scale, gathered).items()]
-    told += [
-        f"{METHODS[choice.method]} beta = {choice.beta:g} and k = {choice.k} (of {choice.tried} tried)"
-        for choice in choices(scale, gathered)
-    ]
+    found = rates(scale, gathered)
+    told = [f"{METHODS[method]} learning rate {rate:g}" for method, rate in found.items()]
+    for choice in choices(scale, gathered):
+        own = _rate(scale.arm(choice.method))
+        at = f", at learning rate {own:g}" if found.get(choice.method, own) != own else ""
+        told.append(f"{METHODS[choice.method]} beta = {choice.beta:g} and k = {choice.k} (of {choice.tried} tried{at})")
     return f"Chosen: {'; '.join(told)}." if told else ""

@@ -149,9 +149,10 @@ STUDIES: dict[str, Study] = {
         Study(
             "search", (), "How beta and k were chosen",
             "Short runs on nine tenths of the training images, judged by the other tenth, which stand for the "
-            "held-out images here; test images were not looked at. Learning rates were chosen first, without LDReg, "
-            "by linear accuracy. The rule for LDReg, set before the runs: of all settings tried for a method, that of "
-            "highest LID among those whose linear accuracy is within one standard error of the best.",
+            "held-out images here; test images were not looked at. Where several learning rates were tried, they were "
+            "chosen first, without LDReg, by linear accuracy. The rule for LDReg, set before the runs: of all settings "
+            "tried for a method, that of highest LID among those whose linear accuracy is within one standard error "
+            "of the best; one that collapsed with any seed is out.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
         ),
         Study(
