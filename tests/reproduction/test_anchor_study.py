@@ -90,7 +90,8 @@ def test_three_runs_of_the_same_length(tmp_path: Path) -> None:
     assert longer.jobs[0].name == "simclr_by_lightly-batch_size256-epochs200-seed0"
     assert longer.jobs[0].command == ("ldreg reproduce anchor --scale cifar10 --epochs 200 --seeds 1 --batch_size 256")
     for scale in ("digits", "imagenet"):
-        assert request(["anchor", "--scale", scale, "--out", str(tmp_path)]).jobs == []
+        with pytest.raises(ValueError, match=f"anchor: expected --scale cifar10, got {scale}"):
+            request(["anchor", "--scale", scale, "--out", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
