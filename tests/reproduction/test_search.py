@@ -133,7 +133,7 @@ def test_all_runs_it_and_the_anchor_only_where_they_are_named(tmp_path: Path) ->
 def test_runs_of_some_methods(tmp_path: Path) -> None:
     asked = request(["search", "--scale", "cifar10", "--methods", "byol, simclr_tuned", "--out", str(tmp_path)])
     assert {job.settings.run.method for job in asked.jobs} == {"byol", "simclr_tuned"}
-    assert len(asked.jobs) == 3 + 4 + 3 + 1 + 4
+    assert len(asked.jobs) == 4 + 4 + 3 + 1 + 4
     with pytest.raises(ValueError, match=r"--methods: expected names among simclr, .*, got 'resnet'"):
         request(["search", "--methods", "resnet", "--out", str(tmp_path)])
     with pytest.raises(ValueError, match="--methods: expected to be left out, as --write"):

@@ -28,7 +28,7 @@ _NEIGHBORS = (0.25, 0.5, 2.0)
 _WITH_K = ("simclr", "byol")
 # Rates that are tried first, by scale and method; other methods keep their recipe's.
 _RATES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "cifar10": {"simclr": (0.06, 0.12, 0.24), "byol": (0.06, 0.12, 0.24)}
+    "cifar10": {"simclr": (0.06, 0.12, 0.24, 0.48), "byol": (0.06, 0.12, 0.24, 0.48)}
 }
 
 
