@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ldreg.lid.neighbors import as_numbers
+
 _BLOCK_ELEMENTS = 2**22  # of float64: 32 MiB
 
 # Forming a Gram matrix and its eigenvalues in float64 leaves noise of a few eps times the largest eigenvalue where
@@ -163,7 +165,7 @@ def _checked(value: Any) -> Tensor:
         # A memory-mapped array opened for reading makes torch warn that writing to the tensor would be undefined;
         # nothing here writes to x.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        x = torch.as_tensor(value).detach()
+        x = as_numbers(value, "x").detach()
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] < 1:
         raise ValueError(f"x must have shape (N, D) with N >= 2 and D >= 1, but has shape {tuple(x.shape)}")
     if x.is_complex():

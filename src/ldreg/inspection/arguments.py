@@ -1,7 +1,7 @@
 """The arguments of `inspect`: what they must be, and what they become."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ldreg.distributed import local_rank
 from ldreg.lid.estimators import Convention, Estimator, check_options
-from ldreg.lid.neighbors import as_matrix
+from ldreg.lid.neighbors import as_matrix, as_whole
 
 
 def check_settings(
@@ -24,10 +24,13 @@ def check_settings(
 ) -> None:
     """Raise ValueError for settings of `inspect` that are wrong whatever the data."""
     check_options(k, estimator, convention)
-    if sample is not None and sample < 1:
-        raise ValueError(f"sample: expected at least 1, got {sample}")
-    if not -(2**63) <= seed < 2**64:  # what torch can seed a generator with
-        raise ValueError(f"seed: expected an integer from -2^63 to 2^64 - 1, got {seed}")
+    if as_whole(k) is None:
+        raise ValueError(f"k: expected an integer, got {k!r}")
+    number, start = as_whole(sample), as_whole(seed)
+    if sample is not None and (number is None or number < 1):
+        raise ValueError(f"sample: expected at least 1, got {sample!r}")
+    if start is None or not -(2**63) <= start < 2**64:  # what torch can seed a generator with
+        raise ValueError(f"seed: expected an integer from -2^63 to 2^64 - 1, got {seed!r}")
     if device is None or str(device) == "auto":
         return
     try:
@@ -53,7 +56,10 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
 
 def as_names(labels: Sequence[Any] | Tensor, points: int) -> list[str]:
     """A label for each point, as text; ValueError where there are more or fewer."""
-    values = labels.tolist() if isinstance(labels, Tensor | numpy.ndarray) else list(labels)
+    values = labels.tolist() if isinstance(labels, Tensor | numpy.ndarray) else labels
+    if not isinstance(values, Iterable):
+        raise ValueError(f"labels: expected {points}, one for each row of x, got {values!r}")
+    values = list(values)
     if len(values) != points:
         raise ValueError(f"labels: expected {points}, one for each row of x, got {len(values)}")
     return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]

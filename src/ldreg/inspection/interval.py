@@ -55,9 +55,11 @@ def _pull(distances: Tensor) -> Tensor:
     LID = r / (1 - r) with r the mean of distance / largest distance, so d(ln LID) = dr / (r (1 - r)); the other
     estimators weigh the same distances almost alike.
     """
-    ratios = distances / distances[:, -1:]
-    r = ratios.mean(1, keepdim=True)
-    return (ratios - r) / (r * (1 - r)) / distances.shape[1]
+    last = distances[:, -1:]
+    r = (distances / last).mean(1, keepdim=True)
+    gaps = (last - distances) / last  # whose mean is 1 - r, and above 0 even where r rounds to 1
+    gap = gaps.mean(1, keepdim=True)
+    return (gap - gaps) / (r * gap) / distances.shape[1]
 
 
 def _student(freedom: int) -> float:

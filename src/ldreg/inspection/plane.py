@@ -28,7 +28,7 @@ def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.dev
     device = x.device if device is None else device
     most = min(ROWS, max(16, _NUMBERS // x.shape[1]))
     block = x[draw(len(x), most, seed)].to(device).to(torch.promote_types(x.dtype, torch.float32), copy=True)
-    center = block.mean(0)
+    center = (block / len(block)).sum(0)  # the sum alone may overflow
     block -= center
     # Scaled to 1, or squares would overflow or vanish for data of extreme size.
     block /= block.abs().max().clamp_min(torch.finfo(block.dtype).tiny)

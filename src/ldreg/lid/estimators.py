@@ -4,13 +4,14 @@ A point whose k neighbors all lie at distance 0 has LID 0; one whose k neighbors
 LID inf. The maximum likelihood estimate tends to 0 as any distance does, and so is 0 beside an exact duplicate.
 """
 
+import math
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ldreg.lid.candidates import Progress
-from ldreg.lid.neighbors import as_matrix, neighbors
+from ldreg.lid.neighbors import as_matrix, as_whole, neighbors
 from ldreg.lid.search import Neighbors
 from ldreg.lid.tight import tle
 
@@ -106,7 +107,8 @@ def check_options(k: int, estimator: str, convention: str) -> None:
         raise ValueError(f"convention: expected one of {', '.join(get_args(Convention))}, got {convention!r}")
     if estimator == "tle" and convention != "paper":
         raise ValueError(f"convention: expected 'paper' with estimator 'tle', which has one form, got {convention!r}")
-    if isinstance(k, int) and k < 2:
+    whole = as_whole(k)
+    if whole is not None and whole < 2:
         raise ValueError(f"k: expected at least 2 neighbors to estimate a dimension from, got {k}")
 
 
@@ -142,15 +144,22 @@ def mle(distances: Tensor, *, convention: Convention = "paper") -> tuple[Tensor,
     k = distances.shape[1]
     n = k if convention == "paper" else k - 1
     ratio, gap = (part[:, :-1] for part in _relative(distances))
-    # ln(1 - gap) keeps its digits where d is near w, and ln(d/w) where it is not.
-    near = gap < 0.5
-    logs = torch.where(near, torch.log1p(-torch.where(near, gap, 0)), torch.where(near, 1, ratio).log()).sum(1)
-    value = _where_regular(distances, -n / logs)
+    # ln(1 - gap) keeps its digits where d is near w, ln(d/w) where it is not, and where d/w underflows, ln d - ln w.
+    near, far = gap < 0.5, (ratio < torch.finfo(ratio.dtype).tiny) & (distances[:, :-1] > 0)
+    logs = torch.where(near, torch.log1p(-torch.where(near, gap, 0)), torch.where(near | far, 1, ratio).log())
+    apart = torch.where(far, distances[:, :-1], 1).log() - torch.where(far, distances[:, -1:], 1).log()
+    value = _where_regular(distances, -n / (logs + apart).sum(1))
     return value, _finite_or_nan(value.detach() / (k - 1) ** 0.5, value)
 
 
 def _relative(distances: Tensor) -> tuple[Tensor, Tensor]:
     """d/w and (w - d)/w, each (N, k), with w the last column (1 where that is 0)."""
+    with torch.no_grad():
+        # Powers of two round nothing. Slopes overflow then at one place if at all, where they leave for tiny distances.
+        _, exponent = torch.frexp(distances[:, -1:])
+        highest = -math.frexp(torch.finfo(distances.dtype).tiny)[1]
+        scale = torch.ldexp(torch.ones_like(distances[:, -1:]), (-exponent).clamp(0, highest))
+    distances = distances * scale
     last = distances[:, -1:]
     unit = torch.where(last > 0, last, torch.ones_like(last))
     return distances / unit, (last - distances) / unit

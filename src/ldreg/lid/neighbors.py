@@ -5,6 +5,7 @@ products (`candidates`), their distances are taken from differences (`pairs`), a
 no neighbor to rounding; the few that cannot are searched again in float64, and if need be from differences alone.
 """
 
+from operator import index
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Te
 
 def as_matrix(value: Any, name: str) -> Tensor:
     """A floating tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
-    tensor = torch.as_tensor(value)
+    tensor = as_numbers(value, name)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(tensor.shape)}")
     if tensor.is_complex():
@@ -85,6 +86,54 @@ def as_matrix(value: Any, name: str) -> Tensor:
         return tensor
     # float32 holds whole numbers up to 2^24 alone.
     return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+
+
+def as_numbers(value: Any, name: str) -> Tensor:
+    """A dense tensor whose dtype torch computes with, and whose whole numbers float64 can hold; ValueError otherwise.
+
+    >>> as_numbers([[1, 2]], "x").dtype, as_numbers(torch.ones(2, dtype=torch.uint16), "x").dtype
+    (torch.int64, torch.int64)
+    """
+    tensor = _as_tensor(value, name)
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+        kind = "without values" if tensor.is_meta else "quantized" if tensor.is_quantized else "nested"
+        raise ValueError(f"{name}: expected a tensor of plain numbers, got one that is {kind}")
+    if tensor.is_floating_point():
+        return tensor.float() if tensor.dtype.itemsize < 2 else tensor  # torch only stores numbers of 8 bits
+    if tensor.dtype in (torch.uint16, torch.uint32):  # which torch only stores as well
+        return tensor.long()
+    whole = not tensor.is_complex() and tensor.dtype.itemsize == 8 and tensor.numel() > 0
+    if whole and (largest := tensor.double().abs().max().item()) >= 2**53:
+        raise ValueError(f"{name}: expected whole numbers under 2^53, which float64 holds, got some of {largest:.3g}")
+    return tensor.double() if tensor.dtype == torch.uint64 else tensor
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "mask") and hasattr(value, "filled"):  # NumPy's, whose mask torch would not see
+        raise ValueError(f"{name}: expected numbers, got a masked array; its rows without a mask can be taken out")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{name}: expected numbers that torch.as_tensor takes, got {type(value).__name__}: {error}"
+        raise ValueError(message) from error
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number as an int; None where it is none, and for True and False.
+
+    >>> as_whole(5), as_whole(torch.tensor(5)), as_whole(5.0), as_whole(True)
+    (5, 5, None, None)
+    """
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        return None
+    try:
+        return index(value)
+    except (TypeError, RuntimeError):  # of a tensor without values, too
+        return None
 
 
 def as_query(
@@ -191,13 +240,13 @@ def _check_pair(x: Tensor, reference: Tensor) -> None:
 
 
 def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
-    index = torch.as_tensor(self_index, device=x.device)
-    if index.shape != (len(x),) or index.is_floating_point() or index.dtype == torch.bool:
+    own = _as_tensor(self_index, "self_index").to(x.device)
+    if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
         raise ValueError(
             f"self_index: expected {len(x)} integers, one for each row of x, "
-            f"got shape {tuple(index.shape)} of {index.dtype}"
+            f"got shape {tuple(own.shape)} of {own.dtype}"
         )
-    return index.long().contiguous()  # as kernels read it
+    return own.long().contiguous()  # as kernels read it
 
 
 def _check_rows(self_index: Tensor, reference: Tensor) -> None:
@@ -207,10 +256,10 @@ def _check_rows(self_index: Tensor, reference: Tensor) -> None:
 
 def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:
     count = candidate_count(x, reference, self_index)
-    whole = not isinstance(k, bool) and hasattr(k, "__index__")
-    if not whole or not 1 <= k <= count:
+    whole = as_whole(k)
+    if whole is None or not 1 <= whole <= count:
         where = "x" if reference is None else "the reference"
         raise ValueError(
             f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
         )
-    return int(k)
+    return whole

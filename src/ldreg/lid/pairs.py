@@ -70,14 +70,15 @@ def pair_gradients(
     A distance of zero has no direction; its subgradient is taken as zero, as torch.linalg.vector_norm does.
     """
     dtype = distances.dtype
-    limit = torch.finfo(dtype).max / (2 * distances.shape[1])
+    terms = distances.shape[1] + (len(x) if reference_grad else 0)  # that are summed for one row at most
+    limit = torch.finfo(dtype).max / (2 * terms)
     grad_x = torch.empty(x.shape, dtype=dtype, device=x.device)
     grad_reference = torch.zeros(reference.shape, dtype=dtype, device=x.device) if reference_grad else None
     for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
         norm = distances[rows]
         # Unit vectors first: the quotient grad / distance overflows where distances are tiny.
         difference.div_(torch.where(norm > 0, norm, torch.inf).unsqueeze(2))
-        # A slope too steep for the dtype is cut to its range, so that sums of k of them stay finite.
+        # A slope too steep for the dtype is cut to its range, so that sums of them stay finite.
         weight = grad[rows].to(dtype).clamp(-limit, limit)
         grad_x[rows] = torch.bmm(weight.unsqueeze(1), difference).squeeze(1).neg_()
         if grad_reference is not None:

@@ -263,7 +263,11 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
             _refuse_nonfinite(rows, name)
     limits = torch.finfo(working_dtype(x, reference))
     if 2 * spread > limits.max / x.shape[1] ** 0.5:
-        raise ValueError(f"x: expected values whose distances {limits.dtype} can hold, got values up to {largest:.3g}")
+        peaks = {name: torch.maximum(high, -low).max().item() for name, (_, low, high) in statistics.items()}
+        name = max(peaks, key=lambda each: peaks[each])
+        raise ValueError(
+            f"{name}: expected values whose distances {limits.dtype} can hold, got values up to {peaks[name]:.3g}"
+        )
     # A power of two scales without rounding; neither it nor the offset may leave the range of the dtype.
     room = 120 if limits.dtype == "float32" else 1000
     exponent = min(-math.frexp(spread)[1], room // 2 - math.frexp(largest)[1], room) if spread > 0 else 0

@@ -212,12 +212,13 @@ def _carried_out(task: _Task, finish: _Finish, budget: int | None, progress: Pro
                 for target, column in zip(whole, columns, strict=True):
                     target[rows] = column
                 start = rows.stop
-    except ValueError:
-        # A block knows of its own rows alone; the message is to count all of them.
+    except ValueError as error:
+        # A block knows of its own rows alone; the message is to count all of them, and to call them what they are.
         refuse_nonfinite(task.x, "x")
         if task.reference is not None:
             refuse_nonfinite(task.reference, "reference")
-        raise
+            raise
+        raise ValueError(str(error).replace("reference: ", "x: ", 1)) from error
     return whole
 
 

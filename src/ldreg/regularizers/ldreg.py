@@ -1,6 +1,8 @@
 """LDReg: raise the local intrinsic dimensionality of representations while they are learned."""
 
 import math
+from functools import partial
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from ldreg import distributed
 from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
-from ldreg.lid.neighbors import as_query, neighbors
+from ldreg.lid.neighbors import as_matrix, as_query, as_whole, neighbors
 from ldreg.lid.search import Neighbors
 
 Norm = Literal["l1", "l2", "frechet"]
@@ -77,16 +79,19 @@ class LDReg(nn.Module):
         queue_size: int = 0,
     ) -> None:
         super().__init__()
-        _check(isinstance(k, int), "k", "an integer", k)
-        check_options(k, estimator, convention)
+        whole = as_whole(k)
+        if whole is None:
+            raise ValueError(f"k: expected an integer, got {k!r}")
+        check_options(whole, estimator, convention)
         _check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
         _check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
-        _check(target is None or 0 < target < float("inf"), "target", "a finite number above 0", target)
+        _check(target is None or _number(target) > 0, "target", "a finite number above 0", target)
         _check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
-        _check(0 <= beta < float("inf"), "beta", "a finite number from 0 on", beta)
-        _check(isinstance(queue_size, int) and queue_size >= 0, "queue_size", "a number of rows from 0 on", queue_size)
-        self.k, self.beta, self.norm, self.target, self.direction = k, beta, norm, target, direction
+        _check(_number(beta) >= 0, "beta", "a finite number from 0 on", beta)
+        rows = as_whole(queue_size)
+        _check(rows is not None and rows >= 0, "queue_size", "a number of rows from 0 on", queue_size)
+        self.k, self.beta, self.norm, self.target, self.direction = whole, beta, norm, target, direction
         self.estimator, self.convention = estimator, convention
         self.reference_grad, self.gather, self.queue_size = reference_grad, gather, queue_size
         self.register_buffer("queue", torch.empty(0, 0))
@@ -105,12 +110,15 @@ class LDReg(nn.Module):
         """
         if reference is None and self_index is not None:
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
+        representations = as_matrix(representations, "representations")
+        if reference is not None:
+            reference = as_matrix(reference, "reference")
         reference, self_index = self._candidates(representations, reference, self_index)
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
         if self.estimator == "mom" and fused.supports(x, reference, self.k):
             value = self._fused(x, reference, self_index)
         else:
-            found = neighbors(x, k, reference, self_index=self_index, reference_grad=self.reference_grad)
+            found = self._neighbors(x, k, reference, self_index)
             log_lid, regular = self._log_lid(found, x, x if reference is None else reference)
             value = self._penalty(log_lid, regular)
         if self.queue_size and self.training and not torch.is_inference_mode_enabled():
@@ -144,6 +152,19 @@ class LDReg(nn.Module):
                 )
             rows = torch.cat((rows, self._queued().to(rows)))
         return rows, self_index
+
+    def _neighbors(self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None) -> Neighbors:
+        """The neighbors of the representations, which messages call by that name."""
+        search = partial(neighbors, x, k, reference, self_index=self_index, reference_grad=self.reference_grad)
+        if torch.compiler.is_compiling():
+            return search()
+        try:
+            return search()
+        except ValueError as error:
+            argument, _, rest = str(error).partition(": ")
+            if argument != "x":
+                raise
+            raise ValueError(f"representations: {rest}") from error
 
     def _log_lid(self, found: Neighbors, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
@@ -240,6 +261,11 @@ class LDReg(nn.Module):
             _check(len(queue) == self.queue_size, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
             self.queue = torch.empty_like(queue, device=self.queue.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _number(value: object) -> float:
+    """The value where it is a finite number, NaN otherwise."""
+    return float(value) if isinstance(value, Real) and math.isfinite(value) else math.nan
 
 
 def _check(valid: bool, name: str, expected: str, got: object) -> None:
