@@ -8,8 +8,8 @@ Inputs are valid files with mutations: bits, numbers, words and pieces of the by
 compressed stream or of a header, packed again so that checksums fit. Input i of a seed is always the same. They are
 read in a child process with bounded memory, in which starting a program, opening a socket or unpickling a class is
 seen. Findings, for which the exit status is 1, are: another exception than ValueError and OSError, a message of several
-lines or of more than 2,000 characters, the death of the process, more than 20 seconds, more than 1.5 GiB of memory,
-code that ran, and files made outside of the folder that an archive is unpacked into.
+lines, with control characters or of more than 20,000 others, the death of the process, more than 20 seconds, more than
+1.5 GiB of memory, code that ran, and files made outside of the folder that an archive is unpacked into.
 """
 
 import argparse
@@ -28,6 +28,7 @@ import tarfile
 import tempfile
 import time
 import traceback
+import unicodedata
 import warnings
 import zipfile
 import zlib
@@ -51,6 +52,7 @@ from ldreg.assessment.source import open_source
 from ldreg.data.archives import unpack
 from ldreg.data.jpeg import plain_size
 from ldreg.data.pixels import decoded, image_size
+from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
 from ldreg.loading import load_embeddings, load_labels
@@ -61,7 +63,7 @@ from ldreg.training.module import SETTINGS
 from ldreg.training.recipes import load_recipe
 from ldreg.training.settings import resolve
 
-SECONDS, MEMORY, LIMIT, ROUND = 20, 3 << 29, 8 << 30, 200
+SECONDS, MEMORY, LIMIT, ROUND, LONGEST = 20, 3 << 29, 8 << 30, 200, 20_000
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.", "pickle.find_class", "ctypes.")
 
 WORDS = [
@@ -388,8 +390,29 @@ def image_readers() -> dict[str, Reader]:
     return {f"image {name}": _single(f"i.{name}", content, _image) for name, content in made.items()}
 
 
+def coco_readers() -> dict[str, Reader]:
+    runs = {"size": [8, 8], "counts": [10, 4, 50]}
+    shapes = [[[1, 1, 6, 1, 6, 6]], runs]
+    tree = {
+        "images": [{"id": 1, "file_name": "1.jpg", "height": 8, "width": 8}],
+        "annotations": [
+            {"id": i, "image_id": 1, "category_id": 3, "bbox": [1, 1, 5.5, 5], "area": 9, "segmentation": shape}
+            for i, shape in enumerate(shapes)
+        ],
+        "categories": [{"id": 3, "name": "cat"}],
+    }
+    names = ("annotations/instances_train2017.json", "annotations/instances_val2017.json")
+    files = {name: json.dumps(tree).encode() for name in names}
+    return {"coco": Reader(files | {"train2017/1.jpg": b"x", "val2017/1.jpg": b"x"}, _coco)}
+
+
+def _coco(folder: Path) -> object:
+    splits = read_coco(folder)
+    return [scene for split in splits for scene in split.scenes]
+
+
 def readers() -> dict[str, Reader]:
-    return array_readers() | archive_readers() | run_readers() | image_readers()
+    return array_readers() | archive_readers() | run_readers() | image_readers() | coco_readers()
 
 
 # Runs
@@ -415,9 +438,11 @@ def outcome(reader: Reader, folder: Path) -> tuple[str, str]:
         reader.read(folder)
     except (ValueError, OSError) as error:
         message = str(error)
-        if not message.isprintable():
+        if len(message.splitlines()) > 1 or any(unicodedata.category(letter) == "Cc" for letter in message):
             return "several lines", traceback.format_exc()
-        return ("refused", "") if 0 < len(message) <= 2000 else ("message without end", traceback.format_exc()[-3000:])
+        if len(message) > LONGEST:
+            return "message without end", traceback.format_exc()[:3000]
+        return "refused", ""
     except BaseException as error:
         return type(error).__name__, traceback.format_exc()[-3000:]
     return "loaded", ""

@@ -25,11 +25,12 @@ ROOMS: dict[str, set[str]] = {
     "inspection": {"inspection", "lid", "spectrum", "reporting", "distributed"},
     "data": {"data", "views"},
     "views": {"views"},
-    "encoders": {"encoders", "views", "loading"},
+    "encoders": {"encoders", "views", "loading", "reporting"},
     "methods": {"methods", "distributed"},
     "optim": {"optim"},
     "evaluation": {
         "evaluation",
+        "loading",
         "data",
         "views",
         "encoders",
@@ -41,6 +42,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "detection": {
         "detection",
+        "loading",
         "data",
         "views",
         "encoders",
@@ -53,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "monitor": {"lid", "spectrum", "evaluation", "reporting", "monitor"},
     "training": {
-        *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation"),
+        *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
         *("regularizers", "reporting", "distributed", "inspection", "notices", "termination"),
     },
     "assessment": {
@@ -62,7 +64,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "notices"),
+        *("lid", "regularizers", "reporting", "benchmarking", "notices", "loading"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),

@@ -160,6 +160,24 @@ def test_file_names_with_line_breaks_stay_on_one_line(folder: Path, capsys: Capt
     assert "\x1b" not in err
 
 
+@pytest.mark.parametrize("kind", [ValueError, OSError, KeyboardInterrupt])
+def test_what_a_file_put_into_an_error_neither_floods_nor_commands_a_terminal(
+    kind: type[BaseException], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> None:
+        """Read."""
+        raise kind("x.npy: \x1b]0;owned\x07 \u202e" + "name " * 1_000_000 + "is\nno column")
+
+    command("read", read, monkeypatch)
+    assert main(["read"]) == (130 if kind is KeyboardInterrupt else 2)
+    err = capsys.readouterr().err
+    assert err.startswith("ldreg read: ")
+    assert r"x.npy: \x1b]0;owned\x07 \u202ename name" in err
+    assert err.endswith("name is no column\n")
+    assert err[:-1].isprintable()
+    assert 1000 < len(err) < 1050
+
+
 def test_debug_shows_the_traceback(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LDREG_DEBUG", "1")
     assert main(["inspect", "absent.npy"]) == 2

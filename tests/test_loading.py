@@ -309,6 +309,7 @@ def test_dtypes_that_are_no_real_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # as torch 2.11 says of every sparse tensor
 def test_torch_files_of_other_things(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     for content, words in (
@@ -508,15 +509,15 @@ def test_csv_columns_left_out(tmp_path: Path) -> None:
 def test_parquet_lists_of_every_kind(tmp_path: Path) -> None:
     import pyarrow as pa
 
-    rows = table().tolist()
-    for kind in (
-        pa.list_(pa.float32()),
-        pa.list_(pa.float64(), 3),
-        pa.large_list(pa.float16()),
+    rows = np.asarray(table().tolist(), dtype=np.float16)
+    for kind, listed in (
+        (pa.list_(pa.float32()), rows.tolist()),
+        (pa.list_(pa.float64(), 3), rows.tolist()),
+        (pa.large_list(pa.float16()), [list(row) for row in rows]),
     ):
-        path = parquet(tmp_path / "x.parquet", {"e": pa.array(np.float16(rows).tolist(), type=kind)})
+        path = parquet(tmp_path / "x.parquet", {"e": pa.array(listed, type=kind)})
         x = load_embeddings(path)
-        assert torch.equal(x.double(), torch.tensor(np.float16(rows)).double())
+        assert torch.equal(x.double(), torch.tensor(rows).double())
         assert x.element_size() * 8 == kind.value_type.bit_width
     path = parquet(tmp_path / "x.parquet", {"e": [[1, 2], [3, 4]]})
     assert torch.equal(load_embeddings(path), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
@@ -691,3 +692,32 @@ def test_absurd_npy_headers_are_refused(tmp_path: Path, header: str, word: str) 
     text = header.encode() + b" " * (118 - len(header) - 1) + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + b"\0" * 16 * ("<f4" in header))
     refuse(path, word)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "list.parquet", "x.pt", "x.safetensors"])
+def test_whole_numbers_keep_all_their_digits(name: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    def write(x: np.ndarray[Any, Any]) -> Path:
+        path = tmp_path / name
+        if path.suffix == ".npy":
+            np.save(path, x)
+        elif path.suffix == ".npz":
+            np.savez(path, x=x)
+        elif path.suffix == ".pt":
+            torch.save(torch.from_numpy(x), path)
+        elif path.suffix == ".safetensors":
+            save_file({"x": torch.from_numpy(x)}, path)
+        else:
+            columns = {"e": pa.array(list(x))} if "list" in name else {f"c{j}": x[:, j] for j in range(3)}
+            parquet(path, columns)
+        return path
+
+    for dtype in ("i4", "i8"):
+        x: np.ndarray[Any, Any] = (np.random.default_rng(0).integers(0, 9, (20, 3)) + 2**30).astype(dtype)
+        assert np.array_equal(load_embeddings(write(x)).numpy(), x)
+    assert load_embeddings(write(x % 100)).dtype == torch.float32
+    with pytest.raises(
+        ValueError, match=r"expected whole numbers under 2\^53, which float64 holds, got some of 9\.01e\+15"
+    ):
+        load_embeddings(write(x - 2**30 + 2**53))

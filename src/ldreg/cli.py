@@ -24,6 +24,7 @@ from ldreg.version import __version__
 Reporter = Callable[[str, float], None]
 
 _PATIENCE = 2.0  # seconds before a progress bar appears
+_LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 _TABLES = (".csv", ".tsv", ".parquet")
 
 
@@ -401,7 +402,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        print(f"{program}: {str(stop) or 'interrupted'}", file=sys.stderr)
+        print(f"{program}: {_shown(str(stop)) or 'interrupted'}", file=sys.stderr)
         return int(getattr(stop, "status", 130))
     except (ArgumentError, ValueError, OSError, MemoryError) as error:
         return _fail(program, error)
@@ -438,8 +439,16 @@ def _one_line(error: BaseException, program: str) -> str:
         message = f"{error.filename}: {error.strerror}"
     if _is_out_of_memory(error):
         message = f"out of memory; {_LESS_MEMORY.get(program, 'a smaller problem may fit')}"
-    message = " ".join("".join(char if char.isprintable() else " " for char in message).split())
-    return (_argument_message(message) if isinstance(error, ArgumentError) else message) or type(error).__name__
+    message = _argument_message(" ".join(message.split())) if isinstance(error, ArgumentError) else message
+    return _shown(message) or type(error).__name__
+
+
+def _shown(message: str) -> str:
+    """A message on one line that a terminal takes, whatever a file or a name in it held; too long a one in its ends."""
+    from ldreg.reporting.text import printable
+
+    line = printable(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-(_LONGEST // 2) :]}"
 
 
 _LESS_MEMORY = {

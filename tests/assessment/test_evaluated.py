@@ -103,6 +103,14 @@ def test_what_cannot_be_used_is_named_and_left_out(source: Source, told: dict[st
     assert reason in note
 
 
+def test_what_is_said_of_a_file_is_short(source: Source) -> None:
+    keep(source, "bad.json", kind="\x1b" * 1_000_000)
+    _, (note,) = evaluated(source)
+    assert note.startswith("evaluation/bad.json is left out: kind: expected one of ")
+    assert len(note) < 400
+    assert note.isprintable()
+
+
 def test_two_of_a_kind_are_told_apart_by_their_files(source: Source) -> None:
     keep(source, "knn-a.json", kind="knn", results={"knn": 0.5, "k": 5})
     keep(source, "knn-b.json", kind="knn", results={"knn": 0.25, "k": 5})

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder, load_encoder
+from ldreg.encoders.checkpoints import restore
 from ldreg.encoders.recognition import recognize
 from ldreg.views import Views, ViewsConfig
 
@@ -544,6 +546,20 @@ def broken_files(folder: Path) -> Iterator[tuple[Path, type[Exception], str]]:
     (folder / "nothing").mkdir()
     yield folder / "nothing", ValueError, "expected a run folder with an encoder.safetensors"
     yield folder / "absent.pt", FileNotFoundError, "No such file"
+
+
+def test_weights_are_put_back_into_an_encoder(run_folder: Path) -> None:
+    file = run_folder / "encoder.safetensors"
+    expected = load_encoder(run_folder).module.state_dict()
+    module = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8)
+    restore(module, file, name="small_cnn")
+    assert all(torch.equal(value, expected[key]) for key, value in module.state_dict().items())
+    other = build_encoder(EncoderConfig("small_cnn"), channels=3, size=8)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(file))}: does not fit small_cnn"):
+        restore(other, file, name="small_cnn")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"^{re.escape(str(file))}: cannot be read as a safetensors file"):
+        restore(module, file, name="small_cnn")
 
 
 def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:

@@ -30,6 +30,13 @@ def test_numbers_come_back_exactly(path: Path) -> None:
     assert found['odd, "name"'] == [(3, 1 / 3, -1e-300)]
 
 
+@pytest.mark.parametrize("row", ["1,2,3", "1,x,a,2", f'1,2,"{"a" * 200_000}",3', "1,2,a,3\r4"])
+def test_a_row_that_is_none_is_refused_by_its_line(path: Path, row: str) -> None:
+    path.write_bytes(f"epoch,step,name,value\n1,2,a,3\n{row}\n".encode())
+    with pytest.raises(ValueError, match="expected epoch,step,name,value in line 3"):
+        read_metrics(path)
+
+
 def test_each_write_is_in_the_file_at_once(path: Path) -> None:
     log = MetricsLog(path)
     log.resume(0)
@@ -93,3 +100,16 @@ def test_a_failed_cut_leaves_the_old_file(path: Path, monkeypatch: pytest.Monkey
         log.resume(2)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_log_too_large_to_be_shown_is_still_resumed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MetricsLog(path)
+    log.resume(0)
+    log_steps(log, range(1, 40))
+    whole = path.read_text()
+    log_steps(log, range(40, 60))
+    monkeypatch.setattr("ldreg.monitor.log._LARGEST", 100)
+    with pytest.raises(ValueError, match="expected a metrics file, got a file of more than 100 bytes"):
+        read_metrics(path)
+    MetricsLog(path).resume(39)
+    assert path.read_text() == whole

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from ldreg.reporting.comparison import RunRecord, comparison_page
-from ldreg.reporting.page import page
+from ldreg.reporting.page import clouds_section, document, page
 from ldreg.reporting.plots import Series, bars, lines, scatter_panels
-from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.record import CollapsedPoint, DimensionReport, PointCloud, Reading
 from ldreg.reporting.study import StudyCell, StudyTable, study_page, study_section
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 
@@ -255,3 +255,116 @@ def test_page_of_inspect_is_quiet_and_fits(browser: Browser, collapsed_report: D
         browser.open(path, width=width)
         assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
         assert browser.evaluate(WIDTH) == width
+
+
+# Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
+# style, in a comment, in SVG, in what is unescaped twice.
+PAYLOADS = [
+    "<script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 1'>",
+    '"><svg onload="window.hit = 1">',
+    "' autofocus onfocus='window.hit = 1' x='",
+    "</title></style></textarea><script>window.hit = 1</script>",
+    "--><script>window.hit = 1</script><!--",
+    "]]></text></svg><script>window.hit = 1</script>",
+    "javascript:window.hit=1",
+    "&lt;script&gt;window.hit = 1&lt;/script&gt;",
+    "&#60;script&#62;window.hit = 1&#60;/script&#62;",
+    "<iframe srcdoc='<script>top.hit = 1</script>'></iframe>",
+    "<base href='http://127.0.0.1:9/'><link rel=stylesheet href=x>",
+    "$\\frac{<script>}{window.hit}$ {{7*7}} ${7*7}",
+    "\u202e<script>window.hit = 1</script>\x00\x1b[31m\u2028",
+]
+
+
+WHOLE = " ".join(PAYLOADS)  # where each one would be one more figure
+
+
+def hostile_run(name: str, seed: int) -> RunRecord:
+    """A run all of whose words are payloads."""
+    plain, words = run(name, seed), [*PAYLOADS, *PAYLOADS]
+    images = [
+        replace(image, label=words[place], file=words[place + 1]) for place, image in enumerate(plain.most_collapsed)
+    ]
+    return replace(
+        plain,
+        settings=dict(zip(PAYLOADS, words[seed + 1 :], strict=False)),
+        results={**plain.results, **{f"knn/{word}": 0.5 for word in PAYLOADS}},
+        curves={word: [(0, 1.0), (1, 2.0)] for word in [WHOLE]},
+        labels=[words[place % len(PAYLOADS)] for place in range(60)],
+        tsne_labels=[words[place % len(PAYLOADS)] for place in range(60)],
+        origin={"command": " ".join(PAYLOADS), **{word: word for word in PAYLOADS}},
+        most_collapsed=images,
+        least_collapsed=images,
+        notes=PAYLOADS,
+    )
+
+
+def hostile_study(word: str) -> str:
+    cells = [StudyCell(word, word, "agrees")] * 3
+    table = StudyTable([word, f"{word} 2", f"{word} 3"], [cells], keys=1)
+    figures = {
+        f"{word}\n{word}": lines([Series(word, [(1, 2.0), (2, 3.0)])], xlabel=word, ylabel=word),
+        f"{word} bars": bars([word], [(word, [1.0])], ylabel=word),
+        f"{word} panels": scatter_panels([(word, [(0, 0), (1, 1)], [word, "y"])], columns=1),
+    }
+    return study_section(word, f"{word}\n\n{word}", table, figures)
+
+
+def hostile_pages(full: DimensionReport) -> dict[str, str]:
+    cloud = PointCloud(WHOLE, torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
+    report = replace(
+        full,
+        title=WHOLE,
+        command=WHOLE,
+        version=WHOLE,
+        device=WHOLE,
+        most_collapsed=tuple(CollapsedPoint(i, 1.0, 0.5, word) for i, word in enumerate(PAYLOADS)),
+        danco=Reading(None, WHOLE),
+        twonn=Reading(None, WHOLE),
+    )
+    runs = [hostile_run(PAYLOADS[0], 0), hostile_run(PAYLOADS[2], 1)]
+    return {
+        "inspect": page(report, further=[clouds_section("clouds", WHOLE, WHOLE, [cloud])]),
+        "report": comparison_page(runs, title=WHOLE),
+        "study": study_page(WHOLE, WHOLE, [hostile_study(WHOLE)], footer=WHOLE),
+    }
+
+
+FOREIGN = """[...document.querySelectorAll('*')].flatMap(part => [
+    ...(['SCRIPT', 'IFRAME', 'OBJECT', 'EMBED', 'BASE', 'LINK', 'FORM', 'INPUT', 'TEXTAREA'].includes(
+        part.tagName.toUpperCase()) ? [part.outerHTML.slice(0, 200)] : []),
+    ...[...part.attributes].filter(its => /^on|^srcdoc$|^autofocus$/i.test(its.name)
+        || (/^(href|src|xlink:href|action)$/i.test(its.name) && !/^(#|data:image\\/png;)/.test(its.value)))
+        .map(its => `${part.tagName} ${its.name}=${its.value}`.slice(0, 200)),
+])"""
+
+
+def test_names_that_are_scripts_are_names(browser: Browser, make_report: Any, tmp_path: Path) -> None:
+    """Also where the page's policy, which forbids scripts, is taken out: escaping alone must do."""
+    full = make_report(names=tuple(PAYLOADS), comparison=PAYLOADS[0])
+    for name, text in hostile_pages(full).items():
+        meta = text[text.index("<meta http-equiv") : text.index("<meta name")]
+        assert "Content-Security-Policy" in meta
+        for policy in (meta, ""):
+            path = tmp_path / f"{name}.html"
+            path.write_text(text.replace(meta, policy), encoding="utf-8")
+            browser.open(path, width=1400)
+            browser.evaluate(OPEN_ALL)
+            assert browser.evaluate("typeof window.hit") == "undefined", name
+            assert browser.evaluate(FOREIGN) == [], name
+            assert (browser.requests(), browser.complaints()) == ([path.as_uri()], []), name
+            shown = browser.evaluate("document.body.textContent")
+            assert [word for word in PAYLOADS[:-1] if word not in shown] == [], name
+
+
+def test_scripts_would_be_found(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "open.html"
+    for word in (PAYLOADS[0], PAYLOADS[1], PAYLOADS[2], PAYLOADS[10], PAYLOADS[11]):
+        text = document("a title", [f"<p>{word}</p>"])
+        path.write_text(text[: text.index("<meta http")] + text[text.index("<meta name") :], encoding="utf-8")
+        browser.open(path, width=400)
+        assert browser.evaluate(FOREIGN) != []
+    path.write_text(f"<p>{PAYLOADS[0]}</p>")
+    browser.open(path, width=400)
+    assert browser.evaluate("window.hit") == 1

@@ -7,10 +7,13 @@ from typing import Any
 
 from ldreg.assessment.source import Source
 from ldreg.assessment.transfer import default_folder
+from ldreg.reporting.files import read_text
 from ldreg.reporting.run_record import PRECISIONS
 from ldreg.reporting.text import printable
 
 Told = Mapping[str, Any]
+
+_LONGEST = 300  # characters of what is said of a file that is left out
 
 
 def evaluated(source: Source, *, images: str | None = None) -> tuple[dict[str, float], list[str]]:
@@ -30,7 +33,7 @@ def evaluated(source: Source, *, images: str | None = None) -> tuple[dict[str, f
         try:
             found = _results(path, source.encoder.key, images)
         except (ValueError, OSError, RecursionError) as error:
-            reason = printable(" ".join(str(error).split()))
+            reason = printable(" ".join(str(error).split()))[:_LONGEST]
             notes.append(f"{path.parent.name}/{printable(path.name)} is left out: {reason}")
             continue
         for key, value in found.items():  # of two by other options, such as seeds, the file's name tells the second
@@ -46,7 +49,7 @@ def _results(path: Path, key: str, images: str | None) -> dict[str, float]:
         ValueError: it is damaged, or of other weights.
     """
     try:
-        told = _mapping(json.loads(path.read_text(encoding="utf-8")), "a JSON object")
+        told = _mapping(json.loads(read_text(path)), "a JSON object")
     except UnicodeDecodeError as error:
         raise ValueError("expected JSON, got a file that is not text") from error
     except json.JSONDecodeError as error:

@@ -23,6 +23,7 @@ from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
+from ldreg.reporting.files import read_text
 from ldreg.reporting.record import DimensionReport
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.text import printable
@@ -275,7 +276,7 @@ def _facts(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(told, dict):

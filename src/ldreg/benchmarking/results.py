@@ -10,7 +10,7 @@ from ldreg.benchmarking.record import Run, from_json, to_json
 from ldreg.benchmarking.report import goal_row, machine, method, notes, part_rows, rows, series_rows, title
 from ldreg.benchmarking.scaling import headline, series
 from ldreg.benchmarking.suite import BENCHMARKS
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import read_text, write_atomically
 from ldreg.reporting.text import printable
 
 RESULTS = "RESULTS.md"
@@ -41,7 +41,7 @@ def read_folder(folder: Path) -> Folder:
 
 
 def _read(path: Path, benchmark: str, device: str) -> Run:
-    runs = from_json(path.read_text(encoding="utf-8"))
+    runs = from_json(read_text(path))
     if [(run.benchmark, run.device) for run in runs] != [(benchmark, device)]:
         raise ValueError(f"expected one run of {benchmark} on {device}, got something else")
     try:

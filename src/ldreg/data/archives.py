@@ -19,6 +19,12 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
 
 ENDS = 1 << 20
 
+BLOCK = 4096  # bytes on the disk that a file or folder takes at least
+MOST_PARTS, MOST_BYTES = 64, 255  # of a name: folders, and bytes of each of them
+MOST_HEADER = 1 << 13  # bytes of an extended header of a tar, which mostly is one long name
+
+# What is not the archive's fault; a damaged one makes the libraries raise nearly any other class.
+OTHERS = (OSError, MemoryError)
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
 
 
@@ -36,10 +42,11 @@ def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
 
     An archive is known by its place, size, time of change, and its first and last MiB. It is unpacked into a folder
     beside and renamed when whole, so that processes that do it at once all end with the same folder, and a damaged
-    archive leaves nothing. Refused are absolute names, names with "..", files without a name, links that lead
-    outside, members below or in place of another that is no folder, devices, and content of more than `limit` bytes
-    (default: 50 times the archive's size plus 100 MB; already compressed images unpack to little more than the
-    archive, uncompressed ones to some ten times).
+    archive leaves nothing. Refused are absolute names, names with "..", files without a name, names too long or deep,
+    links that lead outside, members below or in place of another that is no folder, devices, sparse files, and content
+    that takes more than `limit` bytes of the disk, at least 4 KiB for each file and folder (default: 50 times the
+    archive's size plus 100 MB; already compressed images unpack to little more than the archive, uncompressed ones to
+    some ten times).
 
     Raises:
         ValueError: where the archive is of another kind, damaged, or has something refused in it.
@@ -88,11 +95,17 @@ def _extract(archive: Path, folder: Path, limit: int) -> None:
             _extract_zip(archive, folder, limit)
         else:
             _extract_tar(archive, folder, limit)
-    except DAMAGED as error:
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{archive}: the archive is truncated or damaged ({detail})") from error
     except _RefusedError as error:
         raise ValueError(f"{archive}: refused to unpack, {error}") from error
+    except Exception as error:
+        if isinstance(error, OTHERS) and not isinstance(error, DAMAGED):
+            raise
+        detail = _short(" ".join(str(error).split())) or type(error).__name__
+        raise ValueError(f"{archive}: the archive is truncated or damaged ({detail})") from error
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 class _RefusedError(Exception):
@@ -106,17 +119,27 @@ class _Members:
         self._left = limit
         self._limit = limit
         self._links: set[PurePosixPath] = set()
+        self._folders = {PurePosixPath()}  # that are there already
 
     def check(self, name: str, *, size: int, link: str | None = None) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise _RefusedError(f"{name!r} leads outside of the folder")
+            raise _RefusedError(f"{_short(name)!r} leads outside of the folder")
+        # Unprintable bytes of a name are held as surrogates.
+        if len(path.parts) > MOST_PARTS or any(len(os.fsencode(part)) > MOST_BYTES for part in path.parts):
+            raise _RefusedError(f"{_short(name)!r} is too long a name or too deep")
         if not self._links.isdisjoint((path, *path.parents)):
-            raise _RefusedError(f"{name!r} lies below or in place of a link")
+            raise _RefusedError(f"{_short(name)!r} lies below or in place of a link")
         if link is not None:
             self._check_link(path, link)
+        above = set(path.parents) - self._folders
+        self._folders |= above
+        self.charge(max(size, BLOCK) + BLOCK * len(above) if size >= 0 else self._limit + 1)
+
+    def charge(self, size: int) -> None:
+        """Count what a member takes of the disk."""
         self._left -= size
-        if size < 0 or self._left < 0:
+        if self._left < 0:
             raise _RefusedError(f"its content is larger than {self._limit} bytes")
 
     def _check_link(self, path: PurePosixPath, link: str) -> None:
@@ -126,7 +149,7 @@ class _Members:
         while climbs < len(target.parts) and target.parts[climbs] == "..":
             climbs += 1
         if target.is_absolute() or climbs > len(path.parents) - 1 or ".." in target.parts[climbs:]:
-            raise _RefusedError(f"{str(path)!r} is a link to {link!r}")
+            raise _RefusedError(f"{str(path)!r} is a link to {_short(link)!r}")
         self._links.add(path)
 
 
@@ -146,18 +169,43 @@ class _Bounded(io.RawIOBase):
         return data
 
 
-class _StrictTarInfo(tarfile.TarInfo):
-    """A header that, where it is damaged or missing, is an error; tarfile takes it for the archive's end."""
+def _strict_headers(members: _Members) -> type[tarfile.TarInfo]:
+    """The class of headers for one archive."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictTarInfo":
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # a block of zeros is the true end
-                raise
-            raise tarfile.ReadError(str(error)) from error
+    class StrictTarInfo(tarfile.TarInfo):
+        """A header that, where it is damaged or missing, is an error; tarfile takes it for the archive's end."""
 
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "StrictTarInfo":
+            try:
+                header = super().frombuf(buf, encoding, errors)
+            except tarfile.HeaderError as error:
+                if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # a block of zeros is the true end
+                    raise
+                raise tarfile.ReadError(str(error)) from error
+            if header.type == tarfile.GNUTYPE_SPARSE:
+                cls._refuse_sparse()
+            if header.type in EXTENDED:
+                if not 0 <= header.size <= MOST_HEADER:
+                    raise _RefusedError(f"a header of it has {header.size} bytes, expected at most {MOST_HEADER}")
+                # Python before 3.11.10 and 3.12.6 takes time by the square of this.
+                members.charge(max(BLOCK, header.size**2 // 64))
+            return header
+
+        @staticmethod
+        def _refuse_sparse(*_: object) -> None:
+            raise _RefusedError("it holds a sparse file")
+
+        # tarfile's readers of the three other kinds of sparse files; on hostile ones they do not end in time.
+        _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+    return StrictTarInfo
+
+
+EXTENDED = {
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+}
 
 OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
     ".tar": lambda path: path.open("rb"),
@@ -172,7 +220,7 @@ def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
     with OPENERS[archive.suffix.lower()](archive) as stream:
         # Headers and padding take at most 1,536 bytes a member; a stream of many tiny files may be twice its content.
         bounded = _Bounded(stream, 2 * limit + 1_000_000)
-        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_StrictTarInfo) as tar:
+        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_strict_headers(members)) as tar:
             for member in tar:
                 _check_tar_member(member, members)
                 if not _is_root(member.name, is_folder=member.isdir()):
@@ -185,9 +233,9 @@ def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
 
 def _check_tar_member(member: tarfile.TarInfo, members: _Members) -> None:
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        raise _RefusedError(f"{member.name!r} is a device or of an unknown kind")
+        raise _RefusedError(f"{_short(member.name)!r} is a device or of an unknown kind")
     if member.islnk() and ".." in PurePosixPath(member.linkname).parts:
-        raise _RefusedError(f"{member.name!r} is a link to {member.linkname!r}")
+        raise _RefusedError(f"{_short(member.name)!r} is a link to {_short(member.linkname)!r}")
     members.check(member.name, size=member.size, link=member.linkname if member.issym() or member.islnk() else None)
 
 

@@ -106,20 +106,22 @@ def listing(folder: Path) -> tuple[list[str], list[str]]:
                 continue
             if entry.is_dir():
                 folders.append(entry.name)
-            elif not (entry.is_file() or entry.is_symlink()):
-                continue  # reading a pipe would wait forever
+            elif not entry.is_file() and os.path.exists(entry.path):  # noqa: PTH110 - many
+                continue  # reading a pipe would wait forever; a link that leads nowhere is an unreadable image
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
                 images.append(entry.name)
     return sorted(folders), sorted(images)
 
 
-def images_below(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Paths of the images in a folder and in those below it, in a fixed order; links to folders are followed once."""
+def images_below(folder: Path, seen: set[str] | None = None) -> Iterator[str]:
+    """Paths of the images in a folder and in those below it, in a fixed order; no folder is seen twice, by any link."""
+    seen = set() if seen is None else seen
     true_path = os.path.realpath(folder)
-    if true_path in above:
+    if true_path in seen:
         return
+    seen.add(true_path)
     folders, images = listing(folder)
     for image in images:
         yield f"{folder}{os.sep}{image}"
     for name in folders:
-        yield from images_below(folder / name, above | {true_path})
+        yield from images_below(folder / name, seen)

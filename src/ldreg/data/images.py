@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from ldreg.data.config import Decode
 from ldreg.data.pixels import decoded, reason_of
 from ldreg.data.unreadable import Tally, UnreadableImageError
+
+MOST_BYTES = 1 << 30  # of an image file; the most pixels that are decoded take less
 
 
 class Batch(NamedTuple):
@@ -193,12 +196,23 @@ def content_of(path: str) -> bytes:
     """The bytes of a file.
 
     Raises:
-        UnreadableImageError: where it cannot be read or is empty.
+        UnreadableImageError: where it cannot be read, is empty, too large, or a pipe or device.
     """
     try:
-        content = Path(path).read_bytes()
+        with open(path, "rb", buffering=0, opener=_at_once) as stream:
+            state = os.fstat(stream.fileno())
+            if not S_ISREG(state.st_mode):
+                raise UnreadableImageError("a pipe or device")
+            if state.st_size > MOST_BYTES:
+                raise UnreadableImageError(f"a file of {state.st_size} bytes, expected at most {MOST_BYTES}")
+            content = stream.read()
     except OSError as error:
         raise UnreadableImageError(reason_of(error)) from error
     if not content:
         raise UnreadableImageError("the file is empty")
     return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for who would write into it, were it a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -9,12 +9,14 @@ from typing import Any
 
 from ldreg.data.unreadable import shown
 from ldreg.detection.masks import Segmentation, fills
+from ldreg.reporting.files import read_bytes
 
 Tree = dict[str, Any]
 
 _IMAGE_KEYS = ("id", "file_name", "height", "width")
 _ANNOTATION_KEYS = ("id", "image_id", "category_id", "bbox", "area", "segmentation")
 _CATEGORY_KEYS = ("id", "name")
+_MOST_BYTES = 1 << 30  # of a file; COCO's largest has 470 million
 _LARGEST = 1e15  # of numbers: JSON may hold some that no float does
 
 
@@ -22,7 +24,10 @@ def load(file: Path) -> tuple[Tree, str]:
     """What an annotation file holds, and the hash of it."""
     if not file.is_file():
         raise ValueError(f"path: expected COCO's annotations in {file}, got no such file")
-    content = file.read_bytes()
+    try:
+        content = read_bytes(file, largest=_MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(f"{file}: expected COCO's annotations, got {error}") from error
     if not content.strip():
         raise ValueError(f"{file}: expected COCO's annotations, got an empty file")
     try:

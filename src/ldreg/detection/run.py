@@ -17,7 +17,7 @@ from ldreg.detection.module import Detecting, Progress
 from ldreg.detection.train import CHECKPOINT, build_trainer, fit, on_cuda, peek
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.notices import quiet
-from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.reporting.files import check_writable, read_text, write_atomically
 
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 # What may differ between the two parts of a training that was interrupted.
@@ -91,7 +91,7 @@ def detect(
         if (finished := _finished(out, known)) is not None:
             return finished
         if (out / CHECKPOINT).exists():
-            _check_same(out / CHECKPOINT, json.loads(peek(out / CHECKPOINT)[1]), known)
+            _check_same(out / CHECKPOINT, peek(out / CHECKPOINT)[1], known)
         text = json.dumps(known, sort_keys=True)
         model = _model(encoder, config, classes=len(train.categories))
         module = Detecting(model, config, train=train, val=val, identity=text, progress=progress)
@@ -144,9 +144,9 @@ def _finished(out: Path, known: Mapping[str, Any]) -> DetectionResult | None:
     if not file.exists():
         return None
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        made, result = told["settings"], DetectionResult(**told["result"])
-    except (ValueError, KeyError, TypeError) as error:
+        told = json.loads(read_text(file))
+        made, result = dict(told["settings"]), DetectionResult(**told["result"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file}: expected the result of a detector, got something else ({error})") from error
     _check_same(file, made, known)
     return result

@@ -1,5 +1,6 @@
 """A training from its first iteration, or from where it was left, to its last."""
 
+import json
 import math
 import os
 import signal
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ldreg.detection.config import DetectionConfig
 from ldreg.detection.module import IDENTITY, Detecting, Progress
+from ldreg.loading.torch_files import load_torch
 from ldreg.termination import Termination
 
 CHECKPOINT = "last.ckpt"
@@ -162,14 +164,17 @@ def fit(trainer: pl.Trainer, module: Detecting, folder: Path) -> None:
             signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
 
 
-def peek(checkpoint: Path) -> tuple[int, str]:
+def peek(checkpoint: Path) -> tuple[int, dict[str, Any]]:
     """The iterations done in a checkpoint, and the settings that it belongs to.
 
     Raises:
         ValueError: it cannot be read.
     """
     try:
-        content = torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=True)
-        return int(content["global_step"]), str(content[IDENTITY])
-    except Exception as error:  # a damaged file makes torch raise nearly any class
+        content: Any = load_torch(checkpoint)
+        made = json.loads(content[IDENTITY])
+        if not isinstance(made, dict):
+            raise ValueError("settings that are no JSON object")
+        return int(content["global_step"]), made
+    except Exception as error:  # another file may hold anything in the place of the settings
         raise ValueError(f"{checkpoint}: expected a checkpoint of a detector, got one that cannot be read") from error

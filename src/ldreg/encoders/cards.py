@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ldreg.encoders.build import EncoderConfig
+from ldreg.reporting.files import read_text
 from ldreg.views.config import NORMALIZATIONS, Normalization
 
 CARD = "card.json"
@@ -53,7 +54,7 @@ def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
     if "ldreg" in metadata:
         return parse_card(metadata["ldreg"])
     if path.name == "encoder.safetensors" and beside.is_file():
-        return parse_card(beside.read_text(encoding="utf-8"))
+        return parse_card(read_text(beside))
     return None
 
 

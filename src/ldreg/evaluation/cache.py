@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ldreg.data import ImageFiles, ImageSet
+from ldreg.reporting.text import printable
 
 logger = logging.getLogger("ldreg")
 
@@ -51,7 +52,8 @@ def read(path: Path, key: str, images: ImageSet) -> Stored | None:
         _check_rows(stored, images)
         return stored
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        logger.warning("%s: cannot be used and is made again (%s)", path, " ".join(str(error).split()))
+        reason = printable(" ".join(str(error).split()))[:200]
+        logger.warning("%s: cannot be used and is made again (%s)", path, reason)
         return None
 
 

@@ -23,8 +23,9 @@ from torch import nn
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress
+from ldreg.loading.torch_files import load_torch
 from ldreg.notices import quiet
-from ldreg.reporting.text import number
+from ldreg.reporting.text import number, printable
 from ldreg.termination import Termination
 
 logger = logging.getLogger("ldreg")
@@ -185,10 +186,11 @@ def _found(path: Path, identity: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        content: Any = load_torch(path)
         return content if content[IDENTITY] == identity else None
-    except Exception as error:  # a damaged file makes torch raise nearly any class
-        logger.warning("%s: cannot be read, so training begins anew (%s)", path, " ".join(str(error).split())[:200])
+    except Exception as error:  # another file may hold anything in the place of the identity
+        told = printable(" ".join(str(error).split()))[:200]
+        logger.warning("%s: cannot be read, so training begins anew (%s)", path, told)
         return None
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import read_text, write_atomically
+from ldreg.reporting.text import printable
 
 logger = logging.getLogger("ldreg")
 
@@ -37,12 +38,13 @@ def read(path: Path) -> Kept | None:
     if not path.is_file():
         return None
     try:
-        told: Any = json.loads(path.read_text(encoding="utf-8"))
+        told: Any = json.loads(read_text(path))
         if not isinstance(told, dict):
             raise ValueError(f"expected an object, got a {type(told).__name__}")
         return Kept(**told)
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        logger.warning("%s: cannot be used and is made again (%s)", path, " ".join(str(error).split()))
+        reason = printable(" ".join(str(error).split()))[:200]
+        logger.warning("%s: cannot be used and is made again (%s)", path, reason)
         return None
 
 

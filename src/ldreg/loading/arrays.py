@@ -2,7 +2,6 @@
 
 import io
 import math
-import pickle
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,15 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from ldreg.loading.files import LEGACY_TORCH, listed, one_line, parsing
+from ldreg.loading.files import listed, one_line, parsing
+from ldreg.loading.memory import check_unpacked
+from ldreg.loading.torch_files import load_torch
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-HEADER_BYTES = 1 << 14  # of a .npz member; NumPy refuses headers above 10000 bytes
+NUMPY_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+HEADER_BYTES = 1 << 14  # NumPy refuses headers above 10000 bytes, but reads up to 4 GiB of them first
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ def _shapes(entries: Sequence[Entry]) -> str:
 def npy_entries(path: Path) -> list[Entry]:
     """The array of a .npy file, to be memory-mapped."""
     with path.open("rb") as stream:
-        shape, fortran, dtype = _npy_header(stream, path.stat().st_size)
-        offset = stream.tell()
+        start = io.BytesIO(stream.read(HEADER_BYTES))
+    shape, fortran, dtype = _npy_header(start, path.stat().st_size)
+    offset = start.tell()
 
     def read() -> Array:
         _check_numpy_dtype(dtype)
@@ -79,16 +82,21 @@ def npz_entries(path: Path) -> list[Entry]:
     """The arrays of a .npz archive, of which the chosen one is loaded."""
     with parsing("a .npz archive"), zipfile.ZipFile(path) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+    # Others unpack without end from what a first look takes; NumPy writes none of them.
+    if odd := [info.filename for info in members if info.compress_type not in NUMPY_METHODS]:
+        raise ValueError(f"holds {listed(odd)} compressed in another way than NumPy does")
+    with parsing("a .npz archive"), zipfile.ZipFile(path) as archive:
         starts = [_start(archive, info) for info in members]
     headers = [_npy_header(start, info.file_size) for start, info in zip(starts, members, strict=True)]
 
-    def read(member: str, dtype: np.dtype[Any]) -> Array:
+    def read(member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> Array:
         _check_numpy_dtype(dtype)
+        check_unpacked(member.file_size, packed=path.stat().st_size)
         with parsing("a .npz archive"), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
     return [
-        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info.filename, dtype))
+        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info, dtype))
         for info, (shape, _, dtype) in zip(members, headers, strict=True)
     ]
 
@@ -141,13 +149,7 @@ def safetensors_entries(path: Path) -> list[Entry]:
 
 def torch_entries(path: Path) -> list[Entry]:
     """The tensor, or the tensors of the flat dict, in a file of `torch.save`, memory-mapped."""
-    try:
-        with parsing("a torch file"):
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=_can_map(path))
-    except ValueError as error:
-        if isinstance(error.__cause__, pickle.UnpicklingError):
-            raise ValueError("holds pickled objects other than tensors, refused because they can run code") from error
-        raise
+    content = load_torch(path)
     if isinstance(content, Tensor):
         return [Entry(None, tuple(content.shape), partial(_plain, content))]
     if not isinstance(content, dict):
@@ -156,15 +158,6 @@ def torch_entries(path: Path) -> list[Entry]:
     if not tensors:
         raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}")
     return [Entry(name, tuple(value.shape), partial(_plain, value)) for name, value in tensors.items()]
-
-
-def _can_map(path: Path) -> bool:
-    """Whether torch may memory-map the file: it cannot map legacy ones, and reads compressed ones wrongly."""
-    with path.open("rb") as stream:
-        if stream.read(len(LEGACY_TORCH)) == LEGACY_TORCH:
-            return False
-    with zipfile.ZipFile(path) as archive:
-        return all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ldreg.loading.arrays import READERS, choose
 from ldreg.loading.files import check_file, named
-from ldreg.loading.tables import csv_embeddings, parquet_embeddings
+from ldreg.loading.memory import check_fits
+from ldreg.loading.parquet import parquet_embeddings
+from ldreg.loading.tables import csv_embeddings
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -69,13 +71,34 @@ def _is_matrix(shape: tuple[int, ...]) -> bool:
 def floating(values: NDArray[Any] | Tensor) -> Tensor:
     """A real array as a floating tensor, sharing its memory where its dtype allows.
 
-    >>> floating(np.array([[1, 2]], dtype=">i2"))
-    tensor([[1., 2.]])
+    Whole numbers become float32 where that holds all of them, else float64.
+
+    Raises:
+        ValueError: they are no real numbers, or float64 does not hold them, or memory does not.
+
+    >>> floating(np.array([[1, 2]], dtype=">i2")), floating(np.array([[2**24 + 1]])).dtype
+    (tensor([[1., 2.]]), torch.float64)
     """
     tensor = values if isinstance(values, Tensor) else _from_numpy(values)
     if tensor.dtype not in (*FLOATS, *SIGNED, *UNSIGNED):
         raise ValueError(f"expected real numbers, got dtype {tensor.dtype}")
-    return tensor if tensor.dtype in FLOATS else tensor.to(torch.float32)
+    if tensor.dtype in FLOATS:
+        return tensor
+    dtype = _holding(tensor)
+    check_fits(dtype.itemsize * tensor.numel())
+    return tensor.to(dtype)
+
+
+def _holding(whole: Tensor) -> torch.dtype:
+    """The smallest of float32 and float64 that holds whole numbers."""
+    if whole.numel() == 0 or whole.dtype.itemsize < 4:
+        return torch.float32
+    # Not all of torch knows the extremes of every width; those of both signs are apart, as -2^63 has no abs.
+    numbers = whole.numpy()
+    largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
+    if largest >= 2**53:
+        raise ValueError(f"expected whole numbers under 2^53, which float64 holds, got some of {float(largest):.3g}")
+    return torch.float32 if largest <= 2**24 else torch.float64
 
 
 def _from_numpy(values: NDArray[Any]) -> Tensor:
@@ -85,4 +108,6 @@ def _from_numpy(values: NDArray[Any]) -> Tensor:
     if not (dtype.kind in "iub" or (dtype.kind == "f" and dtype.itemsize <= 8)):
         raise ValueError(f"expected real numbers of at most 64 bits, got dtype {dtype}")
     # torch takes aligned, writable memory in the machine's byte order; this copies only what is otherwise.
+    if not (dtype.isnative and values.flags.aligned and values.flags.writeable):
+        check_fits(values.nbytes)
     return torch.from_numpy(np.require(values, dtype.newbyteorder("="), ["A", "W"]))

@@ -1,6 +1,7 @@
 """Labels from a file, as class names."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,12 @@ from torch import Tensor
 
 from ldreg.loading.arrays import READERS, choose
 from ldreg.loading.files import check_file, listed, named, one_line, parsing
-from ldreg.loading.tables import csv_rows, is_header, is_whole, open_parquet, stripped
+from ldreg.loading.memory import check_fits
+from ldreg.loading.parquet import BATCH_ROWS, check_values, is_words, next_batch, open_parquet
+from ldreg.loading.tables import csv_rows, is_header, is_whole, lines, stripped
 
+MOST_CHARACTERS = 1000  # of a label, which tables and figures have to show
+OBJECT = 64  # bytes that a label takes as an object of Python
 # What a header over a single column of words may be called, where nothing else tells it from a label.
 HEADERS = ("label", "labels", "class", "classes", "target", "targets", "y")
 
@@ -40,13 +45,17 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
     path = Path(path)
     with named(path):
         suffix = check_file(path, [*READERS, *TABLES])
-        values = TABLES[suffix](path, key, count) if suffix in TABLES else _array_labels(path, suffix, key)
+        values = TABLES[suffix](path, key, count) if suffix in TABLES else _array_labels(path, suffix, key, count)
         labels = [_label(value, i + 1) for i, value in enumerate(values)]
         if not labels:
             raise ValueError("holds no labels")
-        if count is not None and len(labels) != count:
-            raise ValueError(f"expected {count} labels, one for each point, got {len(labels)}")
+        _check_count(len(labels), count)
         return labels
+
+
+def _check_count(found: int, count: int | None) -> None:
+    if count is not None and found != count:
+        raise ValueError(f"expected {count} labels, one for each point, got {found}")
 
 
 def _label(value: object, position: int) -> str:
@@ -60,15 +69,20 @@ def _label(value: object, position: int) -> str:
     name = str(value).strip()
     if not name:
         raise ValueError(f"label {position} is empty")
+    if len(name) > MOST_CHARACTERS:
+        raise ValueError(f"label {position} has {len(name)} characters, expected at most {MOST_CHARACTERS}")
     return name
 
 
-def _array_labels(path: Path, suffix: str, key: str | None) -> Iterable[object]:
+def _array_labels(path: Path, suffix: str, key: str | None, count: int | None) -> Iterable[object]:
     entry = choose(READERS[suffix](path), key, fits=_is_column, what="a 1-d array (N,)", option="--label-key")
+    _check_count(entry.shape[0], count)
+    check_fits(OBJECT * entry.shape[0])
     values = entry.read()
     if not isinstance(values, Tensor) and values.dtype.kind not in "biufUS":
         raise ValueError(f"expected whole numbers or words, got dtype {values.dtype}")
-    flat: list[object] = values.reshape(-1).tolist()
+    with parsing("an array of labels"):  # words may have letters beyond those of Unicode
+        flat: list[object] = values.reshape(-1).tolist()
     return flat
 
 
@@ -79,19 +93,31 @@ def _is_column(shape: tuple[int, ...]) -> bool:
 def _text_labels(path: Path, key: str | None, count: int | None) -> Iterable[object]:
     if key is not None:
         raise ValueError(f"a .txt file has no columns, so --label-key {key!r} does not apply")
-    return path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+    with path.open(encoding="utf-8-sig") as stream:
+        cells = [line.removesuffix("\n") for line in lines(stream)]
+    while len(cells) > 1 and not cells[-1]:
+        cells.pop()
+    return cells
 
 
 def _csv_labels(path: Path, key: str | None, count: int | None) -> Iterable[object]:
-    rows = [stripped(cells) for _, cells in csv_rows(path)]
-    if not rows:
+    rows = (cells for _, cells in csv_rows(path))
+    head = [stripped(cells) for cells in islice(rows, 2)]
+    if not head:
         return []
-    header = is_header(rows[0], rows[1] if len(rows) > 1 else None)
-    if header and len(rows[0]) == 1:
-        header = rows[0][0] == key or _heads([cells[0] for cells in rows], count)
-    names = rows[0] if header else [str(i + 1) for i in range(len(rows[0]))]
-    column = names.index(_column(names, key))
-    return [cells[column] for cells in rows[header:]]
+    header = is_header(head[0], head[1] if len(head) > 1 else None)
+    if header and len(head[0]) == 1:
+        cells = _cells(chain(head, rows), 0)
+        header = cells[0] == key or _heads(cells, count)
+        _column(cells[:1] if header else ["1"], key)
+        return cells[header:]
+    names = head[0] if header else [str(i + 1) for i in range(len(head[0]))]
+    return _cells(chain(head[header:], rows), names.index(_column(names, key)))
+
+
+def _cells(rows: Iterable[list[str]], column: int) -> list[str]:
+    """One column; the others are not kept, as they may be the embeddings."""
+    return [cells[column].strip() for cells in rows]
 
 
 def _heads(cells: list[str], count: int | None) -> bool:
@@ -117,9 +143,27 @@ def _parquet_labels(path: Path, key: str | None, count: int | None) -> Iterable[
     if not file.schema_arrow.names:
         raise ValueError("holds no columns")
     name = _column(file.schema_arrow.names, key)
-    with parsing("a Parquet file"):
-        values: list[Any] = file.read(columns=[name]).column(name).to_pylist()
+    if file.metadata.num_rows:
+        _check_count(file.metadata.num_rows, count)
+    check_values(file, [name], path, size=OBJECT)
+    if is_words(file.schema_arrow.field(name).type):  # what is stored once for all its rows is read so, too
+        file = open_parquet(path, words=[name])
+    batches = file.iter_batches(batch_size=BATCH_ROWS, columns=[name])
+    values: list[object] = []
+    while (batch := next_batch(batches)) is not None:
+        values.extend(_batch_labels(batch.column(name)))
     return values
+
+
+def _batch_labels(column: Any) -> Iterator[object]:
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        yield from column.to_pylist()
+        return
+    words = column.dictionary.to_pylist()
+    for place in column.indices.to_pylist():
+        yield None if place is None else words[place]
 
 
 TABLES: dict[str, Callable[[Path, str | None, int | None], Iterable[object]]] = {

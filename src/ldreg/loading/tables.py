@@ -1,20 +1,20 @@
-"""Tables (.csv, .parquet) as embeddings: one numeric column per dimension, or one Parquet column of lists."""
+"""Tables (.csv, .tsv) as embeddings: one numeric column per dimension."""
 
 import csv
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ldreg.loading.files import listed, one_line, parsing
+from ldreg.loading.files import listed, one_line
 
-BATCH_ROWS = 4096  # of a Parquet file at a time, which bounds the memory besides the result
+MOST_CHARACTERS = 1 << 24  # of a line, which is held as a string for every cell; a million dimensions fit
 
 # Names that pandas gives to a row index it wrote as a column.
 INDEX_COLUMN = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -27,9 +27,9 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> NDArr
     if key is not None:
         raise ValueError(f"a table holds no arrays to choose from, so --key {key!r} does not apply; see --exclude")
     names, rows = csv_table(path)
-    kept = _kept(names, exclude)
+    kept = kept_columns(names, exclude)
     kept_names = [names[i] for i in kept]
-    _check_dimensions(kept_names)
+    check_dimensions(kept_names)
     values = array("d")
     for line, cells in rows:
         values.extend(_numbers(cells if len(kept) == len(names) else [cells[i] for i in kept], line, kept_names))
@@ -63,7 +63,7 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _kept(names: Sequence[str], exclude: Sequence[str]) -> list[int]:
+def kept_columns(names: Sequence[str], exclude: Sequence[str]) -> list[int]:
     """Positions of the columns that are not excluded."""
     missing = [name for name in exclude if name not in names]
     if missing:
@@ -76,7 +76,7 @@ def _kept(names: Sequence[str], exclude: Sequence[str]) -> list[int]:
     return kept
 
 
-def _check_dimensions(names: Sequence[str]) -> None:
+def check_dimensions(names: Sequence[str]) -> None:
     """ValueError where a column's name says that it holds no dimension."""
     for name in names:
         if INDEX_COLUMN.fullmatch(name):
@@ -142,11 +142,11 @@ def _is_name(cell: str) -> bool:
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Rows of cells, all of one length, with their line numbers; the delimiter is a tab, `;` or `,`."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        unquoted = re.sub(r'"[^"]*"', "", stream.readline())
+        unquoted = re.sub(r'"[^"]*"', "", next(lines(stream), ""))
         delimiter = next((mark for mark in "\t;," if mark in unquoted), ",")
         stream.seek(0)
         # A space after the delimiter may precede a quote; a tab is then both, so the option is off for it.
-        reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=delimiter != "\t", strict=True)
+        reader = csv.reader(lines(stream), delimiter=delimiter, skipinitialspace=delimiter != "\t", strict=True)
         width, blank = 0, 0
         while (cells := _next_row(reader)) is not None:
             if not cells:
@@ -160,104 +160,23 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
+def lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a text with their ends, none of which may take all memory.
+
+    Raises:
+        ValueError: a line has more than 16 million characters.
+    """
+    number = 0
+    while line := stream.readline(MOST_CHARACTERS):
+        number += 1
+        if len(line) == MOST_CHARACTERS and not line.endswith("\n"):
+            raise ValueError(f"line {number} has {MOST_CHARACTERS} characters or more")
+        yield line
+
+
 def _next_row(reader: Any) -> list[str] | None:
     try:
         row: list[str] | None = next(reader, None)
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     return row
-
-
-def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> NDArray[Any]:
-    """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
-    file = open_parquet(path)
-    schema = file.schema_arrow
-    names = [schema.names[i] for i in _kept(schema.names, exclude)]
-    if key is not None and key not in names:
-        raise ValueError(f"holds no column {key!r}, only {listed(names)}")
-    lists = [name for name in names if _is_list(schema.field(name).type) and key in (None, name)]
-    if len(lists) > 1:
-        raise ValueError(f"holds several columns of lists: {listed(lists)}; choose one with --key NAME")
-    if key is not None and not lists:
-        raise ValueError(f"column {key!r} is of {schema.field(key).type}, expected lists of numbers")
-    if lists:
-        return _fill(file, lists, _dtype(lists[0], schema.field(lists[0]).type.value_type), _list_block)
-    _check_dimensions(names)
-    dtypes = [_dtype(name, schema.field(name).type) for name in names]
-    return _fill(file, names, np.result_type(*dtypes), _column_block)
-
-
-def _dtype(name: str, kind: Any) -> np.dtype[Any]:
-    """The floating dtype for numbers of an Arrow type."""
-    import pyarrow as pa
-
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ValueError(f"column {name!r} is of {kind}, not of numbers (--exclude {name!r} leaves the column out)")
-    return np.dtype(np.float32 if pa.types.is_integer(kind) else kind.to_pandas_dtype())
-
-
-def open_parquet(path: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile`, memory-mapped."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ValueError("reading .parquet needs pyarrow: pip install 'ldreg[parquet]'") from error
-    with parsing("a Parquet file"):
-        return pq.ParquetFile(path, memory_map=True)
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _fill(file: Any, names: list[str], dtype: np.dtype[Any], block: Callable[..., NDArray[Any]]) -> NDArray[Any]:
-    """All rows, a batch at a time, in one array."""
-    rows, done = file.metadata.num_rows, 0
-    if rows == 0:
-        raise ValueError("holds no rows")
-    result: NDArray[Any] | None = None
-    batches = file.iter_batches(batch_size=BATCH_ROWS, columns=names)
-    while (batch := _next_batch(batches)) is not None:
-        values = block([batch.column(name) for name in names], names, done)
-        if result is None:
-            result = np.empty((rows, values.shape[1]), dtype)
-        if values.shape[1] != result.shape[1]:
-            raise ValueError(f"row {done + 1} has a list of {values.shape[1]}, earlier rows have {result.shape[1]}")
-        result[done : done + len(values)] = values
-        done += len(values)
-    if result is None or done != rows:
-        raise ValueError(f"metadata says {rows} rows, but {done} are there")
-    return result
-
-
-def _next_batch(batches: Iterator[Any]) -> Any:
-    with parsing("a Parquet file"):
-        return next(batches, None)
-
-
-def _column_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
-    for name, column in zip(names, columns, strict=True):
-        if column.null_count:
-            raise ValueError(
-                f"column {name!r} has an empty cell in row {done + column.is_null().index(True).as_py() + 1}"
-            )
-    return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
-
-
-def _list_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
-    import pyarrow.compute as pc
-
-    (column,), (name,) = columns, names
-    lengths = pc.list_value_length(column).fill_null(-1).to_numpy(zero_copy_only=False)
-    odd = np.flatnonzero((lengths != lengths[0]) | (lengths < 1))
-    if len(odd):
-        length, row = int(lengths[odd[0]]), done + int(odd[0]) + 1
-        what = "no list" if length < 0 else f"a list of {length}"
-        raise ValueError(f"column {name!r} has {what} in row {row}, expected lists of one length above zero")
-    flat = column.flatten()
-    if flat.null_count:
-        row = done + flat.is_null().index(True).as_py() // int(lengths[0]) + 1
-        raise ValueError(f"column {name!r} has an empty value in row {row}")
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), int(lengths[0]))

@@ -2,14 +2,17 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import check_size, write_atomically
 
 _HEADER = ("epoch", "step", "name", "value")
+_LARGEST = 1 << 27  # bytes that are read into memory: some three million numbers, as of 300,000 steps with ten each
+_LONGEST = 1 << 33  # bytes that are gone through where a run resumes
+_LONGEST_LINE = 1 << 18  # characters
 
 
 class _Row(NamedTuple):
@@ -50,9 +53,15 @@ class MetricsLog:
             ValueError: the file is not a metrics file.
             OSError: it cannot be read or written.
         """
-        rows = [row for row in _read(self.path) if row.step <= step] if step > 0 and self.path.exists() else []
-        write_atomically(self.path, _text([_HEADER, *rows]))
-        self._kept = {(row.step, row.name) for row in rows if row.step == step}
+        text = io.StringIO(_text([_HEADER]))
+        text.seek(0, io.SEEK_END)
+        self._kept = set()
+        for row in _rows(self.path, largest=_LONGEST) if step > 0 and self.path.exists() else ():
+            if row.step <= step:
+                text.write(_text([row]))
+            if row.step == step:
+                self._kept.add((row.step, row.name))
+        write_atomically(self.path, text.getvalue())
 
     def write(self, values: dict[str, float], *, step: int, epoch: float) -> None:
         """Append one row per value, in one write; what was logged at this step before the run resumed stays as it is.
@@ -73,28 +82,47 @@ def read_metrics(path: str | PathLike[str]) -> dict[str, list[tuple[int, float, 
         OSError: it cannot be read.
     """
     found: dict[str, list[tuple[int, float, float]]] = {}
-    for row in _read(Path(path)):
+    for row in _rows(Path(path), largest=_LARGEST):
         found.setdefault(row.name, []).append((row.step, row.epoch, row.value))
     return found
 
 
-def _read(path: Path) -> list[_Row]:
-    with path.open(encoding="utf-8", newline="") as file:
-        whole, _, _ = file.read().rpartition("\n")
-    lines = csv.reader(io.StringIO(whole))
-    header = tuple(next(lines, ()))
-    if header != _HEADER:
-        raise ValueError(
-            f"{path}: expected a metrics file with the header {','.join(_HEADER)}, got {','.join(header)!r}"
-        )
-    rows = []
-    for line in lines:
+def _rows(path: Path, *, largest: int) -> Iterator[_Row]:
+    """The rows, one at a time, but for a last line without an end."""
+    try:
+        check_size(path, largest=largest)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected a metrics file, got {error}") from error
+    with path.open(encoding="utf-8", newline="\n") as file:
+        lines = csv.reader(_lines(file))
         try:
-            epoch, step, name, value = line
-            rows.append(_Row(float(epoch), int(step), name, float(value)))
-        except ValueError:
-            raise ValueError(f"{path}: expected epoch,step,name,value in line {lines.line_num}, got {line}") from None
-    return rows
+            header = tuple(next(lines, ()))
+            if header != _HEADER:
+                raise ValueError(
+                    f"{path}: expected a metrics file with the header {','.join(_HEADER)}, got {','.join(header)!r}"
+                )
+            for line in lines:
+                yield _row(line, path, lines.line_num)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: expected a metrics file, got one that is no UTF-8 text") from error
+        except csv.Error as error:
+            raise ValueError(f"{path}: expected epoch,step,name,value in line {lines.line_num}, got {error}") from error
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    """The lines that have an end."""
+    while (line := file.readline(_LONGEST_LINE)).endswith("\n"):
+        yield line
+    if len(line) == _LONGEST_LINE:
+        raise csv.Error(f"{_LONGEST_LINE} characters or more")
+
+
+def _row(line: list[str], path: Path, number: int) -> _Row:
+    try:
+        epoch, step, name, value = line
+        return _Row(float(epoch), int(step), name, float(value))
+    except ValueError:
+        raise ValueError(f"{path}: expected epoch,step,name,value in line {number}, got {line}") from None
 
 
 def _text(rows: Sequence[tuple[object, ...]]) -> str:

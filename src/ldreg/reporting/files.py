@@ -1,9 +1,50 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and text of a size that is read at once."""
 
 import os
 import tempfile
 from os import PathLike
 from pathlib import Path
+
+LARGEST = 1 << 26  # of a text, in bytes; JSON takes some twenty times that in memory
+
+
+def read_text(path: str | PathLike[str], *, largest: int = LARGEST) -> str:
+    """The UTF-8 text of a file of at most `largest` bytes.
+
+    Raises:
+        ValueError: it is larger, not UTF-8, or a pipe or device.
+        OSError: it cannot be read.
+    """
+    return read_bytes(path, largest=largest).decode("utf-8")
+
+
+def read_bytes(path: str | PathLike[str], *, largest: int) -> bytes:
+    """The content of a file of at most `largest` bytes.
+
+    Raises:
+        ValueError: it is larger, or a pipe or device, of which some have no end.
+        OSError: it cannot be read.
+    """
+    check_size(path, largest=largest)
+    with Path(path).open("rb") as stream:
+        content = stream.read(largest + 1)  # some files of the system are longer than they say
+    if len(content) > largest:
+        raise ValueError(f"a file of more than {largest} bytes")
+    return content
+
+
+def check_size(path: str | PathLike[str], *, largest: int) -> None:
+    """Refuse a file of more than `largest` bytes before it is opened.
+
+    Raises:
+        ValueError: it is larger, or a pipe or device, of which some have no end.
+        OSError: there is none.
+    """
+    file = Path(path)
+    if file.exists() and not (file.is_file() or file.is_dir()):  # opening a pipe would wait forever
+        raise ValueError("a pipe or device")
+    if file.stat().st_size > largest:
+        raise ValueError(f"a file of more than {largest} bytes")
 
 
 def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:

@@ -5,10 +5,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import read_text, write_atomically
 from ldreg.reporting.record import strict
 from ldreg.reporting.text import printable
 from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
@@ -23,6 +22,7 @@ MOST_THUMBNAILS = 500
 _LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn
 _LAST_EPOCH = 1e9
+_LONGEST = 300  # characters of what is said of a file that is no record
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,14 @@ class RunRecord:
             OSError: it cannot be read.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+            content = json.loads(read_text(path), parse_constant=_refuse)
             return cls(**_arguments(content))
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: expected the record of a run, got a file that is not text") from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path}: expected the record of a run, got {error}") from error
+            told = printable(str(error))
+            told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+            raise ValueError(f"{path}: expected the record of a run, got {told}") from error
 
 
 def is_share(name: str) -> bool:

@@ -8,6 +8,7 @@ from ldreg.benchmarking.goals import images_per_second, regularizer_share
 from ldreg.benchmarking.measure import Measurement
 from ldreg.benchmarking.record import Result, Run, from_json
 from ldreg.benchmarking.report import machine, method, title
+from ldreg.reporting.files import read_text
 from ldreg.reporting.study import StudyCell, StudyTable, table_markdown
 from ldreg.reporting.text import count, markdown_text, printable
 
@@ -70,7 +71,7 @@ def step_cost(results: Path, studies: Sequence[str]) -> StepCost:
 def _told(path: Path) -> list[str]:
     """The heading, table and origin of one record."""
     try:
-        runs = from_json(path.read_text(encoding="utf-8"))
+        runs = from_json(read_text(path))
         if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
             raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
         return _texts(runs[0])  # fields of an older or a foreign shape show here

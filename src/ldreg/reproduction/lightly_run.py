@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ldreg.data import ResidentImages, derived_seed, worker_count
+from ldreg.loading.torch_files import load_torch
 from ldreg.notices import quiet
 from ldreg.reproduction.lightly_recipe import LightlySimCLR, batches
 from ldreg.reproduction.lightly_settings import CHECKPOINT, Recipe
@@ -97,9 +98,9 @@ def epochs_done(path: Path, told: str) -> int:
     if not path.exists():
         return 0
     try:
-        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        made, done = json.loads(content[SETTINGS]), int(content["epoch"]) + 1
-    except Exception as error:  # a damaged file makes torch raise nearly any class
+        content: Any = load_torch(path)
+        made, done = dict(json.loads(content[SETTINGS])), int(content["epoch"]) + 1
+    except Exception as error:  # another file may hold anything in the place of the settings
         raise ValueError(f"{path}: expected a checkpoint of this recipe, got one that cannot be read") from error
     asked = json.loads(told)
     if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):

@@ -9,11 +9,14 @@ from typing import Any
 
 import yaml
 
+from ldreg.reporting.text import printable
+
 Tree = dict[str, Any]
 
 _BASE = "base"  # the key under which a recipe names the one that it builds on
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # as 1e-6, which YAML 1.1 takes for text
 _LARGEST = 1_000_000
+_LONGEST = {"int": 100, "float": 100, "str": 1000}  # characters of a value; past them some take long to be read
 _TEXT = "tag:yaml.org,2002:str"
 _PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
@@ -77,9 +80,19 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without
         node = super().compose_node(parent, index)
         if node is not None and node.tag not in _PLAIN:
             raise _refused("a date or sign without quotes", node)
+        if isinstance(node, yaml.ScalarNode):
+            _check_value(node)
         if isinstance(node, yaml.MappingNode):
             _check_keys(node)
         return node
+
+
+def _check_value(node: yaml.ScalarNode) -> None:
+    kind = node.tag.rpartition(":")[2]
+    if ":" in node.value and kind in ("int", "float"):  # which YAML 1.1 takes for digits of base 60
+        raise _refused("a time without quotes", node)
+    if len(node.value) > _LONGEST.get(kind, len(node.value)):
+        raise _refused(f"a value of {len(node.value)} characters", node)
 
 
 def _check_keys(node: yaml.MappingNode) -> None:
@@ -112,7 +125,8 @@ def read_yaml(path: Path) -> Tree:
     try:
         tree = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected YAML of plain data, got {' '.join(str(error).split())}") from error
+        told = printable(" ".join(str(error).split()))
+        raise ValueError(f"{path}: expected YAML of plain data, got {told}") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):

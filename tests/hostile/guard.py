@@ -1,0 +1,134 @@
+"""Runs `ldreg` on hostile files, each time in a forked process with bounds, and tells what it took.
+
+Reads a JSON list of words a line, answers with a JSON object a line: the exit status (negative: the signal that ended
+it), what was written to stderr, seconds, and by how many MiB its memory grew. The words "read NAME FILE" call one of
+`READERS`, which no command calls soon.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+MEMORY = 4 << 30  # of further address space: what wants more fails, instead of the machine
+SECONDS = 60
+FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "socket.bind")
+
+
+def main() -> None:
+    import torch
+
+    import ldreg.assessment.evaluate
+    import ldreg.assessment.judging
+    import ldreg.assessment.report
+    import ldreg.inspection
+    import ldreg.loading
+    import ldreg.training.command  # noqa: F401
+
+    readers()
+    torch.set_num_threads(1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(guarded(json.loads(line))), flush=True)
+
+
+def readers() -> dict[str, Callable[[Path], object]]:
+    """Readers of a file by what it is."""
+    from typing import Any
+
+    from ldreg.assessment import evaluated, records
+    from ldreg.benchmarking import results
+    from ldreg.data.images import content_of
+    from ldreg.detection import annotations
+    from ldreg.detection import run as detection
+    from ldreg.detection import train as detector
+    from ldreg.encoders import cards
+    from ldreg.evaluation import fit, kept
+    from ldreg.monitor.log import read_metrics
+    from ldreg.reproduction import cost, lightly_run
+    from ldreg.training import run as training
+    from ldreg.training.checkpoints import latest
+    from ldreg.training.folder import RunFolder
+
+    unbuilt: Any = None
+    return {
+        "image": lambda path: content_of(str(path)),
+        "metrics": read_metrics,
+        "facts": records._facts,
+        "results": lambda path: evaluated._results(path, "", None),
+        "kept": kept.read,
+        "card": lambda path: cards.read_card(path.with_name("encoder.safetensors"), {}),
+        "finished run": lambda path: training._as_it_was(RunFolder(path.parent), unbuilt),
+        "bench": lambda path: results._read(path, "lid", "cpu"),
+        "cost": cost._told,
+        "annotations": annotations.load,
+        "detection": lambda path: detection._finished(path.parent, {}),
+        "checkpoint": lambda path: latest(path.parent),
+        "classifier": lambda path: fit._found(path, ""),
+        "detector": detector.peek,
+        "anchor": lambda path: lightly_run.epochs_done(path, "{}"),
+    }
+
+
+def guarded(words: list[str]) -> dict[str, object]:
+    with tempfile.TemporaryFile() as told:
+        start = time.monotonic()
+        process = os.fork()
+        if process == 0:
+            os.dup2(told.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            try:
+                status = _run(words)
+            except BaseException:
+                traceback.print_exc()
+                status = 98
+            os._exit(status)
+        _, status, usage = os.wait4(process, 0)
+        seconds = time.monotonic() - start
+        told.seek(0)
+        text, _, rest = told.read().decode(errors="replace").partition("\ngrown ")
+        grown, _, trace = rest.partition("Traceback")
+    code = os.waitstatus_to_exitcode(status)
+    return {"status": code, "stderr": text + trace, "seconds": seconds, "grown": int(grown or usage.ru_maxrss >> 10)}
+
+
+def _run(words: list[str]) -> int:
+    from ldreg.cli import _fail
+    from ldreg.cli import main as ldreg
+
+    before = _status("VmRSS")
+    resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + MEMORY,) * 2)
+    signal.alarm(SECONDS)
+    sys.addaudithook(_watched)
+    try:
+        if words[0] != "read":
+            return ldreg(words)
+        readers()[words[1]](Path(words[2]))
+        return 0
+    except (ValueError, OSError, MemoryError) as error:
+        return _fail("ldreg read", error)
+    finally:
+        sys.stderr.write(f"\ngrown {(_status('VmHWM') - before) >> 20}")
+        sys.stderr.flush()
+
+
+def _watched(event: str, arguments: object) -> None:
+    if event.startswith(FORBIDDEN):
+        sys.stderr.write(f"RAN {event} {arguments}\n")
+        sys.stderr.flush()
+        os._exit(99)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    main()

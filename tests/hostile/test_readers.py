@@ -1,0 +1,167 @@
+"""Files of a run from a stranger: what is too large, has no end or is something else is refused by every reader."""
+
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ldreg.data.folders import listing
+from ldreg.data.images import content_of
+from ldreg.data.unreadable import UnreadableImageError
+from ldreg.evaluation.fit import _found
+from ldreg.loading.torch_files import load_torch
+from ldreg.reporting.files import read_bytes, read_text
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, devices and /proc")
+
+Refused = Callable[..., str]
+Guarded = Callable[..., dict[str, Any]]
+
+# Each reader of tests/hostile/guard.py, by the name of its file.
+TEXTS = {
+    "metrics": "metrics.csv",
+    "facts": "environment.json",
+    "results": "knn.json",
+    "card": "card.json",
+    "finished run": "card.json",
+    "bench": "lid-cpu.json",
+    "cost": "step-cpu.json",
+    "annotations": "instances_val2017.json",
+    "detection": "detection.json",
+}
+CHECKPOINTS = {"checkpoint": "last.ckpt", "detector": "last.ckpt", "anchor": "last.ckpt"}
+LOOKED_AT = {"card", "kept", "annotations"}  # is it a file? to others a pipe is one that cannot be read
+
+
+def endless(path: Path) -> Path:
+    """5 GiB of zeros, which take no room on the disk; in memory they are more than the guard allows."""
+    with path.open("wb") as stream:
+        stream.truncate(5 << 30)
+    return path
+
+
+def doubling(path: Path) -> Path:
+    """A torch file of {t: 1}, t a tuple of twice the same tuple of twice the same …: hashing it takes forever."""
+    pairs = b"".join(b"h" + bytes([level]) + b"\x86q" + bytes([level + 1]) for level in range(60))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}K\x01q\x00" + pairs + b"K\x01s.")
+        archive.writestr("archive/version", b"3\n")
+    return path
+
+
+@pytest.mark.parametrize("reader", TEXTS)
+def test_a_text_without_end_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
+    said = refused("read", reader, endless(tmp_path / TEXTS[reader]))
+    assert "a file of more than " in said
+    # Folders name the file themselves where there are many.
+    assert TEXTS[reader] in said or reader in ("card", "results", "bench")
+
+
+@pytest.mark.parametrize("reader", sorted(TEXTS.keys() - LOOKED_AT))
+def test_a_pipe_in_the_place_of_a_text_is_not_waited_for(reader: str, refused: Refused, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / TEXTS[reader])
+    assert "a pipe or device" in refused("read", reader, tmp_path / TEXTS[reader])
+
+
+def test_what_is_kept_is_made_again_where_it_has_no_end(guarded: Guarded, tmp_path: Path) -> None:
+    took = guarded("read", "kept", endless(tmp_path / "kept.json"))
+    assert (took["status"], took["grown"] < 400) == (0, True), took
+    assert "is made again (a file of more than " in took["stderr"]
+
+
+@pytest.mark.parametrize("reader", CHECKPOINTS)
+def test_a_checkpoint_that_would_take_forever_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
+    said = refused("read", reader, doubling(tmp_path / CHECKPOINTS[reader]))
+    assert "got one that cannot be read" in said
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pipe").replace(tmp_path / CHECKPOINTS[reader])
+    assert "got one that cannot be read" in refused("read", reader, tmp_path / CHECKPOINTS[reader])
+
+
+def test_a_classifier_begins_anew_where_a_checkpoint_would_take_forever(guarded: Guarded, tmp_path: Path) -> None:
+    took = guarded("read", "classifier", doubling(tmp_path / "last.ckpt"))
+    assert (took["status"], took["seconds"] < 15) == (0, True), took
+    assert "training begins anew (pickles a tuple of more than 10000000 parts" in took["stderr"]
+
+
+def test_what_is_said_of_a_checkpoint_holds_no_control_characters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save({"\x1b]0;owned\x07": 1}, tmp_path / "a.ckpt")
+    (tmp_path / "b.ckpt").write_bytes(b"\x80\x02c\x1b[31mos\nsystem\n.")
+    for name in ("a.ckpt", "b.ckpt"):
+        assert _found(tmp_path / name, "") is None
+    assert len(caplog.messages) == 2
+    assert all(message.isprintable() for message in caplog.messages)
+
+
+@pytest.mark.parametrize("settings", ["[]]", "3", '["a"]', "[" * 100_000, None])
+@pytest.mark.parametrize("reader", CHECKPOINTS)
+def test_a_checkpoint_with_other_settings_in_it_is_refused(
+    reader: str, settings: object, refused: Refused, tmp_path: Path
+) -> None:
+    from ldreg.detection.module import IDENTITY
+    from ldreg.training.module import SETTINGS
+
+    path = tmp_path / CHECKPOINTS[reader]
+    named = {} if settings is None else {SETTINGS: settings, IDENTITY: settings}
+    torch.save({"global_step": 1, "epoch": 1, **named}, path)
+    assert "got one that cannot be read" in refused("read", reader, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"metrics": 3}', '{"metrics": {"a": "\x1b"}, "minutes": 1, "stopped": null}', "[" * 100_000, "\xff"],
+)
+def test_a_finished_run_with_another_card_is_refused(text: str, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text(text, encoding="latin-1")
+    said = refused("read", "finished run", tmp_path / "card.json")
+    assert f"{tmp_path / 'card.json'}: expected the card of a finished run" in said
+    assert said.isprintable()
+
+
+def test_an_image_without_end_is_unreadable(refused: Refused, tmp_path: Path) -> None:
+    assert "5368709120 bytes, expected at most 1073741824" in refused("read", "image", endless(tmp_path / "a.png"))
+    os.mkfifo(tmp_path / "b.png")
+    assert "a pipe or device" in refused("read", "image", tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to("/dev/zero")
+    assert "a pipe or device" in refused("read", "image", tmp_path / "c.png")
+    with pytest.raises(UnreadableImageError, match="Is a directory"):
+        content_of(str(tmp_path))
+    (tmp_path / "d.png").write_bytes(b"content")
+    assert content_of(str(tmp_path / "d.png")) == b"content"
+
+
+def test_links_to_devices_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "nowhere.png").symlink_to(tmp_path / "absent")
+    (tmp_path / "file.png").write_bytes(b"x")
+    (tmp_path / "link.png").symlink_to(tmp_path / "file.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    assert listing(tmp_path)[1] == ["file.png", "link.png", "nowhere.png"]
+
+
+def test_texts_up_to_the_bound_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("ä" * 50, encoding="utf-8")
+    assert read_text(path, largest=100) == "ä" * 50
+    with pytest.raises(ValueError, match="a file of more than 99 bytes"):
+        read_text(path, largest=99)
+    with pytest.raises(ValueError, match="a file of more than 10 bytes"):  # of which the system says 0 bytes
+        read_bytes("/proc/self/status", largest=10)
+    with pytest.raises(IsADirectoryError):
+        read_text(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_text(tmp_path / "absent")
+
+
+def test_files_of_torch_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_torch(tmp_path / "absent")
+    with pytest.raises(ValueError, match="not a regular file"):
+        load_torch(Path("/dev/zero"))
