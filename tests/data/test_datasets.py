@@ -18,6 +18,7 @@ from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_im
 from ldreg.data.config import WITHOUT_PATH
 from ldreg.data.datasets import LAYOUTS
 from ldreg.data.folders import MissingSplitError
+from ldreg.data.unreadable import Tally
 
 Tree = Callable[..., Path]
 
@@ -488,3 +489,29 @@ def test_cars_in_torchvision_s_format(tmp_path: Path) -> None:
     assert (train.classes, train.labels.tolist()) == (("audi", "bmw"), [1, 0])
     assert train.path(1) == str(base / "cars_train/2.jpg")
     assert len(load_images(DataConfig(name="cars", path=str(tmp_path)), "test")) == 2
+
+
+def test_folders_that_link_to_one_another_are_each_seen_once(tmp_path: Path) -> None:
+    for i in range(20):
+        folder = tmp_path / "class" / f"d{i}"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder / "x.png")
+        for name in ("a", "b"):
+            (folder / name).symlink_to(f"../d{(i + 1) % 20}", target_is_directory=True)
+    (tmp_path / "other").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "other" / "x.png")
+    images = load_images(DataConfig(name="folder", path=str(tmp_path), resident="no"), "train")
+    assert len(images) == 21
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.tar")
+    with pytest.raises(ValueError, match=r"expected an archive that is a file, got .*x\.tar, a pipe or a device"):
+        load_images(DataConfig(name="folder", path=str(tmp_path / "x.tar")), "train")
+
+
+@pytest.mark.parametrize("unreadable", range(101))
+def test_a_share_of_unreadable_images_is_borne_to_the_last(unreadable: int) -> None:
+    tally = Tally(100, max_share=float(f"0.{unreadable:02}") if unreadable < 100 else 1.0)
+    assert not tally.exceeds(unreadable)
+    assert tally.exceeds(unreadable + 1)

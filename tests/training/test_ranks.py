@@ -51,6 +51,11 @@ OPTIONS = {
     "trainer.device": "cpu",
     "trainer.threads": "1",
 }
+# What is said when a process is killed: by the other one, or by Lightning in the first, which watches those it started.
+CAUSES = {
+    "0": "ldreg pretrain: error: another process of the run ended",
+    "1": "ldreg pretrain: error: another process of the run ended|Child process with PID .* terminated with code -9",
+}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -107,6 +112,18 @@ class Command:
                 ranks = [entry.partition("=")[2] for entry in variables if entry.startswith("LOCAL_RANK=")]
                 found[int(path.parent.name)] = ranks[0] if ranks else "0"
         return found
+
+    def workers(self, restart: int) -> dict[int, str]:
+        """Those of them that torchrun started at its first, second, ... attempt, counted from 0."""
+        count = f"TORCHELASTIC_RESTART_COUNT={restart}"
+        return {pid: rank for pid, rank in self.alive().items() if count in self._variables(pid)}
+
+    @staticmethod
+    def _variables(pid: int) -> list[str]:
+        try:
+            return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return []  # it ended meanwhile
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """The exit status, once no process is left."""
@@ -285,6 +302,8 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     assert len(pids) == 1, broken.said
     os.kill(pids[0], signal.SIGKILL)
     assert broken.wait(TEARDOWN) != 0
+    assert "Traceback" not in broken.said
+    assert re.search(CAUSES[victim], broken.said), broken.said
     newest = latest(run.checkpoints)
     assert newest is not None
     assert state(newest)["global_step"] < unbroken["global_step"]
@@ -293,6 +312,67 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     ended = state(run.checkpoints / LAST)
     assert ended["global_step"] == unbroken["global_step"]
     assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+
+
+# A process that waits without noticing that the other is gone, as one does whose GPU waits.
+STUCK = """
+import os, sys, time
+from pathlib import Path
+from ldreg.cli import main
+from ldreg.training.checkpoints import FiniteGuard
+
+def check(self):
+    if os.environ["LOCAL_RANK"] == os.environ["LDREG_TEST_STUCK"]:
+        Path("stuck").touch()
+        time.sleep(600)
+
+FiniteGuard.check = check
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_when_one_process_is_killed_another_that_notices_nothing_ends_with_the_cause(
+    victim: str, images: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    asked = ["stuck.py", "pretrain", *words("simclr_ldreg", images, devices=2), "--out", "run"]
+    command = Command(asked, tmp_path, {"LDREG_TEST_STUCK": {"0": "1", "1": "0"}[victim]})
+    try:
+        wait_for(lambda: (tmp_path / "stuck").exists() or command.process.poll() is not None, PATIENCE)
+        [pid] = [pid for pid, rank in command.alive().items() if rank == victim]
+        os.kill(pid, signal.SIGKILL)
+        assert command.wait(TEARDOWN) != 0
+    finally:
+        command.stop()
+    assert re.search(CAUSES[victim], command.said), command.said
+
+
+@pytest.mark.parametrize("victim", ["0", "1"])
+def test_torchrun_brings_a_run_back_when_one_process_is_killed(
+    victim: str, unbroken: dict[str, Any], images: Path, start: Start, tmp_path: Path
+) -> None:
+    asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
+    command = start(*asked, "--out", "run", folder=tmp_path, launcher=[*TORCHRUN, "--max-restarts", "2"])
+    run = RunFolder(tmp_path / "run")
+    for restart in range(2):  # once by --out, and once more where the run was brought back already
+        step = reached(run)
+        wait_for(lambda: reached(run) > step or command.process.poll() is not None, PATIENCE)  # noqa: B023
+        [pid] = [pid for pid, rank in command.workers(restart).items() if rank == victim]
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists() or bool(command.workers(restart + 1)), TEARDOWN)  # noqa: B023
+    assert command.wait() == 0, command.said
+    assert command.said.count("pretraining into run") == 1
+    assert command.said.count("going on from run/checkpoints/") == 2, command.said
+    ended = state(run.checkpoints / LAST)
+    assert ended["global_step"] == unbroken["global_step"]
+    assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+
+
+def reached(run: RunFolder) -> int:
+    """The step of the newest checkpoint; 0 before there is one."""
+    newest = latest(run.checkpoints)
+    return 0 if newest is None else int(state(newest)["global_step"])
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.07, 0.4, 0.9])

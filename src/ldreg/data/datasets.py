@@ -14,6 +14,7 @@ from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
 from ldreg.data.folders import Split, find_root, read_folder, split_names
 from ldreg.data.generated import SETS, SIZE, generated
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
+from ldreg.data.locks import filling
 from ldreg.data.resident import held
 from ldreg.data.unreadable import Tally
 from ldreg.data.validation import part_of
@@ -93,7 +94,11 @@ def _located(config: DataConfig) -> Path:
         raise ValueError(f"path: expected {LAYOUTS[config.name]} at {path}, found nothing there")
     if not is_archive(path):
         raise ValueError(f"path: expected a folder or an archive ({', '.join(SUFFIXES)}), got {path}")
-    return unpack(path, cache_folder(config))
+    if not path.is_file():
+        raise ValueError(f"path: expected an archive that is a file, got {path}, a pipe or a device")
+    cache = cache_folder(config)
+    with filling(cache / "archives" / path.name):
+        return unpack(path, cache)
 
 
 def _from_path(config: DataConfig, path: Path, split: Split) -> ImageSet:

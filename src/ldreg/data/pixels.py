@@ -15,6 +15,10 @@ from ldreg.data.unreadable import UnreadableImageError
 
 _FILTERS = threading.Lock()
 
+# What the names of image files promise, and GIF, which goes by them too. Pillow knows dozens of formats more, and for
+# some of them starts another program.
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
+
 
 def decoded(content: bytes) -> Tensor:
     """The content of an image file as `decode` gives it.
@@ -50,7 +54,7 @@ def opened(source: str | io.BytesIO) -> Image.Image:
     # The filters of warnings belong to the process, and several threads decode.
     with _FILTERS, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(source)
+        return Image.open(source, formats=FORMATS)
 
 
 def high_byte(gray: NDArray[Any], *, mode: str) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ldreg.data.config import DataConfig, available_cores, cache_folder
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
+from ldreg.data.locks import filling
 from ldreg.data.pixels import image_size
 from ldreg.data.unreadable import Failure, UnreadableImageError, shown
 
@@ -77,14 +78,15 @@ def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
         ValueError: where too many are unreadable.
     """
     store = cache / "decoded" / f"{files.name}-{fingerprint(files)}.safetensors"
-    stored = _read(store) if store.exists() else None
-    images, failures = stored or decode_into_memory(files, side=side)
-    files.tally.add(failures)
-    readable = torch.ones(len(files), dtype=torch.bool)
-    readable[[failure.index for failure in failures]] = False
-    if stored is None:
-        images = images[readable] if failures else images
-        _write(store, images, failures)
+    with filling(store):
+        stored = _read(store) if store.exists() else None
+        images, failures = stored or decode_into_memory(files, side=side)
+        files.tally.add(failures)
+        readable = torch.ones(len(files), dtype=torch.bool)
+        readable[[failure.index for failure in failures]] = False
+        if stored is None:
+            images = images[readable] if failures else images
+            _write(store, images, failures)
     return ResidentImages(images, files.labels[readable], files.classes, files.name, unreadable=files.tally.listed)
 
 

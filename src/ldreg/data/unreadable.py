@@ -69,7 +69,7 @@ class Tally:
 
     def exceeds(self, unreadable: int) -> bool:
         """Whether so many unreadable images are too many."""
-        return unreadable > self.max_share * self.count
+        return unreadable > 0 and unreadable / self.count > self.max_share  # a product would be rounded past the bound
 
     def _message(self) -> str:
         bad = len(self._failures)

@@ -21,6 +21,7 @@ from ldreg.data import (
 )
 from ldreg.data.config import cache_folder
 from ldreg.data.folders import Split
+from ldreg.data.locks import filling
 from ldreg.data.resident import fingerprint
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.cache import VERSION, Stored, location, read, write
@@ -91,11 +92,14 @@ def features(
     images = load_images(data, split) if images is None else images
     key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
     path = location(cache_folder(data) if cache is None else cache, key)
-    stored = read(path, key, images)
-    if stored is not None:
-        return _features(stored, key, reused=True)
-    stored = _extract(encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress)
-    write(path, key, stored)
+    with filling(path):
+        stored = read(path, key, images)
+        if stored is not None:
+            return _features(stored, key, reused=True)
+        stored = _extract(
+            encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
+        )
+        write(path, key, stored)
     return _features(stored, key, reused=False)
 
 

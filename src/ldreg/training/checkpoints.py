@@ -1,5 +1,6 @@
 """Checkpoints that are whole or not there, and a guard that keeps a broken state out of them."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -7,10 +8,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from ldreg.loading.torch_files import load_torch
 from ldreg.training.module import SETTINGS
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -51,6 +54,42 @@ class FiniteGuard(Callback):
             step, terms = steps[bad.index(True)]
             listed = ", ".join(f"{name} = {value.item():.6g}" for name, value in terms.items())
             raise NotFiniteError(f"the loss is not finite at step {step}: {listed}")
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Writes a state straight into its file, and has the disk hold it.
+
+    Lightning's own makes a copy in memory and another in the system's temporary folder, where a full disk is as little
+    expected as what a killed run leaves there.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Write the state; where that fails, nothing stays of it.
+
+        Raises:
+            OSError: the file cannot be written, with its name.
+        """
+        target = Path(path)
+        try:
+            with target.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException as error:
+            target.unlink(missing_ok=True)
+            cause = _write_error(error)
+            if cause is None:
+                raise
+            raise OSError(cause.errno, cause.strerror, str(target)) from error
+
+
+def _write_error(error: BaseException | None) -> OSError | None:
+    """The error of the system behind one of torch's, which says only that the file came out too short."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 class Checkpoints(Callback):
@@ -107,7 +146,6 @@ class Checkpoints(Callback):
         fresh, last = self._folder / "writing.ckpt", self._folder / LAST
         trainer.save_checkpoint(fresh)
         if trainer.is_global_zero:
-            _flush(fresh)
             if last.exists():
                 last.replace(self._folder / PREVIOUS)
             fresh.replace(last)
@@ -147,9 +185,10 @@ def peek(path: Path) -> dict[str, Any]:
 
 def _peek(path: Path) -> dict[str, Any] | None:
     try:
-        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        return {"step": int(content["global_step"]), "settings": str(content[SETTINGS])}
-    except Exception:  # a damaged file makes torch raise nearly any class
+        content: Any = load_torch(path)
+        settings = dict(json.loads(content[SETTINGS]))
+        return {"step": int(content["global_step"]), "settings": settings}
+    except Exception:  # another file may hold anything in the place of the settings
         return None
 
 

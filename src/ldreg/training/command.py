@@ -101,7 +101,24 @@ def request(options: Options) -> Request:
     recipe = own.get("recipe", _default_recipe(others))
     settings = resolve(load_recipe(recipe), others)
     out = Path(own["out"]) if "out" in own else _default_folder(settings)
-    return Request(settings, recipe, out, resume=False)
+    return Request(settings, recipe, out, resume=_begun_before(out, settings))
+
+
+def _begun_before(out: Path, settings: "Settings") -> bool:
+    """Whether torchrun or SLURM gives a run's own command once more, which then goes on with the run.
+
+    Raises:
+        ValueError: the run there is another.
+    """
+    from ldreg.training.launch import restarted
+    from ldreg.training.settings import identity, resolve
+
+    if not restarted() or not folders.RunFolder(out).config.is_file():
+        return False
+    _, tree = folders.existing(out)
+    if identity(resolve(tree, [])) != identity(settings):
+        raise ValueError(f"out: expected the settings of the run in {str(out)!r} to go on with it, got others")
+    return True
 
 
 def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import yaml
@@ -77,9 +77,8 @@ def check_new(path: Path) -> None:
         ValueError: the folder holds something already.
         OSError: it cannot be made or written.
     """
-    folder = RunFolder(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        hint = f"; --resume {path} continues that run" if folder.config.is_file() else ""
+    if path.exists() and (not path.is_dir() or _holds_something(path)):
+        hint = f"; --resume {path} continues that run" if RunFolder(path).config.is_file() else ""
         raise ValueError(f"out: expected a new or empty folder, got {str(path)!r}, which holds something{hint}")
     above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not above.is_dir():
@@ -87,8 +86,19 @@ def check_new(path: Path) -> None:
     check_writable(above / ".ldreg")
 
 
+def _holds_something(path: Path) -> bool:
+    """Whether a folder holds more than what a run leaves that was killed before its settings were written."""
+    folder = RunFolder(path)
+    before = {folder.log.name, folder.environment.name, folder.checkpoints.name}
+    partial = tuple(f".{file.name}." for file in (folder.environment, folder.config))  # of write_atomically
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(partial)}
+    if folder.log.name not in names:  # no run was here
+        return any(path.iterdir())
+    return not names <= before or (folder.checkpoints.is_dir() and any(folder.checkpoints.iterdir()))
+
+
 def create(path: Path, tree: Tree, *, command: str) -> RunFolder:
-    """A new run folder with its settings and environment in it.
+    """A new run folder with its settings and environment in it; to be held, where others may want it too.
 
     Raises:
         ValueError: the folder holds something already.
@@ -149,9 +159,7 @@ def save_encoder(folder: RunFolder, encoder: nn.Module, card: dict[str, Any]) ->
     lasting = {key: value for key, value in told.items() if key not in ("metrics", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})
-    fresh = folder.encoder.with_suffix(".writing")
-    fresh.write_bytes(_ordered(data))
-    fresh.replace(folder.encoder)
+    write_atomically(folder.encoder, _ordered(data))
     write_atomically(folder.card, json.dumps(told, indent=2, allow_nan=False) + "\n")
 
 
@@ -164,35 +172,56 @@ def _ordered(data: bytes) -> bytes:
 
 
 @contextmanager
-def held(folder: RunFolder) -> Iterator[None]:
+def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
     """Keep the folder to this process, and have all that is said through the logger "ldreg" go to the run's log.
+
+    A new folder is made first, so that of two processes that would begin a run there one finds it held. Where a file
+    system knows no locks, a warning says so.
 
     Raises:
         ValueError: another process works in it.
     """
-    handler = logging.FileHandler(folder.log, encoding="utf-8", errors="backslashreplace")
+    if new:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    handler = _RunLog(folder.log, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("ldreg")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        _lock(handler.stream, folder)
-        yield
+        with _alone(folder):
+            yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # what could not be written was an error when it was said
+            handler.close()
 
 
-def _lock(log: TextIO | None, folder: RunFolder) -> None:
-    """Lock the open log until it is closed, or the process ends in whatever way."""
-    if sys.platform == "win32" or log is None:
-        return
-    import fcntl
+class _RunLog(logging.FileHandler):
+    """A log whose lines are as much a part of the run as its checkpoints are."""
 
-    try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"{folder.path}: expected a run that no other process works on, got one in use") from None
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Pass on that a line cannot be written; logging itself would print a traceback and go on."""
+        raise
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    from ldreg.data.locks import locked  # with it come torchvision and others, which take seconds
+
+    failures: list[str] = []
+    with ExitStack() as stack:
+        for place in (folder.path, folder.log):  # a log may be moved away, and some file systems lock files alone
+            try:
+                stack.enter_context(locked(place, wait=False))
+            except BlockingIOError:
+                message = f"{folder.path}: expected a run that no other process works on, got one in use"
+                raise ValueError(message) from None
+            except OSError as error:
+                failures.append(error.strerror or str(error))
+        if len(failures) == 2:
+            logging.getLogger("ldreg").warning("%s cannot be kept from other processes (%s)", folder.path, failures[-1])
+        yield
 
 
 def _version(name: str) -> str | None:

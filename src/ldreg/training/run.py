@@ -13,13 +13,16 @@ from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.accelerators.cuda import CUDAAccelerator
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from safetensors.torch import load_file
 
-from ldreg.data import DataConfig, ImageSet
+from ldreg.data import DataConfig, ImageFiles, ImageSet
+from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
+from ldreg.reporting.files import read_text
+from ldreg.reporting.text import printable
 from ldreg.termination import Termination
 from ldreg.training.assembly import (
     build_module,
@@ -30,9 +33,10 @@ from ldreg.training.assembly import (
     steps_per_epoch,
     training_images,
 )
-from ldreg.training.checkpoints import LAST, Checkpoints, FiniteGuard, latest, peek
+from ldreg.training.checkpoints import LAST, CheckpointFiles, Checkpoints, FiniteGuard, latest, peek
+from ldreg.training.endings import explained, stands
 from ldreg.training.folder import RunFolder, check_new, create, held, save_encoder, say
-from ldreg.training.launch import check_launch, first_process, on_cuda, threads
+from ldreg.training.launch import ENDED, bound, check_launch, cluster, first_process, meet_again, on_cuda, threads
 from ldreg.training.loggers import build_loggers
 from ldreg.training.module import Pretraining
 from ldreg.training.progress import ProgressBar
@@ -51,6 +55,7 @@ class Run:
     monitor: Monitor
     checkpoints: Checkpoints
     images: ImageSet
+    held_out: ImageSet | None
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             checkpoint that does not fit.
         NotFiniteError: the loss went NaN; the last good checkpoint stays.
         InterruptedRunError: by a signal.
-        OSError: a file cannot be read or written.
+        OSError: a file cannot be read or written; what was saved before stays.
     """
     check_launch(settings)
     new = not resume and first_process()
@@ -99,9 +104,9 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
     folder = RunFolder(path)
     with quiet(), threads(settings.trainer.threads):
         run = build(settings, folder)
-        if new:
-            create(path, settings.tree, command=command)
-        with held(folder) if first_process() else nullcontext():
+        with held(folder, new=new) if first_process() else nullcontext():
+            if new:
+                create(path, settings.tree, command=command)
             checkpoint = _checkpoint(folder, settings) if resume else None
             if checkpoint is not None and _finished(checkpoint, run.module) and folder.card.is_file():
                 return _as_it_was(folder, run)
@@ -109,26 +114,42 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
                 said = f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
                 said = f"going on from {checkpoint}" if checkpoint else said
                 say(said)
-                for file in getattr(run.images, "unreadable", ()):  # met before there was a log to write to
+                for file in _met_before(run):
                     logging.getLogger("ldreg").warning("unreadable image: %s", file)
-            _fit(run, folder, checkpoint, fresh=new)
-            result = _result(folder, run)
+            with explained(folder):
+                _fit(run, folder, checkpoint, fresh=new)
+                result = _result(folder, run)
+                if result.main:
+                    save_encoder(folder, run.module.method.encoder, card(settings, result))
             if result.main:
-                save_encoder(folder, run.module.method.encoder, card(settings, result))
+                _tell_unreadable(run.images)
             return result
+
+
+def _met_before(run: Run) -> list[str]:
+    """Unreadable images that were met before there was a log to list them in: those of sets decoded as a whole."""
+    sets = (run.images, run.held_out)
+    return list(dict.fromkeys(file for images in sets for file in getattr(images, "unreadable", ())))
+
+
+def _tell_unreadable(images: ImageSet) -> None:
+    listed = images.tally.listed if isinstance(images, ImageFiles) else images.unreadable
+    if listed:
+        count = len(images) if isinstance(images, ImageFiles) else len(images) + len(listed)
+        say(f"{len(listed)} of {count} images could not be read and were left out; the log lists them")
 
 
 def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -> None:
     """Train; an interruption says where the run stands, and a new folder without a step in it goes."""
     before = signal.getsignal(signal.SIGINT)
     try:
-        with named("data", DataConfig):
+        meet_again(cuda=isinstance(run.trainer.accelerator, CUDAAccelerator))
+        with named("data", DataConfig), bound():
             run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
-        status = 143 if isinstance(leave, SIGTERMException) else 130
-        saved = next((path for path in (folder.checkpoints / LAST,) if path.exists()), None)
-        stands = f"--resume {folder.path} goes on from step {peek(saved)['step']}" if saved else "nothing was saved yet"
-        raise InterruptedRunError(f"interrupted at step {run.trainer.global_step}; {stands}", status) from leave
+        code = leave.code if isinstance(leave, SIGTERMException) else 130
+        stopped = f"interrupted at step {run.trainer.global_step}; {stands(folder)}"
+        raise InterruptedRunError(stopped, code if isinstance(code, int) else 143) from leave
     except (ValueError, MisconfigurationException) as error:
         if fresh and run.trainer.global_step == 0:
             shutil.rmtree(folder.path)
@@ -137,7 +158,7 @@ def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -
         raise
     except RuntimeError as error:
         if "peer" in str(error):  # gloo's word for a process at the other end
-            raise ConnectionError("another process of the run ended, and this one with it") from error
+            raise ConnectionError(ENDED) from error
         raise
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -166,7 +187,7 @@ def _checkpoint(folder: RunFolder, settings: Settings) -> Path | None:
         return None
     if path.name != LAST and (folder.checkpoints / LAST).exists():
         say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
-    made, asked = json.loads(peek(path)["settings"]), json.loads(identity(settings))
+    made, asked = peek(path)["settings"], json.loads(identity(settings))
     if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
         raise ValueError(
             f"{folder.config}: expected the settings that {path.name} was made with, "
@@ -181,11 +202,15 @@ def _finished(checkpoint: Path, module: Pretraining) -> bool:
 
 def _as_it_was(folder: RunFolder, run: Run) -> Result:
     """The result of a run that was finished before."""
+    try:
+        told = json.loads(read_text(folder.card))
+        numbers = {name: float("nan") if value is None else float(value) for name, value in told["metrics"].items()}
+        minutes, stopped = float(told["minutes"]), told["stopped"] and printable(told["stopped"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder.card}: expected the card of a finished run, got another ({error})") from error
     say(f"{folder.path} was finished before; nothing is left to do")
-    told = json.loads(folder.card.read_text(encoding="utf-8"))
-    numbers = {name: float("nan") if value is None else value for name, value in told["metrics"].items()}
-    run.module.method.encoder.load_state_dict(load_file(folder.encoder))
-    return Result(folder, numbers, told["minutes"], told["stopped"], run.module, first_process())
+    restore(run.module.method.encoder, folder.encoder, name="the encoder of this run")
+    return Result(folder, numbers, minutes, stopped, run.module, first_process())
 
 
 def build(settings: Settings, folder: RunFolder) -> Run:
@@ -218,6 +243,8 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         gradient_clip_val=config.clip_norm,
         logger=build_loggers(config.log_to, folder.path) or False,
         callbacks=[guard, monitor, checkpoints, ProgressBar(monitor.latest), Termination()],
+        plugins=[CheckpointFiles(), *cluster()],
+        default_root_dir=folder.path,  # Lightning's default is the working directory, which it would look for states in
         benchmark=cuda,
         log_every_n_steps=1,  # the monitor decides when
         use_distributed_sampler=False,
@@ -225,7 +252,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    return Run(module, trainer, monitor, checkpoints, train)
+    return Run(module, trainer, monitor, checkpoints, train, test)
 
 
 def card(settings: Settings, result: Result) -> dict[str, Any]:
