@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench constraints audit clean
 
 demo: $(STAMP)
 	$(BIN)/ldreg demo --out out/demo
@@ -23,14 +23,29 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/pip install --quiet -e ".[bench]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/ldreg bench lid
 
 # Reinstalled only when the dependencies change.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
+
+# Writes down what .venv holds; on the oldest Python allowed, as its versions exist for newer ones too. For newer versions,
+# first .venv/bin/pip install --upgrade --upgrade-strategy eager -e ".[dev,bench]", then test.
+constraints:
+	$(BIN)/pip --disable-pip-version-check freeze --exclude-editable > $(VENV)/frozen.txt
+	{ echo "# Exact versions of all that \`make test\` and \`make bench\` install, for pip's -c: what a platform does not ask for,"; \
+	  echo "# as CUDA and Triton, it does not get. Written anew from .venv by \`make constraints\`."; \
+	  LC_ALL=C sort -f $(VENV)/frozen.txt; } > $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt constraints.txt
+
+# Known advisories against constraints.txt; needs the internet. In an environment of its own, as .venv is what is pinned.
+audit:
+	test -x $(VENV)/audit/bin/pip-audit || \
+	  { $(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 clean:
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache
