@@ -20,7 +20,7 @@ def test_settings_are_those_of_the_recipe() -> None:
         True,
         True,
     )
-    assert (settings.run.regularizer, settings.regularizer["k"], settings.regularizer["beta"]) == ("ldreg", 64, 0.01)
+    assert (settings.run.regularizer, settings.regularizer["k"], settings.regularizer["beta"]) == ("ldreg", 64, 0.03)
     assert not training_step.settings_of(cifar, regularized=True, compiled=False).trainer.compile
     plain = training_step.settings_of(SETTING, regularized=False)
     assert (plain.run.regularizer, plain.trainer.precision, plain.trainer.compile) == ("none", "fp32", False)
