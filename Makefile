@@ -15,7 +15,7 @@ test: $(STAMP) lint
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not gpu"
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests examples benchmarks
