@@ -128,7 +128,7 @@ def as_whole(value: Any) -> int | None:
     >>> as_whole(5), as_whole(torch.tensor(5)), as_whole(5.0), as_whole(True)
     (5, 5, None, None)
     """
-    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
         return None
     try:
         return index(value)
