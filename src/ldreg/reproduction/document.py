@@ -19,7 +19,7 @@ from ldreg.reproduction.findings import difference_table, metrics_of, row_name, 
 from ldreg.reproduction.jobs import Arm, Options
 from ldreg.reproduction.rendering import intro, picture_name, study_words
 from ldreg.reproduction.scales import Scale
-from ldreg.reproduction.shelf import Part, at_best_length, gather_records, other_lengths, paths_of
+from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_of, paths_of
 from ldreg.reproduction.studies import Study
 
 _RESOLUTION = 110  # dots per inch of a picture
@@ -71,7 +71,7 @@ def document(
     trained = [study for study in studies if study.rows(scale)]
     arms = dict.fromkeys(row.arm for study in trained for length in scales for row in study.rows(length))
     gathered = gather_records(arms, paths, settings)
-    parts = [part for study in trained if (part := at_best_length(study, scales, gathered)) is not None]
+    parts = [part for study in trained for part in parts_of(study, scales, gathered)]
     if not parts:
         raise ValueError(f"{results}: expected records of these studies, got none; --plan lists their runs")
     cost = step_cost(results, [part.study.name for part in parts])
@@ -83,7 +83,9 @@ def document(
         told |= part.effects
     records = {record.name: record for part in parts for row in part.rows for record in part.records(row)}
     unused = sorted({path.stem for path in results.glob("*.json")} - records.keys() - cost.shown)
-    absent = [study.title for study in trained if study not in [part.study for part in parts]] + [*cost.absent]
+    absent = [study.title for study in trained if study.name not in {part.study.name for part in parts}] + [
+        *cost.absent
+    ]
     closing = _closing(list(records.values()), absent, unused, f"ldreg reproduce {what} --scale {scale.name}")
     text = "\n\n".join([f"# The LDReg paper at the scale of {scale.name}", intro(scale), *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
@@ -120,7 +122,7 @@ def _section(part: Part, pictures: dict[str, bytes], folder: str, *, differences
         table_markdown(table),
     ]
     texts.append(_told_runs(records))
-    texts.append(f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else "")
+    texts.append(_not_measured(left_out, len(part.rows) - len(left_out)))
     compared = difference_table(study, part.scale, part.gathered)
     if differences and compared.rows:
         texts += [_NOISE, table_markdown(compared)]
@@ -130,6 +132,13 @@ def _section(part: Part, pictures: dict[str, bytes], folder: str, *, differences
         pictures[name] = _png(figure, _source(records))
         texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
     return [text for text in texts if text]
+
+
+def _not_measured(left_out: Sequence[str], measured: int) -> str:
+    """Which rows are missing; where most are, how many."""
+    if len(left_out) > max(measured, 8):
+        return f"Not measured: {len(left_out)} of {len(left_out) + measured} rows; `--plan` lists their runs."
+    return f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else ""
 
 
 def _with_seeds(part: Part) -> StudyTable:

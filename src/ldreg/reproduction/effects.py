@@ -9,6 +9,7 @@ from ldreg.reporting.run_record import ACCURACIES, RunRecord
 from ldreg.reporting.study import Mark
 from ldreg.reproduction.paper import AP
 
+TIMES = ("minutes", "images_per_second")
 TRAIN_LID = "train_lid"  # of training images: the end of the curve, as the paper's Figure 2(a, b) has it
 
 _DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
@@ -48,6 +49,8 @@ class Sample:
 
 def sample(records: Sequence[RunRecord], metric: str) -> Sample:
     """A metric over the records of an arm; those that lack it do not count."""
+    if metric in TIMES:
+        records = _alone(records)
     found = {int(record.origin.get("seed") or 0): value_of(record, metric) for record in records}
     factor = 100.0 if in_percent(metric) else 1.0
     key = f"tested/{metric.partition('/')[2]}" if "/" in metric else "held_out"
@@ -58,6 +61,11 @@ def sample(records: Sequence[RunRecord], metric: str) -> Sample:
         min(sizes, default=0) if counted else 0,
         _AP_FLOOR if metric in AP else 0.0,
     )
+
+
+def _alone(records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+    """Those that had the machine to themselves, where there are any: beside others a run takes longer."""
+    return [record for record in records if int(record.origin.get("at_once") or 1) == 1] or records
 
 
 def value_of(record: RunRecord, metric: str) -> float:

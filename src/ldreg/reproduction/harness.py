@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
@@ -45,6 +46,8 @@ def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: To
     left = [job for job in jobs if place.state(job) != "done"]
     if not left:
         return
+    processes = min(processes, len(left))
+    place = replace(place, at_once=processes)
     place.results.mkdir(parents=True, exist_ok=True)
     log = place.out / "workers.log"
     context = multiprocessing.get_context("spawn")
@@ -73,7 +76,8 @@ def one(job: Job, place: Workplace) -> None:
     begun = time.monotonic()
     measure = _TRAINERS[job.arm.by](job, place)
     trained = time.monotonic()
-    measure().to_json(place.record(job))
+    record = measure()
+    replace(record, origin={**record.origin, "at_once": place.at_once}).to_json(place.record(job))
     _say(f"{job.name}: trained in {trained - begun:.0f} s, measured in {time.monotonic() - trained:.0f} s")
 
 

@@ -56,7 +56,7 @@ def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estim
     """What a run would need on this machine: by the time of its like where one was run, else by arithmetic."""
     settings = job.settings
     gigabytes = _gigabytes(settings)
-    like = [record for record in measured if _alike(record, job)]
+    like = [record for record in measured if _alike(record, job) and _here(record, place)]
     if like:
         rates = [record.results["minutes"] / _epochs(record) for record in like]
         return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
@@ -69,6 +69,12 @@ def _alike(record: RunRecord, job: Job) -> bool:
     same = same and told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
     same = same and told.get("batch_size") == settings.run.batch_size
     return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
+
+
+def _here(record: RunRecord, place: Workplace) -> bool:
+    """Whether a run was on such a device as this one: a GPU of the same name, or some CPU."""
+    hardware = str(record.origin.get("hardware"))
+    return hardware == torch.cuda.get_device_name() if on_cuda(place.device) else hardware.endswith(" cores")
 
 
 def _epochs(record: RunRecord) -> float:

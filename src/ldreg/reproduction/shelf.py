@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ldreg.reporting.run_record import RunRecord
@@ -78,8 +78,8 @@ def gather_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]],
     return found
 
 
-def at_best_length(study: Study, scales: Sequence[Scale], gathered: Gathered) -> Part | None:
-    """The study at the length of which there is most; None where nothing says more than other studies do.
+def parts_of(study: Study, scales: Sequence[Scale], gathered: Gathered) -> list[Part]:
+    """The study at the length of which there is most, or at each; none where nothing says more than other studies do.
 
     A study that is about runs of its own, such as those of a sweep, needs one of them: the methods as they are, which
     it shares with Table 1, show nothing of it.
@@ -92,5 +92,21 @@ def at_best_length(study: Study, scales: Sequence[Scale], gathered: Gathered) ->
         known = {arm for arm in arms if told(study, scale, gathered.get(arm, ()))}
         return len(known & own if own else known), len(known)
 
-    best = max(scales, key=extent)  # the first of equals, which is the scale as it is
-    return Part(study, best, study.rows(best), gathered) if extent(best)[0] else None
+    # The best is the first of equals, which is the scale as it is. Other lengths may stand for the same runs.
+    lengths = scales if study.every_length else [max(scales, key=extent)]
+    found = {
+        tuple(row.arm for row in rows): (scale, rows) for scale in reversed(lengths) if (rows := study.rows(scale))
+    }
+    parts = [Part(study, scale, rows, gathered) for scale, rows in found.values() if extent(scale)[0]]
+    return parts if len(parts) < 2 else [_entitled(part, place) for place, part in enumerate(reversed(parts))]
+
+
+def _entitled(part: Part, place: int) -> Part:
+    """A part whose heading says the length; its text is that of the first."""
+    title = f"{part.study.title}, at {_epochs(part)} epochs"
+    text = "The same with longer runs. What is chosen there counts." if place else part.study.text
+    return replace(part, study=replace(part.study, title=title, text=text))
+
+
+def _epochs(part: Part) -> int:
+    return int(Job(part.rows[0].arm, 0).settings.schedule.epochs)

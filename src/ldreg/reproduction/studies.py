@@ -7,6 +7,7 @@ from ldreg.reproduction import anchor_study, paper, rows, search
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE
 from ldreg.reproduction.rows import Row
 from ldreg.reproduction.scales import Scale
+from ldreg.training.recipes import nearest
 
 DIMENSIONS = ("linear", "effective_rank", "lid")
 
@@ -25,6 +26,7 @@ class Study:
         rows: of the scale
         measures: beyond those of every run
         apart: whether it is run only where it is named; what there is of it is shown among all
+        every_length: whether it is shown at each number of epochs that there are runs of, and not only at one
     """
 
     name: str
@@ -36,6 +38,7 @@ class Study:
     rows: Callable[[Scale], Sequence[Row]]
     measures: frozenset[str] = frozenset()
     apart: bool = False
+    every_length: bool = False
 
 
 STUDIES: dict[str, Study] = {
@@ -148,12 +151,13 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "search", (), "How beta and k were chosen",
-            "Short runs on nine tenths of the training images, judged by the other tenth, which stand for the "
+            "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
             "held-out images here; test images were not looked at. Where several learning rates were tried, they were "
             "chosen first, without LDReg, by linear accuracy. The rule for LDReg, set before the runs: of all settings "
             "tried for a method, that of highest LID among those whose linear accuracy is within one standard error "
             "of the best; one that collapsed with any seed is out.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
+            every_length=True,
         ),
         Study(
             "anchor", (), "Beyond the paper: beside lightly",
@@ -188,6 +192,10 @@ def chosen(what: str) -> list[Study]:
         if word.strip() in _KINDS:
             named = [study for study in STUDIES.values() if study.title.startswith(_KINDS[word.strip()])]
         if not named:
-            raise ValueError(f"expected all or names among {', '.join(STUDIES)}, got {word.strip()!r}")
+            known = {*_KINDS, *STUDIES, *(alias for study in STUDIES.values() for alias in study.aliases)}
+            raise ValueError(
+                f"expected all or names among {', '.join(STUDIES)}, got {word.strip()!r}; "
+                f"nearest: {nearest(word.strip().lower(), known)}"
+            )
         found += [study for study in named if study not in found]
     return found

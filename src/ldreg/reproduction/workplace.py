@@ -34,6 +34,7 @@ class Workplace:
         coco: folder in COCO's layout
         generated: whether that is a small set that is made when it is needed
         detection: options of `ldreg evaluate detection`
+        at_once: how many runs share the machine
     """
 
     scale: Scale
@@ -44,6 +45,7 @@ class Workplace:
     coco: str = ""
     generated: bool = False
     detection: Options = ()
+    at_once: int = 1
 
     @property
     def device(self) -> str:
