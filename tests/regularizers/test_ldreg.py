@@ -237,8 +237,35 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_batch_smaller_than_k_is_named() -> None:
-    with pytest.raises(ValueError, match="k: expected an integer from 1 to 9, the number of candidate neighbors"):
+    with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64; leave"):
         LDReg(k=64)(random(10, 3))
+    with pytest.raises(ValueError, match=r"^k: expected no more .* among the 64 rows of the reference, got 64$"):
+        LDReg(k=64)(random(10, 3), random(64, 3), self_index=torch.arange(10))
+    assert LDReg(k=64)(random(10, 3), random(64, 3)) != 0, "none of them is a point itself"
+
+
+def test_small_batches_wait_until_the_queue_holds_k() -> None:
+    reg, batches = LDReg(k=30, queue_size=64), random(80, 3).split(16)
+    for batch in batches[:1]:
+        x = batch.clone().requires_grad_()
+        value = reg(x)
+        value.backward()
+        assert value == 0
+        assert x.grad is not None
+        assert not x.grad.any()
+    later = [reg(batch) for batch in batches[1:]]
+    assert [bool(value == 0) for value in later] == [False] * 4, "15 others and 16 past ones are 31"
+    expected = LDReg(k=30)(batches[1], torch.cat(batches[:2]), self_index=torch.arange(16, 32))
+    assert later[0] == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_queue_that_can_never_hold_k_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64"):
+        LDReg(k=64, queue_size=54)(random(10, 3))
+    assert LDReg(k=64, queue_size=55)(random(10, 3)) == 0
+    reg = LDReg(k=64, queue_size=100).eval()
+    with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 "):
+        reg(random(10, 3))
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from ldreg import distributed
 from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.lid.neighbors import as_matrix, as_query, as_whole, neighbors
-from ldreg.lid.search import Neighbors
+from ldreg.lid.search import Neighbors, candidate_count
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
@@ -29,7 +29,8 @@ class LDReg(nn.Module):
 
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
     batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
-    that many past representations of training steps, which are part of the state dict, as further candidates.
+    that many past representations of training steps, which are part of the state dict, as further candidates; in the
+    first steps of batches that have no k neighbors without them the value is 0.
 
     Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
     ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
@@ -113,7 +114,17 @@ class LDReg(nn.Module):
         representations = as_matrix(representations, "representations")
         if reference is not None:
             reference = as_matrix(reference, "reference")
+        own = reference is None
         reference, self_index = self._candidates(representations, reference, self_index)
+        keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
+        missing = self.k - candidate_count(representations, reference, self_index)
+        if missing > 0:
+            if not keeps or missing > self.queue_size - len(self._queued()):
+                raise ValueError(
+                    self._too_few(len(representations) if own or reference is None else len(reference), own)
+                )
+            self._enqueue(representations)
+            return representations[:0].sum()  # 0 until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
         if self.estimator == "mom" and fused.supports(x, reference, self.k):
             value = self._fused(x, reference, self_index)
@@ -121,7 +132,7 @@ class LDReg(nn.Module):
             found = self._neighbors(x, k, reference, self_index)
             log_lid, regular = self._log_lid(found, x, x if reference is None else reference)
             value = self._penalty(log_lid, regular)
-        if self.queue_size and self.training and not torch.is_inference_mode_enabled():
+        if keeps:
             self._enqueue(representations)
         return value
 
@@ -152,6 +163,15 @@ class LDReg(nn.Module):
                 )
             rows = torch.cat((rows, self._queued().to(rows)))
         return rows, self_index
+
+    def _too_few(self, rows: int, own: bool) -> str:
+        """What to do where the batch, or the reference that was given, has no k neighbors for each row."""
+        if not own:
+            return f"k: expected no more than the candidates among the {rows} rows of the reference, got {self.k}"
+        return (
+            f"k: expected fewer than the {rows} representations of the batch, got {self.k}; leave out the short batch "
+            "at the end of an epoch (drop_last=True of a DataLoader), take a smaller k, or a queue_size"
+        )
 
     def _neighbors(self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None) -> Neighbors:
         """The neighbors of the representations, which messages call by that name."""
