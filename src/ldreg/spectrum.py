@@ -35,10 +35,20 @@ def covariance_eigenvalues(x: Any, *, device: torch.device | None = None) -> Ten
     >>> covariance_eigenvalues([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0], [2.0, 1.0]]).tolist()
     [1.333..., 0.333...]
     """
+    values, scale = scaled_eigenvalues(x, device=device)
+    # Twice by the scale, since its square alone may overflow where the product does not.
+    return values / scale / scale
+
+
+@torch.no_grad()
+def scaled_eigenvalues(x: Any, *, device: torch.device | None = None) -> tuple[Tensor, float]:
+    """`covariance_eigenvalues` of x times a power of two, and that power, which brings the largest entry near 1.
+
+    Their ratios are right even where the eigenvalues of x itself overflow or vanish.
+    """
     x = _checked(x)
     scale = _scale(x)
-    # Twice by the scale, since its square alone may overflow where the product does not.
-    return _gram_eigenvalues(x, scale, centered=True, device=device) / (len(x) - 1) / scale / scale
+    return _gram_eigenvalues(x, scale, centered=True, device=device) / (len(x) - 1), scale
 
 
 @torch.no_grad()

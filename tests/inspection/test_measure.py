@@ -230,9 +230,15 @@ def test_progress_rises_from_zero_to_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 20}, r"^x: expected more points than k, which is 20, got 20$"),
+        ({"k": 20}, r"^x: expected more points than k, which is 20, got 20; try k=8$"),
+        ({"x": gaussian(3, 40), "k": 5}, r"^x: .* got 3; are rows and columns exchanged\?$"),
+        ({"x": gaussian(40, 384), "k": 64}, r"^x: .* got 40; try k=16; are rows and columns exchanged\?$"),
+        (
+            {"x": "file.npy"},
+            r"^x: expected an array \(N, D\), got 'file.npy'; files are for the command `ldreg inspect`",
+        ),
         ({"k": 1}, r"k: .*got 1"),
-        ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5$"),
+        ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5; try k=2$"),
         ({"labels": [1, 2, 3]}, r"labels: expected 20, .* got 3"),
         ({"sample": 0}, r"sample: expected at least 1, got 0"),
         ({"seed": 2**64}, r"^seed: expected an integer from -2\^63 to 2\^64 - 1, got 18446744073709551616$"),
@@ -240,10 +246,13 @@ def test_progress_rises_from_zero_to_one() -> None:
         ({"device": "abacus"}, r"device: expected auto, cpu or cuda, got 'abacus'"),
         ({"estimator": "guess"}, r"estimator: .*'guess'"),
         ({"x": torch.randn(20)}, r"x: .*\(20,\)"),
-        ({"x": torch.randn(20, 2, 2)}, r"x: .*\(20, 2, 2\)"),
+        ({"x": torch.randn(20, 2, 2)}, r"x: .*\(20, 2, 2\); pool or flatten all axes but the first"),
         ({"x": torch.full((20, 2), math.nan)}, r"x: .*NaN"),
         ({"x": torch.full((20, 2), 2e38) * torch.tensor([1.0, -1.0]).repeat(10).unsqueeze(1)}, r"^x: .*can hold"),
-        ({"compare": torch.full((20, 2), math.inf)}, r"^compare: .* NaN or inf in 20 of 20 rows"),
+        (
+            {"compare": torch.full((20, 2), math.inf)},
+            r"^compare: .* NaN or inf in 20 of 20 rows \(from 0: 0, 1, 2, 3, 4, \.\.\.\)",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
@@ -262,7 +271,7 @@ def test_bad_rows_are_counted_whether_they_are_measured_or_not(name: str, sample
     bad = gaussian(40, 3)
     bad[[5, 6, 30]] = math.nan
     arguments: dict[str, Any] = {"x": gaussian(40, 3), "k": 5, "sample": sample, name: bad}
-    with pytest.raises(ValueError, match=f"^{name}: expected finite numbers, got NaN or inf in 3 of 40 rows$"):
+    with pytest.raises(ValueError, match=rf"^{name}: .* NaN or inf in 3 of 40 rows \(from 0: 5, 6, 30\)$"):
         inspect(**arguments)
 
 

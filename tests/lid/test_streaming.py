@@ -196,9 +196,9 @@ def test_a_mapped_file_is_measured_as_it_is(dtype: str, order: Any, tmp_path: Pa
 def test_bad_rows_are_counted_over_all_blocks(bad: float, budget: int | None) -> None:
     x = gaussian(100, 8)
     x[[3, 50, 98], 2] = bad
-    with pytest.raises(ValueError, match=r"^x: expected finite numbers, got NaN or inf in 3 of 100 rows$"):
+    with pytest.raises(ValueError, match=r"^x: expected .*NaN or inf in 3 of 100 rows \(from 0: 3, 50, 98\)$"):
         stream_neighbors(x, 5, device=ELSEWHERE, budget=budget)
-    with pytest.raises(ValueError, match=r"^reference: .* in 3 of 100 rows$"):
+    with pytest.raises(ValueError, match=r"^reference: .* in 3 of 100 rows \(from 0: 3, 50, 98\)$"):
         stream_neighbors(x[10:20], 5, x, device=ELSEWHERE, budget=budget)
 
 

@@ -245,4 +245,4 @@ def assert_lid(lid: Tensor, inverse: Array, room: Array, label: object = "") -> 
     zero |= inverse > 1e37
     with np.errstate(divide="ignore"):
         error = np.abs(1 / values[~zero] - inverse[~zero]) / (1 + inverse[~zero])
-    assert (error <= room[~zero]).all(), (label, values[~zero], 1 / inverse[~zero], error)
+    assert (error <= room[~zero]).all(), (label, values[~zero], inverse[~zero], error)

@@ -134,8 +134,12 @@ def tight_is_settled(search: Search) -> bool:
 def tied(search: Search) -> bool:
     """Whether the k-th and the next neighbor of some query are equally far but for rounding."""
     count = len(search.rows) - (search.reference is None or search.own is not None)
-    if search.k == count:
-        return False
+    if search.k == count:  # all that there are, but for queries that are none of the rows and so have one more
+        free = np.full(len(search.queries.x), False) if search.own is None else search.own < 0
+        if not free.any():
+            return False
+        kept = Points(search.queries.kind, search.queries.x[torch.from_numpy(free)])
+        search = search._replace(queries=kept, own=np.full(len(kept.x), -1))
     exact = search._replace(k=search.k + 1).exact.distances
     return bool((exact[:, -1] - exact[:, -2] <= 1e-6 * exact[:, -1]).any())
 
@@ -144,6 +148,14 @@ def almost_equally_far(exact: Array) -> bool:
     """Whether rounding decides if all neighbors of some query are equally far, which has a LID of its own."""
     gap = exact[:, -1] - exact[:, 0]
     return bool(((gap > 0) & (gap <= 1e-6 * exact[:, -1])).any())
+
+
+def test_a_query_outside_of_the_rows_may_be_tied_where_all_others_take_every_one() -> None:
+    rows = Points("by hand", torch.tensor([[0.0], [1.0], [-1.0]]))
+    queries = Points("by hand", torch.tensor([[1.0], [0.0]]))
+    inside, outside = (Search(queries, 2, rows, np.array([1, place])) for place in (0, -1))
+    assert not tied(inside)
+    assert tied(outside)
 
 
 def searched(rows: list[list[float]], k: int, kind: str = "by hand") -> Search:

@@ -58,12 +58,16 @@ def test_the_same_report_gives_the_same_bytes(make_report: MakeReport, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "about 5.50 independent directions, of 16 coordinates; a quarter of the points read below 4.00."),
+        (
+            {"k": 15},
+            "about 5.50 independent directions (median LID), of 16 coordinates; a quarter of the points read bel",
+        ),
+        ({}, "LID reads 5.50, which tells of no directions: 20 neighbors of 60 points are not near."),
         ({"zero": 3, "infinite": 3}, "6 points have no defined LID and are left out (10.0 %)."),
         ({"quartiles": (18.0, 20.0, 22.0), "dimensions": 64}, "Dimensions this high read low"),
-        ({"quartiles": (9.0, 10.0, 12.0), "dimensions": 64}, "about 10.00 independent directions"),
+        ({"k": 15, "quartiles": (9.0, 10.0, 12.0), "dimensions": 64}, "about 10.00 independent directions"),
         ({"duplicated": 1}, "1 point has an exact duplicate, where LID reads low."),
-        ({"dimensions": 5}, "LID reads 5.50, more than the 5 coordinates"),
+        ({"k": 15, "dimensions": 5}, "LID reads 5.50, more than the 5 coordinates"),
     ],
 )
 def test_words_say_what_the_numbers_do(make_report: MakeReport, changes: dict[str, Any], sentence: str) -> None:

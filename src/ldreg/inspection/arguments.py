@@ -1,7 +1,9 @@
 """The arguments of `inspect`: what they must be, and what they become."""
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy
@@ -11,6 +13,8 @@ from torch import Tensor
 from ldreg.distributed import local_rank
 from ldreg.lid.estimators import Convention, Estimator, check_options
 from ldreg.lid.neighbors import as_matrix, as_whole
+
+_WIDE = 4  # times as many columns as rows: too few rows may be columns
 
 
 def check_settings(
@@ -45,13 +49,25 @@ def check_settings(
 
 def as_embeddings(value: Any, name: str, k: int) -> Tensor:
     """A floating tensor (N, D) of more than k rows, not copied where it is one; ValueError otherwise."""
+    if isinstance(value, str | PathLike):
+        raise ValueError(f"{name}: expected an array (N, D), got {value!r}; files are for the command `ldreg inspect`")
+    if len(shape := getattr(value, "shape", ())) > 2:
+        advice = "pool or flatten all axes but the first"
+        raise ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(shape)}; {advice}")
     with warnings.catch_warnings():
         # Of a memory-mapped array opened for reading, torch warns that it must not be written to; nothing here does.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_matrix(value, name).detach()
     if k >= len(x):
-        raise ValueError(f"{name}: expected more points than k, which is {k}, got {len(x)}")
+        raise ValueError(f"{name}: expected more points than k, which is {k}, got {len(x)}{_hint(*x.shape)}")
     return x
+
+
+def _hint(points: int, dimensions: int) -> str:
+    """What to do about too few points: a k that halves them at least, a power of two; or whether to transpose them."""
+    smaller = 2 ** int(math.log2(points / 2)) if points >= 4 else 0
+    exchanged = "; are rows and columns exchanged?" if dimensions > _WIDE * points else ""
+    return (f"; try k={smaller}" if smaller else "") + exchanged
 
 
 def as_names(labels: Sequence[Any] | Tensor, points: int) -> list[str]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ldreg import distributed
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
+from ldreg.inspection.gaps import gaps
+from ldreg.inspection.guidance import guidance
 from ldreg.inspection.interval import mean_lid
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
@@ -21,11 +23,12 @@ from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.search import Neighbors
 from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
 from ldreg.reporting.record import Comparison, DimensionReport, MeanLID, Reading
-from ldreg.spectrum import covariance_eigenvalues, entropy_rank, rankme
+from ldreg.spectrum import entropy_rank, rankme, scaled_eigenvalues
 from ldreg.version import __version__
 
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
+_SORTED = 2**24  # entries of which distinct rows are counted
 
 
 @torch.no_grad()
@@ -173,7 +176,7 @@ def _completed(
     (x, _, device), rows, _ = measured
     near = _near(measured)
     statistics = local(near.found, near.rows, len(x), None if names is None else [names[row] for row in rows.tolist()])
-    spectral = _spectral(measured.points, rows, settings.seed, steps)
+    shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
     whole = _global(measured.points, settings.seed, steps)
     steps.finish()
     return DimensionReport(
@@ -190,6 +193,19 @@ def _completed(
         **whole,
         comparison=None if compared is None else _compared(_near(compared), statistics["mean"]),
         version=__version__,
+        guidance=guidance(
+            statistics["mean"],
+            statistics["classes"],
+            shares,
+            degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
+            duplicated=statistics["duplicated"] / len(rows),
+            gaps=gaps(near.found.neighbors.distances),
+            distinct=_distinct(x) if statistics["zero"] == len(rows) else None,
+            k=settings.k,
+            shape=(x.shape[0], x.shape[1]),
+            estimator=settings.estimator,
+            convention=settings.convention,
+        ),
     )
 
 
@@ -208,20 +224,25 @@ class _Spectral(TypedDict):
     coordinates: Tensor
 
 
-def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> _Spectral:
-    """What is known from the spectrum of the whole set."""
+def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tensor, _Spectral]:
+    """What is known from the spectrum of the whole set; first its eigenvalues at a scale that float64 holds."""
     x, _, device = points
     steps.enter("spectrum")
-    eigenvalues = covariance_eigenvalues(x, device=device)
+    shares, scale = scaled_eigenvalues(x, device=device)
     steps.enter("RankMe")
     singular = rankme(x, device=device).item()
     steps.enter("map")
-    return _Spectral(
-        effective_rank=entropy_rank(eigenvalues).item(),
+    return shares.cpu(), _Spectral(
+        effective_rank=entropy_rank(shares).item(),
         rankme=singular,
-        eigenvalues=eigenvalues.cpu(),
+        eigenvalues=(shares / scale / scale).cpu(),
         coordinates=principal_plane(x, rows, seed, device=device).cpu(),
     )
+
+
+def _distinct(x: Tensor) -> int | None:
+    """How many distinct rows there are; None where there is too much to sort."""
+    return len(torch.unique(x, dim=0)) if x.numel() <= _SORTED else None
 
 
 class _Global(TypedDict):

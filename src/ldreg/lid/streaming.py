@@ -31,6 +31,7 @@ from ldreg.lid.transfer import Mover
 # Of the memory that is free, what points and results may take; the rest is for the search itself, at least so much.
 _SHARE = 0.75
 _LEAST_WORK = 16 << 20
+_FIRST = 5  # bad rows that are named
 
 # Makes columns (n, ...) of queries on the device, their neighbors there, and the bytes to stay within.
 _Finish = Callable[[Tensor, Neighbors, int], tuple[Tensor, ...]]
@@ -119,10 +120,17 @@ def resident(x: Tensor, k: int, device: torch.device) -> Tensor:
 
 
 def refuse_nonfinite(x: Tensor, name: str) -> None:
-    """ValueError with the number of rows of x (N, D) that hold NaN or inf, if any."""
-    wrong = sum(int((~torch.isfinite(x[rows])).any(1).sum()) for rows in slices(len(x), 4096))
+    """ValueError with the number of rows of x (N, D) that hold NaN or inf, if any, and the first of them."""
+    wrong, first = 0, list[int]()
+    for rows in slices(len(x), 4096):
+        bad = (~torch.isfinite(x[rows])).any(1).nonzero().flatten()
+        first += (bad[: _FIRST - len(first)] + rows.start).tolist()
+        wrong += len(bad)
     if wrong:
-        raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")
+        named = ", ".join(map(str, first)) + (", ..." if wrong > len(first) else "")
+        raise ValueError(
+            f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows (from 0: {named})"
+        )
 
 
 @dataclass(frozen=True)

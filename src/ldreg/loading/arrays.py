@@ -52,7 +52,8 @@ def choose(
     if len(fitting) > 1:
         raise ValueError(f"holds several: {_shapes(fitting)}; choose one with {option} NAME")
     if not fitting:
-        raise ValueError(f"expected {what}, got {_shapes(named)}")
+        hint = "; pool or flatten all axes but the first" if all(len(entry.shape) > 2 for entry in named) else ""
+        raise ValueError(f"expected {what}, got {_shapes(named)}{hint if named else ''}")
     if 0 in fitting[0].shape:
         raise ValueError(f"expected at least one row and one column, got shape {fitting[0].shape}")
     return fitting[0]

@@ -8,6 +8,7 @@ from ldreg.reporting.panels import cloud_numbers, panel
 from ldreg.reporting.record import DimensionReport, PointCloud
 from ldreg.reporting.summary import Row, global_rows, local_rows, settings
 from ldreg.reporting.text import count, interval, number, percent, printable
+from ldreg.reporting.words import details, headline
 
 _CAPTIONS = {
     "histogram": (
@@ -82,7 +83,11 @@ _READING = (
     "natural summary: the center of all points under the Fisher-Rao metric. Local collapse shows as points, or "
     "classes, whose LID is far below the rest.",
     "High dimensions read low from any finite set: with 10,000 points and k = 64, a 5-dimensional Gaussian reads 5.1, "
-    "a 20-dimensional one 15.8, a 50-dimensional one 29. Compare embeddings of as many points at the same k.",
+    "a 20-dimensional one 16, a 50-dimensional one 29. Compare embeddings of as many points at the same k.",
+    "Usual is the LID that as many Gaussian points with the same covariance read at the same k. Below 0.8 times that, "
+    "LID is called lower, below 0.6 times a local collapse, above 1.25 times higher: rules of thumb. A curved surface, "
+    "or clusters that each vary in few directions, read low too, and rightly: close to a point, only those directions "
+    "are there.",
     "A degenerate point has no defined dimension: its k neighbors all coincide with it (LID 0; under maximum "
     "likelihood one exact duplicate is enough) or are all equally far (LID infinite). Statistics leave such points "
     "out. The confidence interval allows for neighbors that points share; it covers chance, not the bias above.",
@@ -97,7 +102,7 @@ def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
         [
             f"<h1>{title}</h1>",
             f'<p class="scope">{_scope(report)}</p>',
-            f'<p class="words">{escaped(report.in_words())}</p>',
+            _words(report),
             _tiles(report),
             _figures(report),
             *further,
@@ -143,12 +148,19 @@ def _scope(report: DimensionReport) -> str:
     return f"{count(report.points)} points in {count(report.dimensions)} dimensions{part}. Neighbors k = {report.k}."
 
 
+def _words(report: DimensionReport) -> str:
+    head, rest = escaped(headline(report)), escaped(" ".join(details(report)))
+    first, stop, more = head.partition(". ")
+    verdict = f'<p class="words"><strong>{first}{stop.strip()}</strong> {more}</p>' if head else ""
+    return f'{verdict}<p class="words">{rest}</p>'
+
+
 def _tiles(report: DimensionReport) -> str:
     tiles = [
         (
             "LID, geometric mean",
             number(report.mean.value),
-            f"95 % confidence {interval(report.mean.low, report.mean.high)}",
+            f"95 % confidence {interval(report.mean.low, report.mean.high)}{_usual(report)}",
         ),
         ("Effective rank", number(report.effective_rank), f"of {count(report.dimensions)} dimensions"),
         ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
@@ -163,6 +175,10 @@ def _tiles(report: DimensionReport) -> str:
         for place, (name, value, remark) in enumerate(tiles)
     ]
     return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _usual(report: DimensionReport) -> str:
+    return "" if report.guidance.usual is None else f"; usual: {number(report.guidance.usual)}"
 
 
 def _figures(report: DimensionReport) -> str:

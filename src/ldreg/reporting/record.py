@@ -9,9 +9,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ldreg.reporting.files import write_atomically
-from ldreg.reporting.text import count, number, percent, printable
-
-_BIASED = 15.0  # from here on a finite set reads LID low by a tenth and more
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,55 @@ class ClassLID:
     count: int
     regular: int
     mean: MeanLID
+
+
+@dataclass(frozen=True)
+class CollapsedClass:
+    """A class whose LID, even at the upper end of its confidence interval, is far below that of the other classes.
+
+    `others` is the median of their geometric means, `fisher_rao` the distance to it.
+    """
+
+    label: str
+    mean: MeanLID
+    others: float
+    fisher_rao: float
+
+
+Verdict = Literal["collapse", "lower", "usual", "higher"]
+Doubt = Literal["", "duplicates", "jump"]
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What geometric-mean LID is beside that of as many Gaussian points with as many neighbors; None: not known.
+
+    Args:
+        verdict: how LID compares with what is usual
+        usual: LID that Gaussian points with the covariance of the set read
+        fisher_rao: distance of LID to it, |ln ratio|
+        gaussian_dimension: dimension of the standard Gaussian that reads this LID
+        filled: LID that a standard Gaussian of all D coordinates reads
+        collapsed_classes: classes far below the others, lowest first
+        note: why a number is not known
+        doubt: why LID that is not usual gets no verdict: most points have an exact duplicate, or the neighbor
+            distances jump, as where k reaches beyond small clusters
+        jump: neighbors before the jump, in the median
+        tied: share of points of which at least half of the neighbors are exactly as far as the one before
+        distinct: number of distinct rows, counted where no point has a defined LID
+    """
+
+    verdict: Verdict | None = None
+    usual: float | None = None
+    fisher_rao: float | None = None
+    gaussian_dimension: float | None = None
+    filled: float | None = None
+    collapsed_classes: tuple[CollapsedClass, ...] = ()
+    note: str = ""
+    doubt: Doubt = ""
+    jump: int | None = None
+    tied: float = 0.0
+    distinct: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +150,7 @@ class DimensionReport:
     version: str
     title: str = "embeddings"
     command: str = ""
+    guidance: Guidance = Guidance()
 
     @property
     def degenerate(self) -> int:
@@ -116,8 +163,10 @@ class DimensionReport:
         return self.degenerate / self.measured
 
     def in_words(self) -> str:
-        """What the numbers say, in two or three sentences."""
-        return " ".join([_mean_sentence(self), *_caveats(self)])
+        """What the numbers say, in a few sentences."""
+        from ldreg.reporting.words import sentences
+
+        return " ".join(sentences(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the map, as plain Python values; numbers that are not finite become None.
@@ -126,6 +175,7 @@ class DimensionReport:
         """
         arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
         plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
+        plain["in_words"] = self.in_words()
         return {**strict(plain), **{name: _column(getattr(self, name)) for name in arrays}}
 
     def to_json(self, path: str | PathLike[str]) -> None:
@@ -166,40 +216,6 @@ class PointCloud:
     global_dimension: float
     anchor: int
     radius: float
-
-
-def _mean_sentence(report: DimensionReport) -> str:
-    if math.isnan(report.mean.value):
-        return f"None of the {count(report.measured)} measured points has a defined LID."
-    if report.mean.value > report.dimensions:
-        return (
-            f"LID reads {number(report.mean.value)}, more than the {count(report.dimensions)} coordinates that there "
-            "are: k or the number of points is too small to tell."
-        )
-    low, median, _ = report.quartiles
-    return (
-        f"Around a typical point these embeddings vary in about {number(median)} independent directions, "
-        f"of {count(report.dimensions)} coordinates; a quarter of the points read below {number(low)}."
-    )
-
-
-def _caveats(report: DimensionReport) -> list[str]:
-    sentences = []
-    lowest = min((row for row in report.classes if row.regular), key=lambda row: row.mean.value, default=None)
-    if lowest is not None and lowest.mean.value < 0.6 * report.quartiles[1]:
-        sentences.append(f"Class {printable(lowest.label)} is collapsed beside the rest: {number(lowest.mean.value)}.")
-    if report.quartiles[1] > _BIASED:
-        sentences.append("Dimensions this high read low; compare only sets of as many points at the same k.")
-    if 0 < report.degenerate < report.measured:
-        share = percent(report.degenerate_share)
-        sentences.append(f"{_points(report.degenerate)} no defined LID and are left out ({share}).")
-    if 0 < report.duplicated < report.measured:
-        sentences.append(f"{_points(report.duplicated)} an exact duplicate, where LID reads low.")
-    return sentences
-
-
-def _points(number_of: int) -> str:
-    return f"{count(number_of)} {'point has' if number_of == 1 else 'points have'}"
 
 
 def _nested(value: Any) -> Any:

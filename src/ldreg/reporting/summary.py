@@ -21,6 +21,7 @@ def local_rows(report: DimensionReport) -> list[Row]:
     low, median, high = map(number, report.quartiles)
     rows = [
         Row("LID, geometric mean", number(report.mean.value), f"95 % confidence {_mean_interval(report)}"),
+        *_guided(report),
         Row("LID, median", median, f"quartiles {low} and {high}"),
         Row("LID, arithmetic mean", number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
         Row("Fréchet variance", number(report.frechet_variance), "variance of ln LID"),
@@ -31,6 +32,16 @@ def local_rows(report: DimensionReport) -> list[Row]:
         other = report.comparison
         remark = f"to {other.title}: LID {number(other.mean.value)} ({interval(other.mean.low, other.mean.high)})"
         rows.append(Row("Fisher-Rao distance", number(other.fisher_rao), remark))
+    return rows
+
+
+def _guided(report: DimensionReport) -> list[Row]:
+    """What Gaussian points read, where it is known."""
+    found, rows = report.guidance, []
+    if found.usual is not None:
+        rows.append(Row("LID, usual", number(found.usual), "of Gaussian points, same covariance"))
+    if found.gaussian_dimension is not None:
+        rows.append(Row("Gaussian dimension", number(found.gaussian_dimension), "of a Gaussian that reads this LID"))
     return rows
 
 

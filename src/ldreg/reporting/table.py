@@ -38,7 +38,7 @@ def _render(report: DimensionReport) -> RenderableType:
     ]
     if report.classes:
         parts += [_classes(report), ""]
-    return Group(*parts, Text(report.in_words()))
+    return Group(*parts, Text("In words", style="bold"), Text(report.in_words()))
 
 
 def _scope(report: DimensionReport) -> str:

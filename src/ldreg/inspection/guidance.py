@@ -1,0 +1,106 @@
+"""LID beside what Gaussian points read: what is usual, and what is a collapse."""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import numpy
+from torch import Tensor
+
+from ldreg.inspection.gaps import Gaps
+from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension, gaussian_lid
+from ldreg.lid.estimators import Convention, Estimator
+from ldreg.lid.expected import expected_lid
+from ldreg.reporting.record import ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, Verdict
+
+# Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
+# cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64, the collapsed patches of the paper's
+# Figure 1(c) 0.56.
+_COLLAPSED, _LOWER, _HIGHER = 0.6, 0.8, 1.25
+_MOST = 0.5  # of the points: as many exact duplicates leave nothing to judge
+_JUMPING = 0.3  # of the points: of the collapsed shapes that were tried at most 0.12, of small clusters and copies all
+_EVEN = Gaps()
+
+
+def guidance(
+    mean: MeanLID,
+    classes: Sequence[ClassLID],
+    eigenvalues: Tensor,
+    *,
+    degenerate: float,
+    duplicated: float = 0.0,
+    gaps: Gaps = _EVEN,
+    distinct: int | None = None,
+    k: int,
+    shape: tuple[int, int],
+    estimator: Estimator,
+    convention: Convention,
+) -> Guidance:
+    """What mean LID of points (N, D) = `shape` tells, with the eigenvalues of their covariance, at any scale.
+
+    `degenerate` is the share of points that have no LID; where it is most of them, nothing is said of the rest.
+    `duplicated` is the share that have an exact duplicate, `gaps` what their neighbor distances show, and `distinct`
+    the number of distinct rows where it was counted.
+    """
+    n, dimensions = shape
+    collapsed = collapsed_classes(classes)
+    note = beyond(estimator, k, n, dimensions) or ("most points have no defined LID" if degenerate > 0.5 else "")
+    doubt: Doubt = "duplicates" if duplicated > _MOST else ""
+    if note:
+        return Guidance(collapsed_classes=collapsed, note=note, doubt=doubt, tied=gaps.tied, distinct=distinct)
+    known = cast(Calibrated, estimator)
+    usual = expected_lid(eigenvalues, k, n, dimensions, estimator=known, convention=convention)
+    dimension = gaussian_dimension(mean.value, k, n, estimator=known, convention=convention)
+    found = None if usual is None else verdict(mean, usual)
+    if not doubt and found in ("collapse", "lower") and gaps.jumping > _JUMPING:
+        doubt = "jump"
+    return Guidance(
+        verdict=None if doubt else found,
+        usual=usual,
+        fisher_rao=None if usual is None else abs(math.log(mean.value / usual)),
+        gaussian_dimension=dimension,
+        filled=gaussian_lid(dimensions, k, n, estimator=known, convention=convention),
+        collapsed_classes=collapsed,
+        note=_note(mean, usual, dimension),
+        doubt=doubt,
+        jump=round(gaps.before) if doubt == "jump" else None,
+        tied=gaps.tied,
+    )
+
+
+def _note(mean: MeanLID, usual: float | None, dimension: float | None) -> str:
+    if usual is None:
+        return "the covariance is zero, or too large for a number"
+    if dimension is not None:
+        return ""
+    if mean.value < 2:
+        return "LID is lower than a Gaussian of one dimension reads"
+    return f"LID is higher than a Gaussian of {DIMENSIONS[-1]:,} dimensions reads"
+
+
+def verdict(mean: MeanLID, usual: float) -> Verdict | None:
+    """What the whole confidence interval says, or the milder of what its ends say; None without an interval.
+
+    >>> [verdict(MeanLID(value, low, high), 16.0) for value, low, high in ((4.1, 4, 4.2), (9.5, 9, 10), (9.5, 6, 14))]
+    ['collapse', 'lower', 'usual']
+    """
+    if math.isnan(mean.low) or math.isnan(mean.high):
+        return None
+    if mean.high < _COLLAPSED * usual:
+        return "collapse"
+    if mean.high < _LOWER * usual:
+        return "lower"
+    return "higher" if mean.low > _HIGHER * usual else "usual"
+
+
+def collapsed_classes(classes: Sequence[ClassLID]) -> tuple[CollapsedClass, ...]:
+    """The classes whose whole confidence interval is under 0.6 times the median of the other classes, lowest first."""
+    means = sorted((row for row in classes if row.mean.value > 0), key=lambda row: row.mean.value)
+    if len(means) < 2:
+        return ()
+    found = []
+    for place, row in enumerate(means):
+        others = float(numpy.median([other.mean.value for other in (*means[:place], *means[place + 1 :])]))
+        if row.mean.high < _COLLAPSED * others:  # never where it is NaN, of a single point
+            found.append(CollapsedClass(row.label, row.mean, others, math.log(others / row.mean.value)))
+    return tuple(found)

@@ -1,0 +1,209 @@
+"""What the numbers of a report mean, in sentences."""
+
+import math
+from collections.abc import Callable
+
+from ldreg.reporting.record import DimensionReport, Doubt, Guidance
+from ldreg.reporting.text import count, number, percent, printable
+
+_BIASED = 15.0  # from here on a finite set reads LID low by a tenth and more
+_SHAPED = 1.1  # times all coordinates: more directions than these cannot be, whatever chance does
+_NAMED = 3  # classes
+_DUPLICATES = 0.05  # of the points: as many may explain a low LID
+_UNFILLED = 0.25  # of all directions that there can be: a lower effective rank is worth a word
+_NEAR = 0.25  # of the points: more neighbors are no longer near
+_CLUSTER = 9  # neighbors: where fewer lie before a jump they are called copies
+_TIED = 0.1  # of the points
+
+_VERDICTS = {
+    "collapse": (
+        "Local collapse: LID {lid} where {usual} is usual (what Gaussian points with the same covariance read). Near a "
+        "point the embeddings vary in far fewer directions than as a whole; curved surfaces and clusters of few "
+        "directions read like this too."
+    ),
+    "lower": (
+        "LID is lower than usual: {lid}, where Gaussian points with the same covariance read {usual}. A mild local "
+        "collapse, a curved surface or clusters of few directions read like this."
+    ),
+    "usual": "No sign of local collapse: LID {lid}, where Gaussian points with the same covariance read {usual}.",
+    "higher": (
+        "LID is higher than usual: {lid}, where Gaussian points with the same covariance read {usual}. Distant "
+        "clusters, a few wide directions or outliers rule the covariance, and would hide a local collapse: measure "
+        "without them, or class by class."
+    ),
+}
+
+
+def sentences(report: DimensionReport) -> list[str]:
+    """All of them, the verdict first."""
+    return [part for part in (headline(report), *details(report)) if part]
+
+
+def headline(report: DimensionReport) -> str:
+    """Whether LID is what is usual, or why that is left open; empty where it is not known."""
+    found = report.guidance
+    if math.isnan(report.mean.value):
+        return ""
+    if found.doubt:
+        return _DOUBTS[found.doubt](report)
+    if found.verdict is None:
+        return ""
+    return _VERDICTS[found.verdict].format(lid=number(report.mean.value), usual=number(found.usual))
+
+
+def details(report: DimensionReport) -> list[str]:
+    """How many directions that is, which classes are collapsed, and what to be careful about."""
+    directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
+    return [part for part in (*_unfilled(report), *directions, *_classes(report.guidance), *_caveats(report)) if part]
+
+
+def _duplicates(report: DimensionReport) -> str:
+    usual = "" if report.guidance.usual is None else f" where {number(report.guidance.usual)} is usual"
+    return (
+        f"{_points(report.duplicated)} an exact duplicate, of {count(report.measured)} measured: LID reads low there, "
+        "without any geometry. Measure again without duplicates before you judge LID "
+        f"{number(report.mean.value)}{usual}."
+    )
+
+
+def _jump(report: DimensionReport) -> str:
+    found, before = report.guidance, report.guidance.jump or 0
+    cause = "copies" if before < _CLUSTER else "small clusters"
+    smaller = next((k for k in (32, 16, 8) if k < min(before, report.k)), None)
+    advice = "with one of each" if smaller is None else f"with a smaller k, such as {smaller}"
+    parts = [
+        f"LID {number(report.mean.value)} where {number(found.usual)} is usual, but that may be no collapse: around "
+        f"many points the distances to neighbors jump, mostly after {before} of the {report.k}. k = {report.k} reaches "
+        f"beyond {cause}, or scales differ; measure again {advice}."
+    ]
+    if (nearest := report.twonn.value) and nearest > 2 * (found.gaussian_dimension or report.mean.value):
+        parts.append(f"The nearest neighbors alone (TwoNN {number(nearest)}) speak for far more directions.")
+    sizes = sorted(row.count for row in report.classes)
+    if sizes and report.measured == report.points and sizes[len(sizes) // 2] <= report.k:
+        parts.append(f"The median class has {count(sizes[len(sizes) // 2])} points, no more than k.")
+    return " ".join(parts)
+
+
+_DOUBTS: dict[Doubt, Callable[[DimensionReport], str]] = {"duplicates": _duplicates, "jump": _jump}
+
+
+def _unfilled(report: DimensionReport) -> list[str]:
+    """That no local collapse is not the whole story where the set as a whole is collapsed."""
+    most = min(report.points - 1, report.dimensions)
+    if report.guidance.verdict not in ("usual", "higher") or report.effective_rank > _UNFILLED * most:
+        return []
+    rank = number(report.effective_rank)
+    return [f"The covariance itself fills few directions: its effective rank is {rank} of {count(most)}."]
+
+
+def _directions(report: DimensionReport) -> str:
+    if math.isnan(report.mean.value):
+        return _undefined(report)
+    dimension, most = report.guidance.gaussian_dimension, report.dimensions
+    if dimension is None:
+        return _directions_uncorrected(report)
+    lid, filled = number(report.mean.value), number(report.guidance.filled)
+    among = f"with k = {report.k} among {count(report.points)} points"
+    quarter = f"A quarter of the points read below {number(report.quartiles[0])}."
+    if dimension > _SHAPED * most:
+        return (
+            f"LID {lid} is more than the {filled} that a Gaussian of {_all(most)} reads {among}: it tells of a shell "
+            f"or of scales that differ, not of more directions. {quarter}"
+        )
+    if dimension >= most or _rounded(dimension) == _rounded(most):
+        vary = "varies" if most == 1 else "vary"
+        return (
+            f"Around a typical point {_all(most)} {vary}: a Gaussian of as many dimensions reads LID {filled} {among}. "
+            f"{quarter}"
+        )
+    whole = "" if report.guidance.filled is None else f", one of {count(most)} dimensions {filled}"
+    return (
+        f"Around a typical point there are about {_rounded(dimension)} independent directions, of {count(most)} "
+        f"coordinates: {among}, a Gaussian of {_rounded(dimension)} dimensions reads LID {lid}{whole}. {quarter}"
+    )
+
+
+def _undefined(report: DimensionReport) -> str:
+    """Why no point has a LID."""
+    reason = f"{count(report.zero)} have too many exact duplicates, {count(report.infinite)} neighbors equally far"
+    if report.infinite == 0:
+        alone = report.estimator == "mle" and not (report.kth_distance == 0).all()
+        enough = "an exact duplicate, and for mle one is enough" if alone else "k or more exact duplicates"
+        reason = f"every point has {enough} (k = {report.k})"
+    elif report.zero == 0:
+        reason = f"the {report.k} neighbors of every point are equally far"
+    distinct = report.guidance.distinct
+    rows = "" if distinct is None else f"; of {count(report.points)} rows {count(distinct)} are distinct"
+    return f"None of the {count(report.measured)} measured points has a defined LID: {reason}{rows}."
+
+
+def _directions_uncorrected(report: DimensionReport) -> str:
+    if report.guidance.usual is not None:  # the caveats say why there is no dimension
+        return ""
+    if report.k > _NEAR * report.points:
+        return (
+            f"LID reads {number(report.mean.value)}, which tells of no directions: {report.k} neighbors of "
+            f"{count(report.points)} points are not near."
+        )
+    if report.mean.value > report.dimensions:
+        return (
+            f"LID reads {number(report.mean.value)}, more than the {_coordinates(report.dimensions)} that there "
+            f"{'is' if report.dimensions == 1 else 'are'}: k or the number of points is too small to tell."
+        )
+    low, median, _ = report.quartiles
+    return (
+        f"Around a typical point these embeddings vary in about {number(median)} independent directions (median LID), "
+        f"of {_coordinates(report.dimensions)}; a quarter of the points read below {number(low)}."
+    )
+
+
+def _classes(found: Guidance) -> list[str]:
+    rows = found.collapsed_classes
+    if not rows:
+        return []
+    others = number(rows[0].others)
+    if len(rows) == 1:
+        lid = number(rows[0].mean.value)
+        label = printable(rows[0].label)
+        return [f"Class {label} is collapsed beside the others: LID {lid} where {others} is their median."]
+    named = [f"{printable(row.label)} ({number(row.mean.value)})" for row in rows[:_NAMED]]
+    last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
+    return [f"Classes {', '.join(named)} and {last} are collapsed beside the others, whose median LID is {others}."]
+
+
+def _caveats(report: DimensionReport) -> list[str]:
+    found, parts = report.guidance, []
+    if found.gaussian_dimension is None and report.quartiles[1] > _BIASED:
+        parts.append("Dimensions this high read low; compare only sets of as many points at the same k.")
+    if found.note and not math.isnan(report.mean.value):
+        unknown = "What LID is usual cannot be told" if found.usual is None else "No Gaussian dimension is given"
+        parts.append(f"{unknown}: {found.note}.")
+    if 0 < report.degenerate < report.measured:
+        share = percent(report.degenerate_share)
+        parts.append(f"{_points(report.degenerate)} no defined LID and are left out ({share}).")
+    if found.tied > _TIED:
+        parts.append(
+            f"Of {percent(found.tied)} of the points most neighbors tie in distance, as on a grid or with few bits: "
+            "LID tells of the steps there."
+        )
+    if report.duplicated and not math.isnan(report.mean.value) and found.doubt != "duplicates":
+        many = found.verdict in ("collapse", "lower") and report.duplicated > _DUPLICATES * report.measured
+        advice = "; measure again without duplicates before you judge" if many else ""
+        parts.append(f"{_points(report.duplicated)} an exact duplicate, where LID reads low{advice}.")
+    return parts
+
+
+def _rounded(dimension: float) -> str:
+    return f"{dimension:.1f}" if dimension < 9.95 else f"{dimension:.0f}"
+
+
+def _coordinates(number_of: int) -> str:
+    return "1 coordinate" if number_of == 1 else f"{count(number_of)} coordinates"
+
+
+def _all(number_of: int) -> str:
+    return "the one coordinate" if number_of == 1 else f"all {count(number_of)} coordinates"
+
+
+def _points(number_of: int) -> str:
+    return f"{count(number_of)} {'point has' if number_of == 1 else 'points have'}"

@@ -1,0 +1,323 @@
+"""The words come out right on sets whose shape is known."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits, make_swiss_roll
+from torch import Tensor
+
+from ldreg.inspection import inspect, measure
+from ldreg.inspection.guidance import collapsed_classes, guidance, verdict
+from ldreg.lid.calibration import gaussian_lid
+from ldreg.lid.estimators import Estimator
+from ldreg.lid.synthetic import ball, cube, local_collapse, sphere
+from ldreg.reporting.record import ClassLID, DimensionReport, MeanLID, Verdict
+
+NAN = math.nan
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _without_danco(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes most of the time and has no part in guidance."""
+
+    def stand_in(x: Tensor, *, seed: int) -> float:
+        return float(len(x))
+
+    monkeypatch.setattr(measure, "danco", stand_in)
+
+
+def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def flattened_patches(n: int = 4000, d: int = 32, kept: int = 4) -> Tensor:
+    """A Gaussian cut into 40 patches, each of which keeps a few directions of its own."""
+    x, centers = gaussian(n, d), gaussian(40, d, seed=1)
+    cell = torch.cdist(x, centers).argmin(1)
+    basis = torch.linalg.qr(gaussian(40, d * kept, seed=2).view(40, d, kept)).Q[cell]
+    inside = (x - centers[cell]).unsqueeze(2)
+    flat: Tensor = centers[cell] + (basis @ (basis.transpose(1, 2) @ inside)).squeeze(2)
+    return flat
+
+
+def curved(n: int = 3000) -> Tensor:
+    """Three coordinates, bent into many."""
+    hidden = torch.tanh(2 * gaussian(n, 3) @ gaussian(3, 200, seed=1) + gaussian(1, 200, seed=2))
+    return hidden @ gaussian(200, 128, seed=3)
+
+
+def clusters(apart: float, n: int = 3000, d: int = 64) -> Tensor:
+    cluster = torch.randint(10, (n,), generator=torch.Generator().manual_seed(4))
+    return apart * gaussian(10, d, seed=1)[cluster] + gaussian(n, d)
+
+
+SETS: dict[str, tuple[Callable[[], Tensor], Verdict]] = {
+    "isotropic Gaussian": (lambda: gaussian(2000, 30), "usual"),
+    "hyperbolic spectrum": (lambda: gaussian(2000, 100) * torch.arange(1, 101) ** -0.5, "usual"),
+    "steep spectrum": (lambda: gaussian(2000, 100) * torch.arange(1, 101) ** -1.0, "usual"),
+    "plane in 64 coordinates": (lambda: gaussian(2000, 2) @ gaussian(2, 64, seed=1), "usual"),
+    "more coordinates than points": (lambda: gaussian(500, 600), "usual"),
+    "cube": (lambda: cube(2000, 20), "usual"),
+    "square": (lambda: cube(2000, 2), "usual"),
+    "ball": (lambda: ball(2000, 10), "usual"),
+    "sphere": (lambda: sphere(2000, 50), "usual"),
+    "near clusters": (lambda: clusters(1.0), "usual"),
+    "distant clusters": (lambda: clusters(3.0), "higher"),
+    "outlier": (lambda: torch.cat([gaussian(2000, 32), torch.full((1, 32), 1000.0)]), "higher"),
+    "collapsed patches of a square": (lambda: local_collapse(2000, 1.0), "collapse"),
+    "collapsed patches of 32 dimensions": (flattened_patches, "collapse"),
+    "swiss roll": (lambda: torch.from_numpy(make_swiss_roll(2000, random_state=0)[0]), "lower"),
+    "curved surface in 128 coordinates": (curved, "collapse"),
+    "digits": (lambda: torch.from_numpy(load_digits().data), "collapse"),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shapes_are_told_by_their_words(name: str) -> None:
+    draw, expected = SETS[name]
+    report = inspect(draw(), k=64, sample=800)
+    found = report.guidance
+    assert found.verdict == expected
+    assert found.note == ""
+    assert found.usual is not None
+    assert found.fisher_rao == pytest.approx(abs(math.log(report.mean.value / found.usual)))
+    assert ("Local collapse:" in report.in_words()) == (expected == "collapse")
+    told = documented(name)
+    assert told["verdict"] == expected
+    assert told["N × D"] == f"{report.points:,} × {report.dimensions}"
+    measured = {"LID": report.mean.value, "usual": found.usual, "Gaussian dimension": found.gaussian_dimension}
+    for column, value in measured.items():
+        assert float(told[column]) == pytest.approx(value, rel=0.02, abs=0.06)
+
+
+def documented(name: str) -> dict[str, str]:
+    """The row of a set in docs/guidance.md, by column."""
+    lines = (ROOT / "docs" / "guidance.md").read_text(encoding="utf-8").splitlines()
+    head, row = (next(line for line in lines if line.startswith(f"| {start} |")) for start in ("set", name))
+    return dict(zip(*([cell.strip() for cell in line.split("|")] for line in (head, row)), strict=True))
+
+
+@pytest.mark.parametrize("document", ["docs/index.md", "docs/guidance.md"])
+def test_documents_quote_the_words_as_they_are(document: str) -> None:
+    words = inspect(torch.from_numpy(load_digits().data).float(), k=64).in_words()
+    assert words in (ROOT / document).read_text(encoding="utf-8").replace("\n", " ")
+
+
+@pytest.mark.parametrize(("d", "dimensions"), [(5, 64), (20, 128), (50, 50)])
+def test_the_dimension_is_freed_of_the_bias(d: int, dimensions: int) -> None:
+    report = inspect(gaussian(3000, d) @ torch.eye(d, dimensions), k=64, sample=800)
+    assert report.guidance.gaussian_dimension == pytest.approx(d, rel=0.05)
+    assert report.guidance.filled == pytest.approx(gaussian_lid(dimensions, 64, 3000))
+    assert d == 5 or report.mean.value < 0.8 * d
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle"])
+def test_the_verdict_does_not_hang_on_the_estimator(estimator: Estimator) -> None:
+    whole, flat = (
+        inspect(x, k=32, estimator=estimator, convention="pseudocode").guidance.verdict
+        for x in (gaussian(1500, 20), flattened_patches(1500))
+    )
+    assert (whole, flat) == ("usual", "collapse")
+
+
+def told(report: DimensionReport) -> tuple[Verdict | None, str]:
+    return report.guidance.verdict, report.guidance.note
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    assert told(inspect(gaussian(100, 5), k=20)) == (
+        None,
+        "there are readings for 128 to 2,097,152 points, not for 100",
+    )
+    assert told(inspect(gaussian(200, 5), k=64)) == (None, "k = 64 is more than a quarter of the 200 points")
+    assert told(inspect(gaussian(200, 5), k=20, estimator="tle"))[1].endswith("not by tle")
+    assert told(inspect(torch.ones(300, 4), k=20)) == (None, "most points have no defined LID")
+    assert told(inspect(gaussian(300, 5), k=20, sample=1)) == (None, "")  # no interval, so no verdict
+    mostly = gaussian(400, 5)
+    mostly[:250] = 0
+    assert told(inspect(mostly, k=20)) == (None, "most points have no defined LID")
+
+
+def test_a_covariance_that_no_number_holds_is_said_to_be_unknown() -> None:
+    found = guidance(
+        MeanLID(5.0, 4.9, 5.1), (), torch.tensor([math.inf, 1.0]), degenerate=0.0, k=64, shape=(1000, 2),
+        estimator="mom", convention="paper",
+    )  # fmt: skip
+    assert (found.verdict, found.usual, found.note) == (None, None, "the covariance is zero, or too large for a number")
+    assert found.gaussian_dimension == pytest.approx(5.16, abs=0.1)
+
+
+def test_duplicates_are_named_as_a_cause() -> None:
+    x = gaussian(1000, 32)
+    report = inspect(torch.cat([x, x]), k=64)
+    assert (report.guidance.verdict, report.guidance.doubt) == (None, "duplicates")
+    words = report.in_words()
+    assert words.startswith("2,000 points have an exact duplicate, of 2,000 measured: LID reads low there")
+    assert "Measure again without duplicates" in words
+    assert "directions" not in words
+    assert words.count("duplicate,") == 1
+
+
+def small_clusters() -> Tensor:
+    return 3 * gaussian(60, 64, seed=1).repeat_interleave(50, 0) + gaussian(3000, 64)
+
+
+def noisy_copies() -> Tensor:
+    return gaussian(600, 64, seed=1).repeat_interleave(5, 0) + 0.1 * gaussian(3000, 64)
+
+
+def topics() -> Tensor:
+    x = gaussian(50, 384, seed=1).repeat_interleave(50, 0) + 0.5 * gaussian(2500, 384)
+    unit: Tensor = x / x.norm(dim=1, keepdim=True)
+    return unit
+
+
+@pytest.mark.parametrize(
+    ("draw", "jump", "advice"),
+    [
+        (
+            small_clusters,
+            49,
+            "k = 64 reaches beyond small clusters, or scales differ; measure again with a smaller k, such",
+        ),
+        (
+            topics,
+            49,
+            "k = 64 reaches beyond small clusters, or scales differ; measure again with a smaller k, such as 32",
+        ),
+        (noisy_copies, 4, "k = 64 reaches beyond copies, or scales differ; measure again with one of each"),
+    ],
+)
+def test_neighbors_beyond_a_small_cluster_are_no_collapse(draw: Callable[[], Tensor], jump: int, advice: str) -> None:
+    report = inspect(draw(), k=64, sample=800)
+    assert (report.guidance.verdict, report.guidance.doubt, report.guidance.jump) == (None, "jump", jump)
+    words = report.in_words()
+    assert advice in words
+    assert "independent directions" not in words
+    assert "Local collapse" not in words
+    assert ("speak for far more directions" in words) == (draw is not noisy_copies)
+
+
+def test_classes_no_larger_than_k_are_named_where_distances_jump() -> None:
+    report = inspect(small_clusters(), [row // 50 for row in range(3000)], k=64)
+    assert "The median class has 50 points, no more than k." in report.in_words()
+    assert inspect(small_clusters(), k=16, sample=800).mean.value > 15
+
+
+def test_points_around_which_nothing_is_defined_say_why() -> None:
+    few = gaussian(3, 4).repeat(100, 1)
+    assert inspect(few, k=20).in_words().startswith(
+        "None of the 300 measured points has a defined LID: every point has k or more exact duplicates (k = 20); of "
+        "300 rows 3 are distinct."
+    )  # fmt: skip
+    twice = inspect(gaussian(150, 4).repeat(2, 1), k=20, estimator="mle").in_words()
+    assert "every point has an exact duplicate, and for mle one is enough (k = 20); of 300 rows 150 are dist" in twice
+    assert "the 20 neighbors of every point are equally far." in inspect(torch.eye(150), k=20).in_words()
+
+
+def test_a_few_wide_directions_are_still_gaussian() -> None:
+    x = gaussian(256, 1000)
+    x[:, 0] *= math.sqrt(116)
+    assert inspect(x, k=64).guidance.verdict == "usual"
+
+
+def test_more_coordinates_than_the_table_has_get_no_verdict() -> None:
+    assert told(inspect(gaussian(300, 9000), k=64)) == (
+        None,
+        "there are readings for at most 8,192 dimensions, not for 9,000",
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-165, 1e180])
+def test_scales_that_float64_cannot_square_are_measured_alike(scale: float) -> None:
+    x = gaussian(300, 5).double()
+    plain, scaled = inspect(x, k=20), inspect(x * scale, k=20)
+    assert scaled.effective_rank == pytest.approx(plain.effective_rank, rel=1e-9)
+    assert scaled.guidance.usual == pytest.approx(plain.guidance.usual, rel=1e-9)
+
+
+def test_more_coordinates_than_points_can_fill_are_not_missed() -> None:
+    assert "fills few directions" not in inspect(gaussian(300, 2000), k=64).in_words()
+
+
+def test_neighbors_that_are_most_of_the_points_tell_of_no_directions() -> None:
+    words = inspect(gaussian(65, 5), k=64).in_words()
+    assert "which tells of no directions: 64 neighbors of 65 points are not near." in words
+    assert "independent" not in words
+
+
+def test_ties_are_named() -> None:
+    grid = torch.cartesian_prod(*[torch.arange(13.0)] * 3)
+    assert (
+        "of the points most neighbors tie in distance, as on a grid or with few bits" in inspect(grid, k=64).in_words()
+    )
+    assert "tie in distance" not in inspect(gaussian(2000, 3), k=64, sample=300).in_words()
+
+
+def test_a_line_of_one_coordinate_has_words_in_the_singular() -> None:
+    for x in (cube(600, 1), gaussian(600, 1), 3 * gaussian(600, 1) ** 3):
+        words = inspect(x, k=64).in_words()
+        assert "1 coordinates" not in words
+        told = ("the one coordinate varies", "the one coordinate reads", "lower than a Gaussian of one dimension reads")
+        assert any(sentence in words for sentence in told)
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected"),
+    [
+        (MeanLID(5.0, 4.0, 5.9), "collapse"),
+        (MeanLID(5.0, 4.0, 6.1), "lower"),
+        (MeanLID(7.0, 6.0, 7.9), "lower"),
+        (MeanLID(7.0, 6.0, 8.1), "usual"),
+        (MeanLID(12.9, 12.0, 14.0), "usual"),
+        (MeanLID(13.0, 12.6, 14.0), "higher"),
+        (MeanLID(5.0, NAN, NAN), None),
+    ],
+)
+def test_the_whole_interval_has_to_agree(mean: MeanLID, expected: Verdict | None) -> None:
+    assert verdict(mean, 10.0) == expected
+
+
+def rows(*means: MeanLID) -> list[ClassLID]:
+    return [ClassLID(str(place), 50, 50, mean) for place, mean in enumerate(means)]
+
+
+def test_collapsed_classes_are_those_surely_below_the_others() -> None:
+    usual = MeanLID(10.0, 9.0, 11.0)
+    found = collapsed_classes(
+        rows(usual, MeanLID(4.0, 3.5, 5.9), MeanLID(4.0, 3.0, 6.1), MeanLID(3.0, 2.8, 3.2), usual, usual, usual)
+    )
+    assert [row.label for row in found] == ["3", "1"]
+    assert found[0].others == 10.0
+    assert found[0].fisher_rao == pytest.approx(math.log(10 / 3))
+
+
+def test_one_class_has_no_others() -> None:
+    assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1))) == ()
+    assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1), MeanLID(NAN, NAN, NAN))) == ()
+    assert collapsed_classes(rows(MeanLID(1.0, NAN, NAN), MeanLID(9.0, 8.0, 10.0))) == ()
+
+
+def test_a_flattened_class_is_named() -> None:
+    x = gaussian(1200, 16) + 20 * gaussian(4, 16, seed=1).repeat(300, 1)
+    x[2::4, 3:] = x[2, 3:]
+    labels = ["owl", "fox", "eel", "elk"] * 300
+    report = inspect(x, labels, k=40)
+    assert [row.label for row in report.guidance.collapsed_classes] == ["eel"]
+    assert "Class eel is collapsed beside the others: LID 3." in report.in_words()
+    assert inspect(gaussian(1200, 16), labels, k=40).guidance.collapsed_classes == ()
+
+
+def test_guidance_is_kept_with_the_numbers() -> None:
+    report = inspect(gaussian(300, 5), ["a", "b"] * 150, k=20)
+    kept = report.to_dict()
+    assert kept["guidance"]["verdict"] == "usual"
+    assert kept["guidance"]["usual"] == pytest.approx(report.guidance.usual)
+    assert kept["guidance"]["collapsed_classes"] == []
+    assert kept["in_words"] == report.in_words()
+    assert replace(report, title="other").guidance == report.guidance
