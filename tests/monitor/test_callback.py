@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ldreg.monitor.callback import Monitor, callback_base
+from ldreg.monitor.bases import callback_bases
+from ldreg.monitor.callback import Monitor
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.measures import Extracted, measure, measure_set
@@ -358,20 +359,19 @@ class TheirCallback:
 
 
 def test_the_base_is_the_callback_of_whichever_package_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert issubclass(callback_base(), pl.Callback)
+    monkeypatch.delitem(sys.modules, "lightning.pytorch", raising=False)
+    assert callback_bases() == (pl.Callback,)
     twin = ModuleType("lightning.pytorch")
     twin.Callback = TheirCallback  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
     monkeypatch.setitem(sys.modules, "lightning.pytorch", twin)
-    assert issubclass(callback_base(), pl.Callback)
-    assert issubclass(callback_base(), TheirCallback)
+    assert callback_bases() == (pl.Callback, TheirCallback)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
-    assert issubclass(callback_base(), TheirCallback)
-    assert not issubclass(callback_base(), pl.Callback)
+    assert callback_bases() == (TheirCallback,)
     monkeypatch.setitem(sys.modules, "lightning", None)
     monkeypatch.delitem(sys.modules, "lightning.pytorch")
-    with pytest.raises(ModuleNotFoundError, match="Monitor needs Lightning: install"):
-        callback_base()
+    with pytest.raises(ModuleNotFoundError, match="a monitor needs Lightning: install"):
+        callback_bases()
 
 
 def test_no_hook_relies_on_the_class_of_trainer_or_module(tmp_path: Path) -> None:

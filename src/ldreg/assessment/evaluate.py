@@ -21,11 +21,13 @@ KINDS = ("linear", "knn", "finetune", "dimension", "transfer", "detection")
 
 USAGE = """usage: ldreg evaluate KIND SOURCE [--OPTION VALUE ...]
 
-Judge an encoder. SOURCE is a run folder of ldreg pretrain, an encoder.safetensors, or a state dict (.pt, .pth,
-.safetensors) in the layout of timm, torchvision or the paper's authors.
+Judge an encoder. SOURCE is a run folder of ldreg pretrain, an
+encoder.safetensors, or a state dict (.pt, .pth, .safetensors) in the layout of
+timm, torchvision or the paper's authors.
 
 kinds:
-  linear      a linear classifier on frozen representations: the paper's two protocols, and a fast one
+  linear      a linear classifier on frozen representations: the paper's two
+              protocols, and a fast one
   knn         the weighted vote of nearest neighbors
   finetune    the whole encoder trained with all labels or a part of them
   dimension   LID, effective rank and all else that ldreg inspect measures
@@ -36,7 +38,7 @@ examples:
   ldreg evaluate linear runs/first
   ldreg evaluate dimension runs/first --html dimension.html
   ldreg evaluate knn resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
-  ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=/data/dtd
+  ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=dtd
 
 ldreg evaluate KIND --help lists the options of a kind.
 """

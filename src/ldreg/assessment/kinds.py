@@ -51,8 +51,8 @@ KINDS: Mapping[str, Kind] = {
         "Accuracy of a linear classifier on frozen representations, after the last epoch.",
         (
             "ldreg evaluate linear runs/first",
-            "ldreg evaluate linear runs/first --protocol imagenet --devices 4 --precision bf16",
-            "ldreg evaluate linear resnet50.pth --data.name imagenet --data.path /data/imagenet",
+            "ldreg evaluate linear runs/first --protocol imagenet --devices 4",
+            "ldreg evaluate linear resnet50.pth --data.name cifar10 --data.path cifar10",
         ),
     ),
     "knn": Kind(
@@ -73,7 +73,7 @@ KINDS: Mapping[str, Kind] = {
         lambda: DimensionConfig,
         dimensions,
         ("device", "precision", "cache"),
-        "LID, effective rank and all else that `ldreg inspect` measures of representations.",
+        "LID, effective rank and all else that `ldreg inspect` measures.",
         ("ldreg evaluate dimension runs/first", "ldreg evaluate dimension runs/first --split train --html page.html"),
     ),
     "transfer": Kind(
@@ -82,7 +82,7 @@ KINDS: Mapping[str, Kind] = {
         (*_TRAINED, "cache"),
         "Linear accuracy on each of a list of datasets, after the last epoch.",
         (
-            "ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,food101=/data/food101",
+            "ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=dtd",
             "ldreg evaluate transfer runs/first --datasets digits --protocol fast",
         ),
         data=_READING,
@@ -91,8 +91,8 @@ KINDS: Mapping[str, Kind] = {
         _detection_config,
         detection,
         (),
-        "Average precision of a Mask R-CNN (C4) fine-tuned from the encoder, for boxes and masks.",
-        ("ldreg evaluate detection runs/first --path /data/coco --schedule 2x --devices 8",),
+        "Average precision of a Mask R-CNN (C4) fine-tuned from the encoder.",
+        ("ldreg evaluate detection runs/first --path /data/coco --schedule 2x",),
         data=(),
     ),
 }

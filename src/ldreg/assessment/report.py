@@ -18,12 +18,13 @@ from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.training.command import Options, words_to_options
 from ldreg.training.folder import RunFolder
 
-_EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs' own, for all of them.
+_EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs'
+own, for all of them.
 
 examples:
   ldreg report runs/plain runs/ldreg
-  ldreg report runs/* --names SimCLR,SimCLR+LDReg --title "CIFAR-10" --out cifar10.html
-  ldreg report runs/first --json records               # then, where the other run is:
+  ldreg report runs/* --names SimCLR,SimCLR+LDReg --title CIFAR-10 --out c.html
+  ldreg report runs/first --json records    # then, where the other run is:
   ldreg report records/first.json runs/second
   ldreg report runs/first --data.path /elsewhere/cifar10
   ldreg report resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
@@ -245,10 +246,11 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ldreg report",
         usage="ldreg report RUN [RUN ...] [options]",
-        description="Compare runs on one self-contained page: settings that differ, results, curves, histograms, "
-        "spectra, maps, the most collapsed images.",
+        description="Compare runs on one self-contained page: settings that differ, results, curves,\n"
+        "histograms, spectra, maps, the most collapsed images.",
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         exit_on_error=False,
         default_env=False,
     )

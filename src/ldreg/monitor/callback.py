@@ -1,8 +1,6 @@
 """The monitor as a Lightning callback, for the trainers of `pytorch_lightning` and of `lightning` alike."""
 
-import importlib.util
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from ldreg.evaluation.extract import undisturbed
 from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.measures import Extracted, measure, measure_set, spread
@@ -19,28 +18,10 @@ from ldreg.monitor.throughput import Throughput, batch_size
 
 logger = logging.getLogger("ldreg")
 
-
-def callback_base() -> type:
-    """Lightning's `Callback`: of whichever of its two packages is loaded, of both if both are, else of one installed.
-
-    A trainer calls hooks by name and takes any callback in a list; only one passed alone must be its own package's.
-
-    Raises:
-        ModuleNotFoundError: neither is installed.
-    """
-    packages = "pytorch_lightning", "lightning.pytorch"
-    loaded = [package for package in packages if sys.modules.get(package)]
-    if not loaded:
-        loaded = [package for package in packages if importlib.util.find_spec(package.split(".")[0])][:1]
-    if not loaded:
-        raise ModuleNotFoundError("Monitor needs Lightning: install ldreg[train], pytorch-lightning or lightning")
-    return type("Callback", tuple(importlib.import_module(package).Callback for package in loaded), {})
-
-
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
 else:
-    Callback = callback_base()
+    Callback = type("Callback", callback_bases(), {})
 
 
 class Monitor(Callback):

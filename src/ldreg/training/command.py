@@ -31,19 +31,23 @@ USAGE = """usage: ldreg pretrain [--recipe NAME] [--out FOLDER] [--SETTING VALUE
 
 Train an encoder by self-supervision, with or without a regularizer.
 
-  --recipe NAME     settings to start from: a name of --list_recipes, or a .yaml file
-                    (default: digits/METHOD, with _ldreg unless another regularizer is asked for)
+  --recipe NAME     settings to start from: a name of --list_recipes, or a .yaml
+                    file (default: digits/METHOD, with _ldreg unless another
+                    regularizer is asked for)
   --out FOLDER      new folder for everything the run leaves (default: runs/...)
-  --resume FOLDER   go on with a run that was interrupted, exactly where its last checkpoint stands
+  --resume FOLDER   go on with a run that was interrupted, exactly where its
+                    last checkpoint stands
   --list_recipes    print the names of all recipes and stop
   --print_config    print every setting as YAML, which --recipe takes, and stop
-  --help            this text, with the settings of the chosen method and regularizer
+  --help            this text, with the settings of the method and regularizer
 
 examples:
   ldreg pretrain
   ldreg pretrain --method byol --regularizer ldreg --ldreg.beta 0.005
-  ldreg pretrain --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz --out runs/first
-  ldreg pretrain --recipe imagenet/byol_ldreg --data.path /data/imagenet --trainer.devices 4
+  ldreg pretrain --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz
+  ldreg pretrain --recipe imagenet/byol_ldreg --data.path /data/imagenet \\
+    --trainer.devices 4 --out runs/byol
+  ldreg pretrain --resume runs/byol
 """
 
 
@@ -175,10 +179,11 @@ def pretrain_command(words: Sequence[str]) -> None:
         print("\n".join(recipe_names()))
         return
     if "help" in switches:
+        print(USAGE, flush=True)  # also where what the rest needs is not installed
         from ldreg.training.settings import option_help
 
         asked = request([*options, ("out", "run")] if "out" not in dict(options) else options)
-        print(USAGE + "\n" + option_help(asked.settings))
+        print(option_help(asked.settings))
         return
     asked = request(options)
     if "print_config" in switches:

@@ -22,5 +22,6 @@ def build_loggers(names: Sequence[str], folder: Path) -> list[Logger]:
     if "tensorboard" in names:
         made.append(TensorBoardLogger(folder, name="tensorboard", version=""))
     if "wandb" in names:
-        made.append(WandbLogger(name=folder.name, save_dir=folder, project="ldreg"))
+        # Absolute, for its process of its own may work in another folder.
+        made.append(WandbLogger(name=folder.name, save_dir=folder.resolve(), project="ldreg"))
     return made

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -193,8 +194,9 @@ def option_help(settings: Settings) -> str:
     parser = _parser(settings.run.method, settings.run.regularizer)
     parser.set_defaults(flattened(settings.tree))
     text = parser.format_help().partition("\n\n")[2]
-    # A group as a whole is no option here; what a file says goes through --recipe.
-    return re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
+    # A group as a whole is no option here; what a file says goes through --recipe. Headings come unbroken.
+    text = re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^\S.{80,}$", lambda line: textwrap.fill(line[0], 80), text, flags=re.MULTILINE)
 
 
 def identity(settings: Settings) -> str:

@@ -1,0 +1,294 @@
+"""The monitor as a callback for anyone's `LightningModule`, under `lightning` and under `pytorch_lightning` alike.
+
+Which of the two packages it serves is decided when a monitor is made: the one that is loaded by then, or both. The
+other is never imported.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ldreg.distributed import active
+from ldreg.evaluation.extract import undisturbed
+from ldreg.integrations.settings import check_whole
+from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.bases import callback_bases
+from ldreg.monitor.measures import measure, spread
+
+__all__ = ["DimensionMonitor"]
+
+logger = logging.getLogger("ldreg")
+
+
+class DimensionMonitor:
+    """Logs LID and effective rank of representations while a LightningModule is trained, and warns when they collapse.
+
+    `ldreg/train/lid`, `…/effective_rank`, `…/frechet_variance` and `…/degenerate` (the share of points without a LID)
+    are those of a training batch, at the first optimizer step and every `every_steps` from there. `ldreg/val/…` are
+    those of the first validation set. With several processes they are those of all processes' rows together. All go to
+    the trainer's loggers, whatever its `log_every_n_steps`, and are there for `EarlyStopping` and `ModelCheckpoint`.
+
+    Where a name is given, the rows are what that submodule returned in the step itself, at its first call: of one view
+    where a step has several. They cost no forward pass, and training is not touched. A function is called after the
+    step, in eval mode, without gradients, and torch's random generators are afterwards as they were.
+
+    Args:
+        representations: the name of a submodule that returns representations (N, D), as "backbone", or a function of
+            module and batch that does.
+        k: number of neighbors, at least 2; batches and sets of no more rows are not measured, which is said once.
+        every_steps: optimizer steps between measurements of the training batch; 0: it is not measured.
+        points: rows that are measured, at most, evenly spread over the batch or set.
+        validation: whether the validation set is measured.
+        alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
+        stop_on_alarm: whether the alarm ends training.
+        name: what is logged is then `ldreg/NAME/train/lid` and so on; several monitors of one trainer need one each.
+
+    Attributes:
+        latest: the last value of every measure.
+        alarms: all alarms raised, in order.
+
+    Raises:
+        ValueError: for a setting out of range; in training, where there is no such submodule, it is not called in the
+            step, or what it returns is not (N, D).
+        ModuleNotFoundError: neither package is installed.
+
+    >>> monitor = DimensionMonitor("backbone", k=20)
+    >>> monitor.latest, monitor.alarms
+    ({}, [])
+    """
+
+    def __new__(cls, *args: Any, **options: Any) -> "DimensionMonitor":
+        """A monitor that is also a `Callback` of the package that is in use."""
+        plain: Any = cls
+        made: DimensionMonitor = object.__new__(_as_callback(plain, callback_bases()))
+        return made
+
+    def __init__(
+        self,
+        representations: str | Callable[[Any, Any], Tensor],
+        *,
+        k: int = 64,
+        every_steps: int = 50,
+        points: int = 2000,
+        validation: bool = True,
+        alarm: float = 0.5,
+        stop_on_alarm: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise ValueError(f"name: expected a word for the names of what is logged, or None, got {name!r}")
+        _check(k=k, every_steps=every_steps, points=points, alarm=alarm, stop_on_alarm=stop_on_alarm)
+        self.k = k
+        self.every_steps = every_steps
+        self.points = points
+        self.validation = validation
+        self.stop_on_alarm = stop_on_alarm
+        self.name = name
+        self.latest: dict[str, float] = {}
+        self.alarms: list[str] = []
+        self._source = representations
+        self._alarm = CollapseAlarm(alarm)
+        self._next = 0  # the step from which a training batch is due
+        self._before = 0  # the step that a training batch began at
+        self._epoch = 0.0
+        self._hook: Any = None
+        self._wanted = False  # whether what the submodule returns next is to be kept
+        self._returned: Any = None
+        self._rows: list[Tensor] = []
+        self._warned: set[str] = set()
+
+    def __reduce__(self) -> Any:
+        """As made anew where it is unpickled: the class with a `Callback` for its base has no name to be found by."""
+        return _remade, (getattr(type(self), "_plain", type(self)),), self.__dict__
+
+    @property
+    def state_key(self) -> str:
+        """By what a checkpoint tells this monitor from others of the trainer."""
+        kind = type(self).__qualname__
+        return kind if self.name is None else f"{kind}[{self.name}]"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold for a resumed run to log and warn as an unbroken one."""
+        return {"alarm": self._alarm.state_dict(), "next": self._next, "epoch": self._epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the state that a checkpoint holds."""
+        self._alarm.load_state_dict(state_dict["alarm"])
+        self._next, self._epoch = state_dict["next"], state_dict["epoch"]
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Watch the submodule."""
+        self._attach(pl_module)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Say whether this batch is due."""
+        self._before = trainer.global_step
+        self._wanted = self.every_steps > 0 and self._before >= self._next
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Measure the batch where it is due."""
+        self._epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
+        if trainer.global_step == self._before:  # of parts that are accumulated, the last one is measured
+            self._wanted, self._returned = False, None
+        found = self._found(trainer, pl_module, batch, "training_step")
+        if found is None:
+            return
+        self._next = (self._before // self.every_steps + 1) * self.every_steps
+        values = self._measured(trainer, found, "train")
+        pl_module.log_dict(values, on_step=True, on_epoch=False, logger=False)
+        for target in trainer.loggers:
+            target.log_metrics(values, step=trainer.global_step)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Watch the submodule where validation is not part of training."""
+        self._attach(pl_module)
+        self._rows = []
+
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Say whether this batch is of the set that is measured."""
+        self._wanted = self.validation and dataloader_idx == 0
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Keep some rows of every batch: a set may be sorted by class, so its first rows would not do."""
+        found = self._found(trainer, pl_module, batch, "validation_step")
+        kept = sum(map(len, self._rows))
+        if found is None or kept >= self.points:
+            return
+        batches = trainer.num_val_batches[0] if not trainer.sanity_checking else trainer.num_sanity_val_batches[0]
+        share = self.points if math.isinf(batches) else math.ceil(self.points / (batches * trainer.world_size))
+        self._rows.append(spread(found, min(share, self.points - kept)))
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Measure the set."""
+        rows, self._rows = self._rows, []
+        if not self.validation or trainer.sanity_checking:
+            return
+        values = self._measured(trainer, torch.cat(rows) if rows else torch.empty(0, 0, device=pl_module.device), "val")
+        pl_module.log_dict(values, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave the submodule as it was."""
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the submodule as it was."""
+        self._detach()
+
+    def _attach(self, module: Any) -> None:
+        if self._hook is not None or not isinstance(self._source, str):
+            return
+        try:
+            part = module.get_submodule(self._source)
+        except AttributeError:
+            names = ", ".join(name for name, _ in module.named_children())
+            raise ValueError(
+                f"representations: expected the name of a submodule, as {names}, got {self._source!r}"
+            ) from None
+        self._hook = part.register_forward_hook(self._keep)
+
+    def _detach(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+
+    def _keep(self, part: Any, inputs: Any, output: Any) -> None:
+        """Keep what the submodule returns first: as a copy, for the next layer may write over it."""
+        if self._wanted and self._returned is None:
+            self._returned = output.detach().clone() if isinstance(output, Tensor) else output
+
+    def _found(self, trainer: Any, module: Any, batch: Any, step: str) -> Tensor | None:
+        """The representations (N, D) of this batch; None where it is not due."""
+        if not self._wanted:
+            return None
+        self._wanted = False
+        if isinstance(self._source, str):
+            found, self._returned = self._returned, None
+            if found is None:
+                raise ValueError(f"representations: expected {step} to call {self._source!r}, but it did not")
+        else:
+            with undisturbed(module, module.device), trainer.precision_plugin.forward_context():
+                found = self._source(module, batch)
+        return _as_rows(found)
+
+    def _measured(self, trainer: Any, rows: Tensor, stage: str) -> dict[str, float]:
+        """The measures of all processes' rows, the same numbers on each; none where there are too few rows."""
+        prefix = "/".join(part for part in ("ldreg", self.name, stage) if part is not None)
+        share = math.ceil(self.points / trainer.world_size)
+        rows = spread(_gathered(spread(rows, share)), self.points)
+        if len(rows) <= self.k:
+            if stage not in self._warned and trainer.is_global_zero:
+                logger.warning("%s: expected more than k (%d) rows to measure, got %d", prefix, self.k, len(rows))
+            self._warned.add(stage)
+            return {}
+        found = measure(rows, k=self.k) if trainer.is_global_zero else {}
+        values = {f"{prefix}/{name}": value for name, value in trainer.strategy.broadcast(found).items()}
+        self.latest |= values
+        message = self._alarm.check(values, step=trainer.global_step, epoch=self._epoch)
+        if message:
+            self.alarms.append(message)
+            if trainer.is_global_zero:
+                logger.warning(message)
+            trainer.should_stop = trainer.should_stop or self.stop_on_alarm
+        return values
+
+
+@cache
+def _as_callback(cls: Any, bases: tuple[type, ...]) -> Any:
+    missing = tuple(base for base in bases if not issubclass(cls, base))
+    if not missing:
+        return cls
+    named = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__qualname__": cls.__qualname__, "_plain": cls}
+    return type(cls.__name__, (cls, *missing), named)
+
+
+def _remade(cls: type[DimensionMonitor]) -> DimensionMonitor:
+    return cls.__new__(cls)
+
+
+def _check(*, k: int, every_steps: int, points: int, alarm: float, stop_on_alarm: bool) -> None:
+    check_whole(2, k=k, points=points)
+    check_whole(0, every_steps=every_steps)
+    if points <= k:
+        raise ValueError(f"points: expected more than k ({k}), got {points}")
+    if not 0 <= alarm < 1:
+        raise ValueError(f"alarm: expected 0 (off) or a share under 1, got {alarm}")
+    if stop_on_alarm and alarm == 0:
+        raise ValueError("stop_on_alarm: expected an alarm above 0 to stop on, got alarm 0 (off)")
+
+
+def _as_rows(found: Any) -> Tensor:
+    """Representations (N, D); further axes of size 1, as pooling leaves them, are dropped.
+
+    >>> _as_rows(torch.zeros(8, 3, 1, 1)).shape
+    torch.Size([8, 3])
+    """
+    if isinstance(found, Tensor) and found.ndim >= 2 and found.shape[2:].numel() == 1:
+        return found.detach().flatten(1)
+    got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    wanted = "a tensor (N, D); a function of module and batch can take it out or pool it"
+    raise ValueError(f"representations: expected {wanted}, got {got}")
+
+
+def _gathered(rows: Tensor) -> Tensor:
+    """All processes' rows (n, D) in rank order; a process may have fewer, or none."""
+    if not active():
+        return rows
+    sizes = [torch.zeros(2, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor(rows.shape, device=rows.device))
+    most, width = torch.stack(sizes).amax(0).tolist()
+    # In one dtype: of a process without rows it is not known.
+    own = torch.zeros(most, width, device=rows.device)
+    own[: len(rows), : rows.shape[1]] = rows
+    parts = [torch.empty_like(own) for _ in sizes]
+    dist.all_gather(parts, own)
+    return torch.cat([part[: int(size[0])] for part, size in zip(parts, sizes, strict=True)])

@@ -1,0 +1,250 @@
+"""An encoder as an ONNX file, for runtimes without PyTorch."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ldreg.encoders.checkpoints import find_file, load_encoder
+from ldreg.extras import advice, missing
+from ldreg.integrations.settings import check_whole
+from ldreg.integrations.timm import data_config
+from ldreg.reporting.files import check_writable, write_atomically
+
+__all__ = ["Exported", "export_encoder"]
+
+_LARGEST = 2**31 - 1  # bytes of one protobuf message
+_TOLERANCE = 1e-4  # of the largest representation; float32 alone leaves some 1e-6, a wrong operator far more
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX file that was written.
+
+    Its one input `images` is float32 (batch, channels, size, size), its one output `representations` float32
+    (batch, dimension), for any batch.
+    """
+
+    path: Path
+    channels: int
+    size: int
+    dimension: int
+    opset: int
+    difference: float  # the largest from PyTorch's representations, as a share of the largest of these
+
+
+def export_encoder(
+    encoder: str | PathLike[str] | nn.Module,
+    path: str | PathLike[str],
+    *,
+    channels: int | None = None,
+    size: int | None = None,
+    normalize: bool = False,
+) -> Exported:
+    """Write an encoder to an ONNX file, once onnxruntime has found the representations that PyTorch finds.
+
+    The encoder is written as it is in eval mode. What is known of its images (`input_size`, `mean`, `std`) stands as
+    JSON in the file's metadata, under "ldreg".
+
+    Args:
+        encoder: a run's folder, a file that `ldreg.encoders.load_encoder` takes, or a module.
+        path: the file to write, its name with .onnx at the end.
+        channels: of the images, 3 for a module by default; a checkpoint's own need not be given.
+        size: side of the images; of a module it must be given, of a checkpoint only where it does not say.
+        normalize: whether the file takes images with values from 0 to 1 and normalizes them itself, as the run did;
+            otherwise it takes normalized images, as the encoder does.
+
+    Raises:
+        ValueError: what is no checkpoint, a path that the encoder is read from or without .onnx, a module without a
+            size or to normalize for, or that the exporter does not take, representations that are not finite float32
+            (B, D), a file over 2 GB, or one that finds other representations than PyTorch.
+        OSError: a file cannot be read or written.
+        ModuleNotFoundError: onnx, onnxscript or onnxruntime is not installed.
+    """
+    _need()
+    check_whole(1, **{name: value for name, value in {"channels": channels, "size": size}.items() if value is not None})
+    _check_path(path, encoder)
+    check_writable(path)
+    module, channels, size, told = _source(encoder, channels=channels, size=size, normalize=normalize)
+    images = torch.rand(3, channels, size, size, generator=torch.Generator().manual_seed(0))
+    with _in_eval(module):
+        expected = _representations(module, images)
+        model = _exported(module, images[:2])
+    _describe(model, told)
+    content = _serialized(model)
+    difference = _compared(content, images, expected)
+    write_atomically(path, content)
+    opset = next(entry.version for entry in model.opset_import if entry.domain == "")
+    return Exported(Path(path), channels, size, expected.shape[1], opset, difference)
+
+
+def command(run: str, *, out: str = "encoder.onnx", size: int | None = None, normalize: bool = False) -> None:
+    """Write the encoder of a run to an ONNX file.
+
+    Args:
+        run: run folder, or a checkpoint that ldreg evaluate takes
+        out: file to write, .onnx at its end
+        size: side of the images, where the checkpoint does not say
+        normalize: let the file take images from 0 to 1 and normalize them itself
+    """
+    made = export_encoder(run, out, size=size, normalize=normalize)
+    values = "from 0 to 1" if normalize else "normalized as in card.json"
+    print(f"images           float32 (batch, {made.channels}, {made.size}, {made.size}), {values}")
+    print(f"representations  float32 (batch, {made.dimension})")
+    print(f"ONNX opset {made.opset}; onnxruntime differs from PyTorch by {made.difference:.1e} of the largest value")
+    print(f"The file is {made.path}")
+
+
+def _source(
+    encoder: str | PathLike[str] | nn.Module, *, channels: int | None, size: int | None, normalize: bool
+) -> tuple[nn.Module, int, int, dict[str, Any]]:
+    """The module to write, channels and size of its images, and what the file is to say of them."""
+    if not isinstance(encoder, nn.Module):
+        loaded = load_encoder(encoder, channels=channels, size=size)
+        told = data_config(loaded) | {"normalizes": normalize}
+        module = _Normalized(loaded.module, mean=told["mean"], std=told["std"]) if normalize else loaded.module
+        return module, loaded.channels, loaded.size, told
+    if size is None:
+        raise ValueError("size: expected the side of the images, which a module does not say, got None")
+    if normalize:
+        raise ValueError("normalize: expected False for a module, which does not say by what, got True")
+    wrong = {str(tensor.dtype) for tensor in encoder.parameters() if tensor.dtype != torch.float32}
+    if wrong:
+        raise ValueError(f"encoder: expected weights in float32, got {', '.join(sorted(wrong))}")
+    channels = 3 if channels is None else channels
+    return encoder, channels, size, {"input_size": (channels, size, size), "normalizes": False}
+
+
+class _Normalized(nn.Module):
+    """An encoder of images from 0 to 1."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: nn.Module, *, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.encoder((images - self.mean) / self.std)
+        return found
+
+
+def _need() -> None:
+    """Say before the work what is missing."""
+    package = missing("onnx")
+    if package is not None:
+        raise ModuleNotFoundError(advice(package), name=package)
+
+
+def _check_path(path: str | PathLike[str], encoder: str | PathLike[str] | nn.Module) -> None:
+    """Find out before the work that the file would take the place of what the encoder is read from."""
+    target = Path(path).resolve()  # where a link points to, which is what would be replaced
+    if not isinstance(encoder, nn.Module):
+        file = find_file(Path(encoder))
+        read = {each.resolve() for each in (file, file.with_name("card.json"), file.with_name("config.yaml"))}
+        if target in read or (target.exists() and file.with_name("checkpoints").resolve() in target.parents):
+            raise ValueError(f"cannot write {str(path)!r}: it is an input, the encoder or another file of its run")
+    if not target.name.lower().endswith(".onnx"):
+        raise ValueError(f"cannot write {str(path)!r}: expected a name that ends in .onnx")
+
+
+@contextmanager
+def _in_eval(module: nn.Module) -> Iterator[None]:
+    """Every part in eval mode, and afterwards in the mode it was in."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode
+
+
+@torch.no_grad()
+def _representations(module: nn.Module, images: Tensor) -> Tensor:
+    found: Any = module(images.to(_device(module)))
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"encoder: expected a module that maps images to a tensor (B, D), got {got}")
+    if found.dtype != torch.float32:
+        raise ValueError(f"encoder: expected representations in float32, got {found.dtype}")
+    if not torch.isfinite(found).all():
+        raise ValueError("encoder: expected finite representations of random images, got NaN or inf")
+    return found.cpu()
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+
+
+def _exported(module: nn.Module, images: Tensor) -> Any:
+    """The ONNX model, for any number of images.
+
+    Of one image alone the exporter would take the number for a constant.
+
+    Raises:
+        ValueError: the exporter does not take the module.
+    """
+    try:
+        program = torch.onnx.export(
+            module,
+            (images.to(_device(module)),),
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            input_names=["images"],
+            output_names=["representations"],
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        cause = error.__cause__ or error  # the exporter's own words are a page on how to report it
+        kind, said = type(cause).__name__, str(cause).strip().partition("\n")[0]
+        raise ValueError(f"encoder: expected a module that torch.onnx exports, got {kind}: {said}") from error
+    assert program is not None
+    return program.model_proto
+
+
+def _describe(model: Any, told: dict[str, Any]) -> None:
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "ldreg", json.dumps(told)
+
+
+def _serialized(model: Any) -> bytes:
+    size = model.ByteSize()
+    if size > _LARGEST:
+        raise ValueError(f"encoder: expected one that fits into an ONNX file of 2 GB, got one of {size / 2**30:.1f} GB")
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _compared(content: bytes, images: Tensor, expected: Tensor) -> float:
+    """How far onnxruntime is from PyTorch, alone and together.
+
+    Raises:
+        ValueError: farther than rounding explains.
+    """
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    differences = []
+    for rows in (slice(0, 1), slice(0, None)):
+        found = torch.from_numpy(session.run(None, {"images": images[rows].numpy()})[0])
+        if (found.dtype, found.shape) != (torch.float32, expected[rows].shape):
+            got = f"{found.dtype} {tuple(found.shape)}"
+            raise ValueError(f"encoder: expected float32 {tuple(expected[rows].shape)} of onnxruntime, got {got}")
+        differences.append((found - expected[rows]).abs().max())
+    difference = torch.stack(differences).max().item()  # NaN where one is
+    scale = expected.abs().max().item()
+    share = difference / scale if scale else difference
+    if not share < _TOLERANCE:
+        raise ValueError(f"encoder: expected the same representations of onnxruntime, got some {share:.1e} away")
+    return share

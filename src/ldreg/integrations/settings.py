@@ -1,0 +1,19 @@
+"""Settings of integrations, checked where they are given and not at the first measurement."""
+
+from ldreg.lid.neighbors import as_whole
+
+
+def check_whole(least: int, **values: object) -> None:
+    """ValueError where a value is no integer, or under the least.
+
+    >>> check_whole(2, k=64)
+    >>> check_whole(2, k=64.0)
+    Traceback (most recent call last):
+    ValueError: k: expected an integer, got 64.0
+    """
+    for name, value in values.items():
+        whole = as_whole(value)
+        if whole is None:
+            raise ValueError(f"{name}: expected an integer, got {value!r}")
+        if whole < least:
+            raise ValueError(f"{name}: expected at least {least}, got {value}")

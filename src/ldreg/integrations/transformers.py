@@ -1,0 +1,193 @@
+"""Dimensions of hidden states while the `Trainer` of Hugging Face's transformers trains a model."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+from transformers import Trainer, TrainerCallback
+
+from ldreg.evaluation.extract import undisturbed
+from ldreg.integrations.settings import check_whole
+from ldreg.lid.neighbors import as_whole
+from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.measures import measure, spread
+
+__all__ = ["DimensionCallback", "Pooling", "pooled"]
+
+logger = logging.getLogger("ldreg")
+
+Pooling = Literal["mean", "cls"]
+
+
+class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types where it is not installed
+    """Logs LID and effective rank of the hidden states of an evaluation set, and warns when they collapse.
+
+    `eval_lid`, `eval_effective_rank`, `eval_frechet_variance` and `eval_degenerate` (the share of points without a LID)
+    go through the trainer's own `log`, so into its history and to TensorBoard, W&B and whatever else it reports to,
+    there as `eval/lid` and so on. With several processes they are those of the whole set. Where they are measured at
+    evaluations, they are among the metrics of these, for `metric_for_best_model="eval_lid"`. Training is not touched:
+    the model runs in eval mode, without gradients, and torch's random generators are afterwards as they were. The
+    trainer's checkpoints do not hold the state of the alarm: in a resumed run it begins anew.
+
+    It takes the trainer, for its `log` is not among what a callback is given:
+    `trainer.add_callback(DimensionCallback(trainer))`.
+
+    Args:
+        trainer: whose model is measured.
+        dataset: what it is measured on; None: the trainer's evaluation set.
+        representations: how a sequence becomes one row: the "mean" of the hidden states of its tokens, without padding,
+            or that of its first token ("cls"); or a function of model and inputs that returns representations (N, D),
+            which models of encoder and decoder need.
+        layer: whose hidden states are pooled; -1 is the last, 0 the embeddings of tokens.
+        every_steps: training steps between measurements; None: at every evaluation.
+        k: number of neighbors, at least 2 and below the number of rows.
+        points: rows that are measured, at most, evenly spread over the set.
+        alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
+
+    Attributes:
+        latest: the last value of every measure.
+        alarms: all alarms raised, in order.
+
+    Raises:
+        ValueError: for a setting out of range or not for this model, or a set of unknown length or with too few rows.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        dataset: Any = None,
+        *,
+        representations: Pooling | Callable[[Any, Mapping[str, Any]], Tensor] = "mean",
+        layer: int = -1,
+        every_steps: int | None = None,
+        k: int = 64,
+        points: int = 2000,
+        alarm: float = 0.5,
+    ) -> None:
+        if representations not in ("mean", "cls") and not callable(representations):
+            raise ValueError(f"representations: expected 'mean', 'cls' or a function, got {representations!r}")
+        if not callable(representations):
+            _check_model(trainer.model, representations, layer)
+        if every_steps is not None:
+            check_whole(1, every_steps=every_steps)
+        check_whole(2, k=k, points=points)
+        if points <= k:
+            raise ValueError(f"points: expected more than k ({k}), got {points}")
+        self.trainer = trainer
+        self.dataset = _some_of(trainer.eval_dataset if dataset is None else dataset, points=points, k=k)
+        self.representations = representations
+        self.layer = layer
+        self.every_steps = every_steps
+        self.k = k
+        self.latest: dict[str, float] = {}
+        self.alarms: list[str] = []
+        self._alarm = CollapseAlarm(alarm)
+        self._loader: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse to be there for nothing."""
+        if self.every_steps is None and str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
+            raise ValueError("every_steps: expected a number where the trainer does not evaluate, got None")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure where steps make that due."""
+        if self.every_steps is not None and state.global_step % self.every_steps == 0:
+            self.measure()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure where no steps are given, and put it among the metrics that the trainer chooses the best model by."""
+        if self.every_steps is None:
+            kwargs.get("metrics", {}).update(self.measure())
+
+    def measure(self) -> dict[str, float]:
+        """Measure now, log it, and return what was logged."""
+        state = self.trainer.state
+        values = {f"eval_{name}": value for name, value in measure(self._rows(), k=self.k).items()}
+        self.latest |= values
+        self.trainer.log(dict(values))  # which adds the epoch to what it is given
+        # The alarm goes by what follows the last "/" of a name.
+        watched = {name.replace("eval_", "eval/"): value for name, value in values.items()}
+        message = self._alarm.check(watched, step=state.global_step, epoch=state.epoch or 0.0)
+        if message:
+            self.alarms.append(message)
+            if state.is_world_process_zero:
+                logger.warning(message)
+        return values
+
+    def _rows(self) -> Tensor:
+        """Representations (N, D) of the whole set, on every process."""
+        model, parts = self.trainer.model, []
+        with undisturbed(model, self.trainer.args.device):
+            if self._loader is None:  # one for all measurements: the trainer's accelerator keeps each, with its workers
+                # Not get_eval_dataloader, which may keep the loader and give it to the next evaluation.
+                self._loader = self.trainer.get_test_dataloader(self.dataset)
+            for inputs in self._loader:
+                with self.trainer.compute_loss_context_manager():
+                    found = self._of(model, {name: value for name, value in inputs.items() if name != "labels"})
+                # What the last batch holds twice, for processes to have as many rows each, is left out.
+                parts.append(self.trainer.accelerator.gather_for_metrics(found.detach().contiguous()))
+        return torch.cat(parts)
+
+    def _of(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if callable(self.representations):
+            return self.representations(model, inputs)
+        outputs = model(**inputs, output_hidden_states=True, return_dict=True)
+        hidden = getattr(outputs, "hidden_states", None)
+        if hidden is None:
+            wanted = "a function for a model that returns no hidden_states"
+            raise ValueError(f"representations: expected {wanted}, got {self.representations!r}")
+        return pooled(hidden[self.layer], inputs.get("attention_mask"), how=self.representations)
+
+
+def pooled(hidden: Tensor, mask: Tensor | None = None, *, how: Pooling = "mean") -> Tensor:
+    """Representations (N, D) of hidden states (N, T, D), where the mask (N, T) is 0 at padding.
+
+    Raises:
+        ValueError: hidden is of another shape, or a mask has nothing but padding in a row.
+
+    >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]]])
+    >>> pooled(hidden, torch.tensor([[1, 1, 0]])), pooled(hidden, how="cls")
+    (tensor([[2., 3.]]), tensor([[1., 2.]]))
+    """
+    if hidden.ndim != 3:
+        raise ValueError(f"hidden: expected hidden states (N, T, D), got shape {tuple(hidden.shape)}")
+    mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(f"mask: expected {tuple(hidden.shape[:2])}, got {tuple(mask.shape)}")
+    if not mask.any(1).all():
+        raise ValueError("mask: expected a token in every row, got one of padding alone")
+    if how == "cls":  # of rows with padding on the left, that is not at 0
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.bool().int().argmax(1)]
+    hidden = hidden.float()  # a sum over many tokens in half precision would lose digits
+    weights = mask.to(hidden.dtype)
+    return (hidden * weights.unsqueeze(2)).sum(1) / weights.sum(1, keepdim=True)
+
+
+def _check_model(model: Any, representations: str, layer: int) -> None:
+    """ValueError where a model has no such hidden states to pool, as far as its config tells."""
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        wanted = "a function for a model of encoder and decoder, which says whose states to take"
+        raise ValueError(f"representations: expected {wanted}, got {representations!r}")
+    layers, place = as_whole(getattr(config, "num_hidden_layers", None)), as_whole(layer)
+    if place is None:
+        raise ValueError(f"layer: expected an integer, got {layer!r}")
+    if layers is not None and not -layers - 1 <= place <= layers:
+        raise ValueError(f"layer: expected {-layers - 1} to {layers} for a model of {layers} layers, got {layer}")
+
+
+def _some_of(dataset: Any, *, points: int, k: int) -> Any:
+    """At most `points` rows, evenly spread."""
+    if dataset is None or isinstance(dataset, dict) or not hasattr(dataset, "__len__"):
+        got = "a dict of several" if isinstance(dataset, dict) else type(dataset).__name__
+        raise ValueError(f"dataset: expected one set of known length, got {got}")
+    if len(dataset) <= k:
+        raise ValueError(f"dataset: expected more than k ({k}) rows, got {len(dataset)}")
+    if len(dataset) <= points:
+        return dataset
+    chosen = spread(torch.arange(len(dataset)), points).tolist()
+    # A set of the library `datasets` stays one, for the trainer to leave out columns that the model does not take.
+    return dataset.select(chosen) if hasattr(dataset, "select") else Subset(dataset, chosen)

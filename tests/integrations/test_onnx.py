@@ -1,0 +1,282 @@
+"""Encoders as ONNX files and as programs of torch.export, beside PyTorch."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.integrations.conftest import MakeRun
+from torch import Tensor, nn
+
+from ldreg.cli import main
+from ldreg.encoders import EncoderConfig
+from ldreg.integrations.onnx import _compared, command, export_encoder
+from ldreg.views import Views, ViewsConfig
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENCODERS: list[Any] = [
+    (EncoderConfig("small_cnn"), 8, 1),
+    pytest.param(EncoderConfig("resnet18", stem="cifar"), 32, 3, marks=pytest.mark.slow),
+    pytest.param(EncoderConfig("resnet18"), 64, 3, marks=pytest.mark.slow),
+    pytest.param(EncoderConfig("vit_tiny", patch_size=4), 32, 3, marks=pytest.mark.slow),
+]
+each_encoder = pytest.mark.parametrize(("config", "size", "channels"), ENCODERS)
+
+
+def images(count: int, size: int, channels: int) -> Tensor:
+    return torch.rand(count, channels, size, size, generator=torch.Generator().manual_seed(count))
+
+
+def session(path: Path) -> Any:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def run_session(path: Path, x: Tensor) -> Tensor:
+    [found] = session(path).run(["representations"], {"images": x.numpy()})
+    return torch.from_numpy(found)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """To float32's rounding, which adds up over layers."""
+    assert found.shape == expected.shape
+    assert expected.std() > 0
+    assert ((found - expected).abs().max() / expected.abs().max()).item() < 5e-6
+
+
+@each_encoder
+def test_onnxruntime_finds_what_pytorch_finds(
+    make_run: MakeRun, tmp_path: Path, config: EncoderConfig, size: int, channels: int
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    run, encoder = make_run(config, size=size, channels=channels)
+    made = export_encoder(run, tmp_path / "encoder.onnx")
+    model = onnx.load(made.path)
+    onnx.checker.check_model(model, full_check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.onnx", "runs"]  # weights are inside
+    for count in (1, 2, 7):
+        x = images(count, size, channels)
+        with torch.no_grad():
+            assert_close(run_session(made.path, x), encoder(x))
+    assert [made.channels, made.size, made.dimension] == [channels, size, encoder.dimension]
+    assert 0 <= made.difference < 5e-6
+    assert [(each.name, each.shape) for each in session(made.path).get_inputs()] == [
+        ("images", ["batch", channels, size, size])
+    ]
+    told, card = json.loads(model.metadata_props[0].value), json.loads((run / "card.json").read_text())["input"]
+    assert told["input_size"] == [channels, size, size]
+    assert (told["mean"], told["std"]) == (pytest.approx(card["mean"]), pytest.approx(card["std"]))
+    assert told["normalizes"] is False
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # of torch 2.11's own loading
+@each_encoder
+def test_torch_export_takes_any_batch(
+    make_run: MakeRun, tmp_path: Path, config: EncoderConfig, size: int, channels: int
+) -> None:
+    _, encoder = make_run(config, size=size, channels=channels)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(encoder, (images(2, size, channels),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "encoder.pt2")
+    again = torch.export.load(tmp_path / "encoder.pt2").module()
+    for count in (1, 7):
+        x = images(count, size, channels)
+        with torch.no_grad():
+            assert_close(again(x), encoder(x))
+
+
+def test_the_file_can_normalize(make_run: MakeRun, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    run, encoder = make_run(EncoderConfig(), size=8)
+    made = export_encoder(run, tmp_path / "encoder.onnx", normalize=True)
+    pixels = (images(5, 8, 3) * 255).byte()
+    normalized = Views(ViewsConfig(normalization="cifar"), size=8, channels=3).plain(pixels)
+    x = pixels.float() / 255
+    with torch.no_grad():
+        assert_close(run_session(made.path, x), encoder(normalized))
+        assert (encoder(x) - encoder(normalized)).abs().max() > 0.1
+
+
+class Dropping(nn.Module):
+    """An encoder that is another in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout, self.linear = nn.Dropout(0.5), nn.Linear(12, 4)
+        self.dropout.eval()  # as its owner left it
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.linear(self.dropout(x.flatten(1)))
+        return found
+
+
+def test_a_module_is_written_in_eval_mode_and_left_in_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    module = Dropping().train()
+    module.linear.eval()
+    before = torch.random.get_rng_state()
+    made = export_encoder(module, tmp_path / "mine.onnx", size=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert [part.training for part in module.modules()] == [True, True, False]
+    x = images(4, 2, 3)
+    with torch.no_grad():
+        assert_close(run_session(made.path, x), module.eval()(x))
+
+
+class Shaped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Doubled(Dropping):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).double()
+
+
+class Diverged(Dropping):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.nan
+
+
+class Deciding(Dropping):
+    """What the exporter cannot follow, as it hangs on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2 if x.sum() > 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (Dropping(), {}, "^size: expected the side of the images"),
+        (Dropping(), {"size": 2, "normalize": True}, "^normalize: expected False for a module"),
+        (Dropping().half(), {"size": 2}, "^encoder: expected weights in float32, got torch.float16"),
+        (Shaped(), {"size": 2}, r"^encoder: expected a module that maps images to a tensor \(B, D\), got shape"),
+        (Doubled(), {"size": 2}, "^encoder: expected representations in float32, got torch.float64"),
+        (Diverged(), {"size": 2}, "^encoder: expected finite representations of random images, got NaN or inf"),
+        (Deciding(), {"size": 2}, r"^encoder: expected a module that torch.onnx exports, got \w+: [^\n]+$"),
+        (Dropping(), {"size": 0}, "^size: expected at least 1, got 0"),
+        (Dropping(), {"size": 2.0}, "^size: expected an integer, got 2.0"),
+        (Dropping(), {"size": 2, "channels": -3}, "^channels: expected at least 1, got -3"),
+    ],
+)
+def test_what_cannot_be_written_is_named(tmp_path: Path, module: nn.Module, options: Any, message: str) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ValueError, match=message):
+        export_encoder(module, tmp_path / "mine.onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("factor", [2.0, torch.nan])
+def test_a_file_that_finds_something_else_is_not_written(tmp_path: Path, factor: float) -> None:
+    pytest.importorskip("onnxruntime")
+
+    class Changing(Dropping):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (factor if torch.compiler.is_exporting() else 1.0)
+
+    with pytest.raises(ValueError, match=r"^encoder: expected the same representations .*, got some .* away"):
+        export_encoder(Changing(), tmp_path / "mine.onnx", size=2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float64, 4), (torch.float32, 1)])
+def test_what_onnxruntime_returns_is_of_the_same_kind(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, width: int
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    class Session:
+        def __init__(self, content: bytes, providers: list[str]) -> None: ...
+
+        def run(self, names: None, given: dict[str, Any]) -> list[Any]:
+            return [torch.zeros(len(given["images"]), width, dtype=dtype).numpy()]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    with pytest.raises(ValueError, match=r"^encoder: expected float32 \(1, 4\) of onnxruntime, got torch.float"):
+        _compared(b"", images(2, 2, 3), torch.zeros(2, 4))
+
+
+def test_a_module_may_keep_more_than_tensors(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+
+    class Noting(Dropping):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = NotingDropout()
+
+    class NotingDropout(nn.Dropout):
+        def get_extra_state(self) -> Any:
+            return {"since": "yesterday"}
+
+    assert export_encoder(Noting(), tmp_path / "mine.onnx", size=2).dimension == 4
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "card.json", "config.yaml", "checkpoints/last.ckpt"])
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_what_the_encoder_is_read_from_is_not_written_over(
+    make_run: MakeRun, tmp_path: Path, name: str, linked: bool, given: str
+) -> None:
+    pytest.importorskip("onnxruntime")
+    run, _ = make_run(EncoderConfig(), size=8)
+    (run / "config.yaml").write_text("seed: 0")
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last.ckpt").write_bytes(b"all")
+    path, before = run / name, (run / name).read_bytes()
+    if linked:
+        path = tmp_path / "mine.onnx"
+        path.symlink_to(run / name)
+    with pytest.raises(ValueError, match=r"^cannot write '.*': it is an input, the encoder or another file of its run"):
+        export_encoder(run if given == "folder" else run / "encoder.safetensors", path)
+    assert (run / name).read_bytes() == before
+
+
+def test_other_names_than_onnx_are_refused_before_the_work(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    run, _ = make_run(EncoderConfig(), size=8)
+    assert main(["export", str(run), "--out", str(tmp_path / "enc.pt")]) == 2
+    said = f"ldreg export: error: cannot write '{tmp_path / 'enc.pt'}': expected a name that ends in .onnx\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(ValueError, match=r"expected a name that ends in .onnx$"):
+        export_encoder(Dropping(), tmp_path / "onnx", size=2)
+
+
+def test_what_is_missing_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ldreg.extras._installed", lambda name: name != "onnxscript")
+    assert main(["export", "absent", "--out", str(tmp_path / "mine.onnx")]) == 2
+    said = 'ldreg export: error: this needs onnxscript, which is not installed: pip install "ldreg[onnx]"\n'
+    assert capsys.readouterr().err == said
+
+
+def test_the_command_says_what_it_wrote(make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    run, _ = make_run(EncoderConfig(), size=8, channels=1)
+    assert main(["export", str(run), "--out", str(tmp_path / "mine.onnx"), "--normalize", "true"]) == 0
+    assert capsys.readouterr().out.startswith("images           float32 (batch, 1, 8, 8), from 0 to 1\n")
+    command(str(run), out=str(tmp_path / "mine.onnx"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "images           float32 (batch, 1, 8, 8), normalized as in card.json"
+    assert lines[1] == "representations  float32 (batch, 128)"
+    assert lines[-1] == f"The file is {tmp_path / 'mine.onnx'}"
+    with pytest.raises(OSError, match="there is no directory"):
+        command(str(run), out=str(tmp_path / "absent" / "mine.onnx"))
+
+
+def test_the_example_runs(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    run, _ = make_run(EncoderConfig(), size=8)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["with_onnx.py", str(run)])
+    runpy.run_path(str(EXAMPLES / "with_onnx.py"))
+    assert "representations (5, 128), the same as PyTorch's up to " in capsys.readouterr().out

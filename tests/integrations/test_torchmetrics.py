@@ -1,0 +1,514 @@
+"""Dimensionality as torchmetrics knows metrics.
+
+torchmetrics keeps its test harness (`unittests._helpers.testers.MetricTester`) out of its wheel and its source
+distribution, and hands two arguments to every `update`. What it checks is checked here: constants that cannot be set,
+scripting, cloning, pickling, `forward` beside `update`, an empty state dict, hashing, results of batches and of the
+whole beside a reference in one process and in two, with and without `dist_sync_on_step`, half precision, and that
+`is_differentiable` is true of the result. The one check that the wheel has, `check_forward_full_state_property`, is
+run as it is.
+"""
+
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy
+import pytest
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection, MetricTracker
+from torchmetrics.utilities.checks import check_forward_full_state_property
+
+import ldreg
+from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimension
+
+matplotlib.use("Agg")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+K = 8
+
+
+def batches(count: int = 4, size: int = 40, dim: int = 6) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.logspace(0, -1, dim)
+    return [torch.randn(size, dim, generator=generator) * scales + 3 for _ in range(count)]
+
+
+def expected_lid(x: Tensor) -> float:
+    """The geometric mean of the method of moments in float64, from scikit-learn's neighbors."""
+    distances, _ = NearestNeighbors(n_neighbors=K, algorithm="brute").fit(x.double().numpy()).kneighbors()
+    mean = distances.mean(1)
+    return float(numpy.exp(numpy.log(mean / (distances[:, -1] - mean)).mean()))
+
+
+def expected_rank(x: Tensor) -> float:
+    """exp of the entropy of the covariance spectrum, from a float64 SVD."""
+    x = x.double()
+    squared = torch.linalg.svdvals(x - x.mean(0)).square()
+    return float(torch.special.entr(squared / squared.sum()).sum().exp())
+
+
+CASES: dict[str, tuple[Callable[..., Metric], Callable[[Tensor], float]]] = {
+    "lid": (lambda **kwargs: LocalIntrinsicDimension(k=K, **kwargs), expected_lid),
+    "rank": (EffectiveRank, expected_rank),
+}
+each_metric = pytest.mark.parametrize(("make", "reference"), list(CASES.values()), ids=list(CASES))
+Make = Callable[..., Metric]
+Reference = Callable[[Tensor], float]
+
+
+@each_metric
+@pytest.mark.parametrize("dist_sync_on_step", [False, True])
+def test_batches_and_the_whole_are_those_of_the_reference(
+    make: Make, reference: Reference, dist_sync_on_step: bool
+) -> None:
+    metric = make(dist_sync_on_step=dist_sync_on_step)
+    updated = metric.clone()
+    assert updated is not metric
+    assert type(updated) is type(metric)
+    metric = pickle.loads(pickle.dumps(metric))
+    for batch in batches():
+        assert metric(batch).item() == pytest.approx(reference(batch), rel=1e-5)
+        updated.update(batch)
+    whole = torch.cat(batches())
+    assert metric.state_dict() == {}
+    assert hash(metric) != hash(updated)
+    assert metric.compute().item() == updated.compute().item() == pytest.approx(reference(whole), rel=1e-5)
+    assert metric.compute().shape == ()
+    assert metric.update_count == 4
+
+
+@each_metric
+def test_the_result_is_the_librarys(make: Make, reference: Reference) -> None:
+    metric = make()
+    for batch in batches():
+        metric.update(batch)
+    whole = torch.cat(batches())
+    ours = ldreg.inspect(whole, k=K)
+    value = ours.effective_rank if isinstance(metric, EffectiveRank) else ours.mean.value
+    assert metric.compute().item() == pytest.approx(value, rel=1e-6)
+
+
+@each_metric
+def test_constants_are_constant_and_true(make: Make, reference: Reference) -> None:
+    metric = make()
+    for name, value in {"is_differentiable": False, "higher_is_better": None, "full_state_update": False}.items():
+        assert getattr(metric, name) is value
+        with pytest.raises(RuntimeError, match="Can't change const"):
+            setattr(metric, name, True)
+    batch = batches()[0].requires_grad_()
+    assert not metric(batch).requires_grad
+    metric.update(batch)
+    assert not any(kept.requires_grad for kept in metric.metric_state["representations"])
+
+
+@pytest.mark.parametrize(("kind", "options"), [(LocalIntrinsicDimension, {"k": K}), (EffectiveRank, {})])
+def test_torchmetrics_itself_finds_that_forward_need_not_keep_all(
+    kind: Any, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"representations": batches()[0]}
+    # It gives the same batch again and again; at more than k times, no point would have a LID.
+    check_forward_full_state_property(kind, options, given, num_update_to_compare=[3], reps=2)
+    assert "Partial state for 3 steps took" in capsys.readouterr().out  # only said where both ways gave the same
+
+
+@each_metric
+def test_it_can_be_scripted(make: Make, reference: Reference) -> None:
+    with warnings.catch_warnings():
+        # torch.jit says that it is deprecated itself, and looks at a deprecated property.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.jit.script(make())
+
+
+@each_metric
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
+def test_any_precision_is_taken(make: Make, reference: Reference, dtype: torch.dtype) -> None:
+    metric = make()
+    scale = 1 if dtype.is_floating_point else 1000
+    given = [(batch * scale).to(dtype) for batch in batches()]
+    for batch in given:
+        metric.update(batch)
+    if dtype.is_floating_point:
+        assert {kept.dtype for kept in metric.metric_state["representations"]} == {dtype}
+    found = metric.compute()
+    assert found.dtype == (torch.float64 if dtype in (torch.float64, torch.int32) else torch.float32)
+    tolerance = 1e-12 if found.dtype == torch.float64 else 1e-5
+    assert found.item() == pytest.approx(reference(torch.cat(given)), rel=tolerance)
+
+
+def test_rank_is_right_where_sums_of_outer_products_are_not() -> None:
+    """Columns of scales from 1 to a millionth around an offset of 10,000."""
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(5000, 64, generator=generator) * torch.logspace(0, -6, 64)
+    x = spread + 1e4 * torch.randn(64, generator=generator)
+    metric, wide = EffectiveRank(), x.double()
+    for batch in x.split(500):
+        metric.update(batch)
+    expected = expected_rank(x)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-7)
+    total, outer = wide.sum(0), wide.T @ wide
+    eigenvalues = torch.linalg.eigvalsh(outer - total.outer(total) / len(x)).clamp_min(0)
+    summed = torch.special.entr(eigenvalues / eigenvalues.sum()).sum().exp().item()
+    assert abs(summed / expected - 1) > 5e-4  # which is why the metric does not work that way
+
+
+@each_metric
+def test_reset_forgets_and_later_batches_count(make: Make, reference: Reference) -> None:
+    first, second, *_ = batches()
+    metric = make()
+    metric.update(first)
+    alone = metric.compute()
+    assert metric.compute() is alone  # cached
+    metric.update(second)
+    assert metric.compute().item() == pytest.approx(reference(torch.cat((first, second))), rel=1e-5)
+    metric.reset()
+    assert metric.metric_state == {"representations": []}
+    metric.update(second)
+    assert metric.compute().item() == pytest.approx(reference(second), rel=1e-5)
+
+
+@each_metric
+def test_what_was_given_may_be_written_over(make: Make, reference: Reference) -> None:
+    metric, buffer = make(), torch.empty(40, 6)
+    for batch in batches():
+        metric.update(buffer.copy_(batch))
+    assert metric.compute().item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
+
+
+@each_metric
+def test_state_is_saved_where_asked_for(make: Make, reference: Reference) -> None:
+    metric, other = make(), make()
+    for batch in batches():
+        metric.update(batch)
+    metric.persistent(True)
+    state = metric.state_dict()
+    assert list(state) == ["representations"]
+    other.persistent(True)
+    other.load_state_dict(state)
+    other.update(batches(5)[4])
+    assert other.compute().item() == pytest.approx(reference(torch.cat(batches(5))), rel=1e-5)
+
+
+@each_metric
+def test_copies_go_their_own_way(make: Make, reference: Reference) -> None:
+    metric = make()
+    metric.update(batches()[0])
+    for copy in (metric.clone(), deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        copy.update(batches()[1])
+        assert copy.compute().item() == pytest.approx(reference(torch.cat(batches()[:2])), rel=1e-5)
+    assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
+
+
+@each_metric
+def test_states_merge(make: Make, reference: Reference) -> None:
+    metric, other = make(), make()
+    if not hasattr(metric, "merge_state"):
+        pytest.skip("torchmetrics has no merge_state before 1.5")
+    metric.update(batches()[0])
+    other.update(batches()[1])
+    metric.merge_state(other)
+    metric.update(batches()[2])
+    assert metric.compute().item() == pytest.approx(reference(torch.cat(batches()[:3])), rel=1e-5)
+
+
+@each_metric
+def test_it_moves_with_its_state(make: Make, reference: Reference) -> None:
+    metric = make()
+    metric.update(batches()[0])
+    assert metric.to("meta").metric_state["representations"][0].device.type == "meta"
+    metric = make(compute_on_cpu=True).double()
+    metric.update(batches()[0])
+    metric.half()  # which torchmetrics ignores
+    assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
+    assert metric.set_dtype(torch.float64).compute().dtype == torch.float64
+    assert metric.metric_state["representations"][0].dtype == torch.float64
+
+
+@pytest.mark.gpu
+@each_metric
+def test_it_measures_on_a_gpu(make: Make, reference: Reference) -> None:
+    metric = make().to("cuda")
+    for batch in batches():
+        metric.update(batch.cuda())
+    found = metric.compute()
+    assert found.device.type == "cuda"
+    assert found.item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
+    assert metric.to("cpu").metric_state["representations"][0].device.type == "cpu"
+
+
+def collection() -> MetricCollection:
+    return MetricCollection({name: make() for name, (make, _) in CASES.items()})
+
+
+def test_a_collection_holds_representations_once() -> None:
+    metrics = collection()
+    for batch in batches():
+        metrics.update(batch)
+    assert metrics.compute_groups == {0: ["lid", "rank"]}
+    whole, found = torch.cat(batches()), metrics.compute()
+    for name, (_, reference) in CASES.items():
+        assert found[name].item() == pytest.approx(reference(whole), rel=1e-5)
+    lid, rank = metrics.values(copy_state=False)
+    assert lid.representations is rank.representations
+    metrics.reset()
+    found = metrics(batches()[1])
+    for name, (_, reference) in CASES.items():
+        assert found[name].item() == pytest.approx(reference(batches()[1]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "convention"), [("mom", "pseudocode"), ("mle", "paper"), ("mle", "pseudocode"), ("tle", "paper")]
+)
+def test_options_are_those_of_lid(estimator: Any, convention: Any) -> None:
+    metric: Metric = LocalIntrinsicDimension(k=12, estimator=estimator, convention=convention)
+    for batch in batches():
+        metric.update(batch)
+    values = ldreg.lid(torch.cat(batches()), k=12, estimator=estimator, convention=convention)
+    assert metric.compute().item() == pytest.approx(values.double().log().mean().exp().item(), rel=1e-6)
+
+
+def test_degenerate_points_are_left_out_and_counted() -> None:
+    metric: Metric = LocalIntrinsicDimension(k=2, counts=True)
+    line = [[0.0], [0.0], [0.0], [10.0], [11.0], [13.0], [16.0], [101.0], [102.0], [103.0]]
+    x = torch.tensor(line)
+    for row in x:
+        metric.update(row.unsqueeze(0))
+    found, report = metric.compute(), ldreg.inspect(x, k=2)
+    # Of two neighbors: 0 has zeros alone, 102 has two at 1; 10, 11, 13, 16, 101 and 103 are regular.
+    values = torch.tensor([4 / 2, 3 / 1, 5 / 1, 8 / 2, 3 / 1, 3 / 1], dtype=torch.float64)
+    assert found["lid"].item() == pytest.approx(values.log().mean().exp().item(), rel=1e-6)
+    assert (found["zero"].item(), found["infinite"].item()) == (3, 1) == (report.zero, report.infinite)
+    plain = LocalIntrinsicDimension(k=2)
+    assert plain(x).item() == found["lid"].item() == pytest.approx(report.mean.value)
+    assert LocalIntrinsicDimension(k=2)(torch.eye(5)).isnan()
+    assert MetricCollection([metric.clone()]).compute().keys() == {"lid", "zero", "infinite"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 1}, "^k: expected at least 2"),
+        ({"k": 64.0}, "^k: expected an integer, got 64.0"),
+        ({"k": True}, "^k: expected an integer, got True"),
+        ({"k": "64"}, "^k: expected an integer, got '64'"),
+        ({"k": float("nan")}, "^k: expected an integer, got nan"),
+        ({"estimator": "danco"}, "^estimator: expected one of mom, mle, tle, got 'danco'"),
+        ({"convention": "mine"}, "^convention: expected one of"),
+        ({"estimator": "tle", "convention": "pseudocode"}, "^convention: expected 'paper'"),
+        ({"points": 3}, "Unexpected keyword arguments: `points`"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LocalIntrinsicDimension(**options)
+
+
+@each_metric
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (torch.zeros(6), r"^representations: expected a non-empty matrix \(N, D\), got shape \(6,\)"),
+        (torch.zeros(2, 3, 4), r"^representations: expected a non-empty matrix"),
+        (torch.zeros(0, 6), r"^representations: expected a non-empty matrix"),
+        (torch.zeros(40, 7), r"^representations: expected \(n, 6\) as before, got \(40, 7\)"),
+        (torch.zeros(2, 6, dtype=torch.complex64), r"^representations: expected real numbers"),
+    ],
+)
+def test_wrong_batches_are_refused_and_leave_no_trace(
+    make: Make, reference: Reference, wrong: Tensor, message: str
+) -> None:
+    metric = make()
+    metric.update(batches()[0])
+    with pytest.raises(ValueError, match=message):
+        metric.update(wrong)
+    assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
+
+
+@each_metric
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_cannot_be_measured_is_named(make: Make, reference: Reference, bad: float) -> None:
+    metric, batch = make(), batches()[0].clone()
+    batch[[2, 7], 1] = bad
+    metric.update(batch)
+    with pytest.raises(ValueError, match=r"^representations: .*NaN or inf in 2 of 40 rows"):
+        metric.compute()
+    with (
+        pytest.warns(UserWarning, match="was called before the ``update``"),
+        pytest.raises(ValueError, match=r"^representations: expected an update before compute"),
+    ):
+        make().compute()
+
+
+@each_metric
+@pytest.mark.parametrize("options", [{}, {"dist_sync_on_step": True}, {"compute_on_cpu": True}])
+@pytest.mark.parametrize("wrong", [torch.zeros(1, 6), torch.full((40, 6), torch.nan), torch.zeros(40, 7)])
+def test_a_batch_that_cannot_be_measured_leaves_what_was_collected(
+    make: Make, reference: Reference, options: dict[str, Any], wrong: Tensor
+) -> None:
+    metric = make(**options)
+    for batch in batches()[:2]:
+        metric(batch)
+    with pytest.raises(ValueError, match=r"^(k|representations): expected"):
+        metric(wrong)
+    assert metric.update_count == 2
+    assert metric.compute().item() == pytest.approx(reference(torch.cat(batches()[:2])), rel=1e-5)
+    assert metric(batches()[2]).item() == pytest.approx(reference(batches()[2]), rel=1e-5)
+    metric.update(batches()[3])
+    assert metric.compute().item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
+    assert not metric.compute().requires_grad
+
+
+def test_too_few_points_are_named() -> None:
+    with pytest.raises(ValueError, match=r"^representations: expected at least 2 .*, got 1"):
+        EffectiveRank()(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"^k: expected an integer from 1 to 39"):
+        LocalIntrinsicDimension(k=64)(batches()[0])
+
+
+@each_metric
+def test_results_are_drawn(make: Make, reference: Reference) -> None:
+    import matplotlib.pyplot as plt
+
+    metric = make()
+    values = [metric(batch) for batch in batches()]
+    figure, axes = metric.plot()
+    assert axes.get_ylabel() == type(metric).__name__
+    (point,) = axes.get_lines()
+    assert point.get_ydata()[0] == pytest.approx(metric.compute().item())
+    _, own = plt.subplots()
+    _, drawn = metric.plot(values, ax=own)
+    assert drawn is own
+    heights = numpy.asarray(drawn.get_lines()[0].get_ydata(), dtype=float)
+    assert heights.tolist() == pytest.approx([value.item() for value in values])
+    figure.canvas.draw()
+    plt.close("all")
+
+
+@each_metric
+def test_a_tracker_wants_to_know_what_is_better(make: Make, reference: Reference) -> None:
+    tracker = MetricTracker(make(), maximize=True)
+    for batch in batches():
+        tracker.increment()
+        tracker.update(batch)
+    best, step = tracker.best_metric(return_step=True)  # type: ignore[misc]
+    values = [reference(batch) for batch in batches()]
+    assert step == values.index(max(values))
+    assert best == pytest.approx(max(values), rel=1e-5)
+
+
+SHARED = """
+import sys
+import torch
+import torch.distributed as dist
+from torchmetrics import MetricCollection
+from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimension
+
+rank, store, saved = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+makes = {"lid": lambda **more: LocalIntrinsicDimension(k=8, **more), "rank": lambda **more: EffectiveRank(**more)}
+
+def check(found, expected, *what):
+    assert abs(found.item() / expected - 1) < 1e-5, (rank, what, found.item(), expected)
+
+def refused(metric, start):
+    try:
+        metric.compute()
+    except ValueError as error:
+        assert str(error).startswith(start), error
+    else:
+        raise AssertionError("nothing was raised")
+
+for case, (parts, whole, batches, steps) in torch.load(saved, weights_only=True).items():
+    own = parts[rank]
+    collection = MetricCollection({name: make() for name, make in makes.items()})
+    for name, make in makes.items():
+        metric = make()
+        for i, batch in enumerate(own):
+            check(metric(batch), batches[name][rank][i], case, "a batch is measured where it is")
+        check(metric.compute(), whole[name], case, name)
+        assert len(metric.representations) == len(own), "what a process has stays its own"
+        synced = make(dist_sync_on_step=True)
+        for i, step in enumerate(steps[name]):
+            check(synced(own[i]), step, case, name, "of all processes at each step")
+        if steps[name]:
+            check(synced.compute(), whole[name], case, name, "after steps")
+    for batch in own:
+        collection.update(batch)
+    for _ in range(2):
+        for name, found in collection.compute().items():
+            check(found, whole[name], case, name, "in a collection")
+
+wide = LocalIntrinsicDimension(k=8)
+wide.update(torch.randn(20, 3 + rank))
+refused(wide, "representations: expected rows of one length in all processes, got [(3,), (4,)]")
+for make in makes.values():
+    broken = make()
+    broken.update(torch.full((20, 3), torch.nan if rank else 1.0))
+    refused(broken, "representations: expected finite numbers, got NaN or inf in 20 of 40 rows")
+    refused(make(), "representations: expected an update")
+dist.destroy_process_group()
+print("as expected")
+"""
+
+
+def shared_cases() -> dict[str, tuple[list[list[Tensor]], dict[str, float], dict[str, Any], dict[str, Any]]]:
+    """By name: the batches of two processes, and the results of all, of each batch, and of each step of both."""
+    a, b, c, d = batches()
+    layouts = {
+        "even": [[a, c], [b, d]],
+        "uneven": [[a, c, b], [d[:13]]],
+        "one has none": [[a, b], []],
+        "half, and the other has none": [[], [a.half(), b.half()]],
+        "half and single": [[a.half()], [b]],
+        "single and double": [[a, c], [b.double()]],
+    }
+    cases = {}
+    for name, parts in layouts.items():
+        whole = torch.cat([batch.double() for part in parts for batch in part])
+        each = {key: [[of(batch) for batch in part] for part in parts] for key, (_, of) in CASES.items()}
+        pairs = list(zip(*parts, strict=True)) if name == "even" else []
+        steps = {key: [of(torch.cat(pair)) for pair in pairs] for key, (_, of) in CASES.items()}
+        cases[name] = (parts, {key: of(whole) for key, (_, of) in CASES.items()}, each, steps)
+    return cases
+
+
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    torch.save(shared_cases(), tmp_path / "cases.pt")
+    arguments = [str(tmp_path / "store"), str(tmp_path / "cases.pt")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, str(rank), *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert (process.returncode, out) == (0, "as expected\n"), err
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    state = torch.random.get_rng_state()
+    runpy.run_path(str(EXAMPLES / "with_torchmetrics.py"))
+    torch.random.set_rng_state(state)
+    lines = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    assert 5 < float(lines["LocalIntrinsicDimension"]) < 8
+    assert 10 < float(lines["EffectiveRank"]) < 16
