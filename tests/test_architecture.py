@@ -14,6 +14,8 @@ SOURCE = Path(ldreg.__file__).parent
 # What each room may import from this package; `lid` is pure and knows torch alone.
 ROOMS: dict[str, set[str]] = {
     "version": set(),
+    "extras": set(),
+    "completion": set(),
     "lid": {"lid"},
     "spectrum": {"lid"},
     "distributed": set(),
@@ -70,10 +72,15 @@ ROOMS: dict[str, set[str]] = {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),
         "notices",
     },
-    "demo": {"assessment", "reporting", "reproduction", "training"},
+    "integrations": {
+        *("integrations", "distributed", "encoders", "evaluation", "extras", "lid", "monitor", "reporting"),
+        *("spectrum", "views"),
+    },
+    "demo": {"assessment", "demo_plain", "extras", "reporting", "reproduction", "training"},
+    "demo_plain": {"evaluation", "inspection", "lid", "regularizers", "reporting", "spectrum"},
     "cli": {
         *("inspection", "loading", "reporting", "demo", "benchmarking", "training", "assessment", "reproduction"),
-        "distributed",
+        *("completion", "distributed", "extras", "integrations"),
     },
     "__main__": {"cli"},
 }
@@ -116,10 +123,40 @@ def test_no_room_for_leftovers() -> None:
 
 def test_importing_is_light() -> None:
     heavy = (
-        "jsonargparse lightly matplotlib pandas pytorch_lightning rich sklearn timm torch._dynamo torchvision triton"
+        "jsonargparse lightly matplotlib pandas pytorch_lightning rich sklearn timm torch._dynamo "
+        "torchmetrics torchvision transformers triton"
     )
-    script = f"import sys, ldreg; found = {set(heavy.split())} & set(sys.modules); assert not found, found"
+    check = f"found = {set(heavy.split())} & set(sys.modules); assert not found, found"
+    script = f"import sys, ldreg; assert not {{'numpy', 'torch'}} & set(sys.modules); from ldreg import *; {check}"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("first", ["ldreg.lid.geometry", "ldreg.regularizers", "ldreg.lid"])
+def test_lid_is_the_function_whatever_was_imported_first(first: str) -> None:
+    script = f"import {first}, ldreg; assert ldreg.lid.__name__ == 'lid' and callable(ldreg.lid), ldreg.lid"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_modules_need_not_be_imported_to_be_spoken_of() -> None:
+    script = """
+import sys, ldreg
+assert ldreg.spectrum.effective_rank is ldreg.effective_rank
+assert ldreg.regularizers is sys.modules["ldreg.regularizers"]
+assert not hasattr(ldreg, "spectra") and not hasattr(ldreg, "spectrum.absent") and not hasattr(ldreg, "__main__")
+assert callable(ldreg.lid)
+sys.modules["docstring_parser"] = None
+try:
+    ldreg.cli
+except ModuleNotFoundError as error:
+    assert error.name == "docstring_parser"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_public_names_are_listed_and_others_are_none() -> None:
+    assert {*ldreg.__all__, "__version__"} <= set(dir(ldreg))
+    with pytest.raises(AttributeError, match="module 'ldreg' has no attribute 'lids'"):
+        _ = ldreg.lids  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ldreg.__all__)

@@ -1,16 +1,17 @@
 """The `ldreg` command: parse, call one function, turn errors into one line."""
 
 import argparse
-import importlib.util
+import difflib
 import inspect as signatures
 import os
 import re
 import shlex
 import shutil
 import sys
+import textwrap
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 
+from ldreg.extras import advice, missing
 from ldreg.version import __version__
 
 Reporter = Callable[[str, float], None]
@@ -26,6 +28,7 @@ Reporter = Callable[[str, float], None]
 _PATIENCE = 2.0  # seconds before a progress bar appears
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 _TABLES = (".csv", ".tsv", ".parquet")
+_WIDTH = 80  # columns of help that is not fitted to the terminal
 
 
 def inspect_command(
@@ -164,6 +167,7 @@ def _named(**files: str | None) -> Iterator[None]:
     except ValueError as error:
         argument, colon, rest = str(error).partition(": ")
         if colon and files.get(argument) is not None:
+            rest = rest.replace("; try k=", "; try --k ")  # as it is written here
             raise ValueError(f"{files[argument]}: {rest}") from error
         raise
 
@@ -174,16 +178,21 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     Args:
         out: folder to write the report, its numbers, the runs and pictures into
         seed: of every random draw
-        epochs: of each of the two runs; the recipe's by default
+        epochs: of each of the two runs; 80 by default, 60 without ldreg[train]
     """
+    import torch
+
     from ldreg.demo import demo
     from ldreg.reporting.comparison import comparison_text
 
-    _need_training()
-    from ldreg.training.launch import threads
-
-    with threads(1):  # all of it is small: more threads mostly wait for one another, and for whatever else runs
+    if missing("train") is not None:
+        print('a small SimCLR in plain PyTorch; pip install "ldreg[train]" trains by the recipes', file=sys.stderr)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # all of it is small: more threads mostly wait for one another, and for whatever else runs
+    try:
         found = demo(Path(out), epochs=epochs, seed=seed, progress=_steps_as_lines())
+    finally:
+        torch.set_num_threads(threads)
     terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if terminal else 80
     _print(comparison_text(found.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
@@ -281,6 +290,31 @@ def bench_command(
     keeper.settle(stopped)
 
 
+def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = None, normalize: bool = False) -> None:
+    """Write the encoder of a run to an ONNX file, checked with onnxruntime.
+
+    Args:
+        run: run folder, or a checkpoint that ldreg evaluate takes
+        out: file to write, .onnx at its end
+        size: side of the images, where the checkpoint does not say
+        normalize: true for a file that takes images from 0 to 1 and normalizes them itself
+    """
+    from ldreg.integrations.onnx import command
+
+    command(run, out=out, size=size, normalize=normalize)
+
+
+def completion_command(shell: Literal["bash", "zsh"]) -> None:
+    """Print what makes a shell complete the commands and options of ldreg.
+
+    Args:
+        shell: bash or zsh
+    """
+    from ldreg.completion import script
+
+    print(script(shell), end="")
+
+
 @dataclass(frozen=True)
 class Command:
     """A subcommand: a function of typed parameters with a documented meaning each, and examples of its use.
@@ -312,6 +346,11 @@ COMMANDS = {
         },
     ),
     "demo": Command(demo_command, ("ldreg demo", "ldreg demo --out first-look"), {"out": "FOLDER"}),
+    "export": Command(
+        export_command,
+        ("ldreg export runs/first", "ldreg export runs/first --out encoder.onnx --normalize true"),
+        {"out": "FILE", "normalize": "BOOL"},
+    ),
     "bench": Command(
         bench_command,
         (
@@ -323,27 +362,26 @@ COMMANDS = {
         ),
         {"sizes": "SIZES", "contenders": "NAME,...", "json": "FILE", "out": "FOLDER"},
     ),
+    "completion": Command(
+        completion_command,
+        (
+            'eval "$(ldreg completion bash)"    # in ~/.bashrc to have it always',
+            'eval "$(ldreg completion zsh)"     # in ~/.zshrc',
+        ),
+        {},
+    ),
 }
 
 
 def pretrain_command(words: Sequence[str]) -> None:
     """Train an encoder by self-supervision, with or without LDReg."""
-    _need_training()
     from ldreg.training.command import pretrain_command
 
     pretrain_command(words)
 
 
-def _need_training() -> None:
-    """Raise ValueError where what pretraining builds on is not installed."""
-    for package in ("torchvision", "timm", "lightly", "pytorch_lightning"):
-        if importlib.util.find_spec(package) is None:
-            raise ValueError(f"this needs {package}: pip install 'ldreg[train]' brings it")
-
-
 def evaluate_command(words: Sequence[str]) -> None:
     """Judge an encoder: linear probe, kNN, fine-tuning, dimension, transfer, detection."""
-    _need_training()
     from ldreg.assessment.evaluate import evaluate_command
 
     evaluate_command(words)
@@ -351,7 +389,6 @@ def evaluate_command(words: Sequence[str]) -> None:
 
 def report_command(words: Sequence[str]) -> None:
     """Compare runs on one self-contained page."""
-    _need_training()
     from ldreg.assessment.report import report_command
 
     report_command(words)
@@ -359,7 +396,6 @@ def report_command(words: Sequence[str]) -> None:
 
 def reproduce_command(words: Sequence[str]) -> None:
     """Run the paper's tables and figures, and print measured values beside the paper's."""
-    _need_training()
     from ldreg.reproduction.command import reproduce_command
 
     reproduce_command(words)
@@ -374,6 +410,22 @@ WORDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
+_EXAMPLES = """examples:
+  ldreg inspect embeddings.npy --labels labels.csv --html report.html
+  ldreg demo
+  ldreg bench lid --sizes quick
+  ldreg pretrain --method byol --regularizer ldreg --out runs/first
+  ldreg evaluate linear runs/first
+  ldreg reproduce table1 --scale digits
+  ldreg report runs/first runs/second
+  ldreg export runs/first --out encoder.onnx
+  eval "$(ldreg completion bash)"
+
+ldreg COMMAND --help says more. Measuring needs nothing else; what needs further
+packages says so: pip install "ldreg[train]".
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
 
@@ -383,11 +435,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = f"ldreg {arguments[0]}" if arguments and arguments[0] in (*COMMANDS, *WORDS) else "ldreg"
     try:
+        _check_help(arguments)
         if arguments and arguments[0] in WORDS:
             WORDS[arguments[0]](arguments[1:])
             if sys.stdout is not None:  # it may have been closed by whoever started us
                 sys.stdout.flush()
             return 0
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            meant = _meant(arguments[0], (*COMMANDS, *WORDS)) or "; ldreg --help lists all"
+            raise ValueError(f"unknown command {arguments[0]!r}{meant}")
         parser = _parser()
         if not arguments:
             parser.print_help(sys.stderr)
@@ -406,6 +462,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(stop, "status", 130))
     except (ArgumentError, ValueError, OSError, MemoryError) as error:
         return _fail(program, error)
+    except ModuleNotFoundError as error:
+        told = advice((error.name or "").partition(".")[0])
+        if told is None:
+            raise
+        return _fail(program, ValueError(told))
     except ArithmeticError as error:  # a run that was well asked for went wrong
         return _fail(program, error, status=1)
     except RuntimeError as error:
@@ -413,6 +474,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(program, error)
     return 0
+
+
+def _check_help(arguments: Iterable[str]) -> None:
+    """Propose --help where it is what was misspelled: commands that read their words would propose settings."""
+    for word in arguments:
+        if word.startswith("-") and word != "--help" and difflib.get_close_matches(word, ["--help"], cutoff=0.8):
+            raise ValueError(f"unrecognized arguments: {word}; did you mean '--help'?")
 
 
 def run() -> NoReturn:
@@ -439,8 +507,27 @@ def _one_line(error: BaseException, program: str) -> str:
         message = f"{error.filename}: {error.strerror}"
     if _is_out_of_memory(error):
         message = f"out of memory; {_LESS_MEMORY.get(program, 'a smaller problem may fit')}"
-    message = _argument_message(" ".join(message.split())) if isinstance(error, ArgumentError) else message
+    if isinstance(error, ArgumentError):
+        message = _argument_message(" ".join(message.split()), program)
+        unknown = re.fullmatch(r"unrecognized arguments: (--[^\s=]+)\S*( .*)?", message)
+        message += _meant(unknown[1], _known_options(program)) if unknown else ""
     return _shown(message) or type(error).__name__
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """A question that proposes the known word most like a wrong one; nothing where none is like it.
+
+    >>> _meant("inspekt", ["inspect", "demo"]), _meant("wholly", ["inspect", "demo"])
+    ("; did you mean 'inspect'?", '')
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _known_options(program: str) -> Iterable[str]:
+    from ldreg.completion import table
+
+    return table().get(program.removeprefix("ldreg").strip(), ([], {}))[1]
 
 
 def _shown(message: str) -> str:
@@ -463,13 +550,20 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
 
 
-def _argument_message(message: str) -> str:
+def _argument_message(message: str, program: str) -> str:
     """What jsonargparse says about a wrong argument, in the words of the command line."""
-    message = re.sub(r'^Parser key "([^"]+)": ', lambda match: f"{_option(match[1])}: ", message)
+    message = re.sub(r'^Parser key "([^"]+)": ', lambda match: f"{_shown_name(match[1], program)}: ", message)
     message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
     message = re.sub(r"<class '(\w+)'>", r"\1", message)
     message = re.sub(r"typing\.Literal\[(.+?)\]", lambda match: f"one of {match[1]}", message)
     return re.sub(r"required: (\w+\.)?(\w+)$", lambda match: f"required: {match[2].upper()}", message)
+
+
+def _shown_name(key: str, program: str) -> str:
+    """An option as it is given, and an argument without a dash by its name."""
+    name, command = key.rpartition(".")[2], COMMANDS.get(program.removeprefix("ldreg").strip())
+    parameter = None if command is None else signatures.signature(command.run).parameters.get(name)
+    return name if parameter is not None and parameter.default is parameter.empty else _option(name)
 
 
 def _parser() -> ArgumentParser:
@@ -478,11 +572,14 @@ def _parser() -> ArgumentParser:
         usage="ldreg COMMAND ...",
         version=__version__,
         description="Measure and prevent local dimensional collapse of representations.",
-        epilog="example:\n  ldreg inspect embeddings.npy --html report.html\n\nldreg COMMAND --help says more.",
+        epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         exit_on_error=False,
     )
-    commands = parser.add_subcommands(required=True, title="commands", description=None, metavar="COMMAND", help=None)
+    commands = parser.add_subcommands(
+        required=True, title="commands", description=None, metavar="COMMAND [...]", help=None
+    )
     for name, command in COMMANDS.items():
         commands.add_subcommand(name, _command_parser(name, command), help=_summary(command))
     for name, run in WORDS.items():
@@ -495,8 +592,9 @@ def _command_parser(name: str, command: Command) -> ArgumentParser:
     positional = [parameter.name.upper() for parameter in parameters if parameter.default is parameter.empty]
     parser = ArgumentParser(
         usage=" ".join(["ldreg", name, *positional, "[options]"]),
-        description=_summary(command),
+        description=textwrap.fill(_summary(command), _WIDTH),
         epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples),
+        allow_abbrev=False,
         exit_on_error=False,
     )
     helps = {entry.arg_name: entry.description for entry in parse_docstring(command.run.__doc__ or "").params}

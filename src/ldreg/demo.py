@@ -1,9 +1,13 @@
-"""The main job on embedded data: SimCLR on scikit-learn's digits without and with LDReg, compared in one report."""
+"""The main job on embedded data: SimCLR on scikit-learn's digits without and with LDReg, compared in one report.
+
+With ldreg[train] both are runs of `ldreg pretrain`; without it `demo_plain` trains a smaller SimCLR.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ldreg.extras import missing
 from ldreg.reporting.comparison import RunRecord, comparison_page
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.page import clouds_section
@@ -14,6 +18,7 @@ from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 _THUMBNAILS = 12
 
 RECIPES = {"SimCLR": "digits/simclr", "SimCLR + LDReg": "digits/simclr_ldreg"}
+_BETAS = {"SimCLR": 0.0, "SimCLR + LDReg": 0.1}  # as the recipes have them
 
 _COLLAPSE_TEXT = (
     "Each cloud spans the square, and its global dimension (GID, by DANCo) falls by a tenth at most, but neighborhoods "
@@ -46,13 +51,22 @@ def demo(
 ) -> Demo:
     """Train and evaluate both runs, redraw two figures of the paper, and write all of it and a report into `out`.
 
+    Without ldreg[train] a run leaves no folder.
+
     Args:
         out: folder to write into; made if it is missing. Runs go to new folders in it.
-        epochs: of each run; None: as the recipe says.
+        epochs: of each run; None: as the recipe says, or `demo_plain`.
         steps: of the training toward each target in the plane.
         seed: of every random draw.
         progress: called with the name of the step and the fraction of the whole that is done.
+
+    Raises:
+        ValueError: no epochs, or a seed out of range.
     """
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"epochs: expected at least 1, got {epochs}")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed: expected 0 to 2**63 - 1, got {seed}")
     told = progress or (lambda name, done: None)
     out.mkdir(parents=True, exist_ok=True)
     runs = []
@@ -76,7 +90,12 @@ def demo(
 
 
 def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> RunRecord:
-    """One run by its recipe, in a new folder."""
+    """One run by its recipe, in a new folder; in plain PyTorch where that cannot be."""
+    if missing("train") is not None:
+        from ldreg.demo_plain import EPOCHS, plain_run
+
+        beta, passes = _BETAS[name], EPOCHS if epochs is None else epochs
+        return plain_run(name, beta=beta, epochs=passes, seed=seed, thumbnails=_THUMBNAILS)
     from ldreg.assessment.records import record
     from ldreg.assessment.source import open_source
     from ldreg.training.folder import unused

@@ -1,0 +1,218 @@
+"""The command starts quickly, ends in one line when interrupted while it starts, and says which extra is missing."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ldreg import extras
+from ldreg.cli import COMMANDS, WORDS, _check_help, main
+from ldreg.completion import table
+
+Capture = pytest.CaptureFixture[str]
+
+# Packages that an environment without extras does not have, taken out of what Python finds.
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+class Finder(PathFinder):
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in {absent} else PathFinder.find_spec(name, path, target)
+sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+from ldreg.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+TRAINING = ("torchvision", "timm", "lightly", "pytorch_lightning")
+EXTRAS = (*TRAINING, "pycocotools", "pyarrow", "tensorboard", "wandb", "skdim", "faiss", "psutil")
+
+
+def without(absent: tuple[str, ...], *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    code = WITHOUT.replace("{absent}", str(set(absent)))
+    return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([], 2),
+        (["--help"], 0),
+        (["--version"], 0),
+        (["inspekt"], 2),
+        (["inspect", "--help"], 0),
+        (["inspect", "x.npy", "--k", "five"], 2),
+        (["bench", "--help"], 0),
+    ],
+)
+def test_what_needs_no_torch_does_not_import_it(words: list[str], status: int) -> None:
+    code = (
+        f"import sys; from ldreg.cli import main; assert main({words}) == {status}; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_importing_takes_less_than_0_3_s_beyond_torch() -> None:
+    code = "import time, torch; start = time.perf_counter(); from ldreg import *; print(time.perf_counter() - start)"
+    run = [sys.executable, "-c", code]
+    took = [float(subprocess.run(run, capture_output=True, check=True).stdout) for _ in range(5)]
+    assert min(took) < 0.3  # whatever else runs only adds to it
+
+
+# Looking for this module interrupts: in the imports of the command line, of torch, and of numpy by torch's C code.
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job of a shell
+sys.argv = ["ldreg", "inspect", "x.npy"]
+import runpy
+runpy.run_module("ldreg", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["jsonargparse", "ldreg.cli", "torch", "torch.nn", "numpy", "numpy.exceptions"])
+def test_interruption_while_importing_is_one_line_and_status_130(module: str) -> None:
+    code = INTERRUPTED.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.stderr in ("ldreg: interrupted\n", "ldreg inspect: interrupted\n")
+    assert done.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("pretrain",), ("evaluate", "knn", "."), ("reproduce", "table1"), ("report", "x.pt", "--data.name", "digits")],
+    ids=" ".join,
+)
+def test_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "x.pt").touch()
+    done = without(EXTRAS, *words, folder=tmp_path)
+    told = re.fullmatch(
+        rf'ldreg {words[0]}: error: this needs (\w+), which is not installed: pip install "ldreg\[train\]"',
+        done.stderr.splitlines()[-1],
+    )
+    assert told is not None, done.stderr
+    assert told[1] in TRAINING
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_help_of_pretrain_begins_without_its_extra(tmp_path: Path) -> None:
+    done = without(EXTRAS, "pretrain", "--help", folder=tmp_path)
+    assert done.stdout.startswith("usage: ldreg pretrain")
+    assert done.stderr.endswith('pip install "ldreg[train]"\n')
+
+
+def test_our_own_missing_module_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        """Break."""
+        import ldreg.no_such_module  # type: ignore[import-not-found]  # noqa: F401
+
+    monkeypatch.setitem(COMMANDS, "break", COMMANDS["demo"].__class__(broken, (), {}))
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        main(["break"])
+
+
+@pytest.mark.slow
+def test_demo_needs_no_extra(tmp_path: Path) -> None:
+    done = without(EXTRAS, "demo", "--epochs", "3", "--out", "found", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("a small SimCLR in plain PyTorch")
+    assert "The report is found/report.html" in done.stdout
+    assert "SimCLR + LDReg" in (tmp_path / "found" / "report.html").read_text()
+
+
+HELPS = [[], *([name] for name in (*COMMANDS, *WORDS))]
+HELPS += [["evaluate", kind] for kind in ("linear", "knn", "finetune", "dimension", "transfer", "detection")]
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_fits_80_columns_and_has_an_example(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    examples = text.partition("\nexamples:\n")[2].splitlines()
+    expected = "  " + " ".join(["ldreg", *words])
+    assert examples[0].startswith(expected) or words == ["completion"]
+    if not words:
+        assert all(any(f"ldreg {name}" in line for line in examples) for name in (*COMMANDS, *WORDS))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("inspekt x.npy", "ldreg: error: unknown command 'inspekt'; did you mean 'inspect'?"),
+        ("pre-train", "ldreg: error: unknown command 'pre-train'; did you mean 'pretrain'?"),
+        ("xyz", "ldreg: error: unknown command 'xyz'; ldreg --help lists all"),
+        ("inspect x.npy --lables y", "unrecognized arguments: --lables y; did you mean '--labels'?"),
+        ("inspect x.npy --htm=y", "unrecognized arguments: --htm=y; did you mean '--html'?"),
+        ("inspect x.npy --zzz", "ldreg inspect: error: unrecognized arguments: --zzz"),
+        ("report runs --nmaes a", "unrecognized arguments: --nmaes a; did you mean '--names'?"),
+        ("evaluate liner runs", "kind: expected one of linear, knn, finetune, dimension, transfer, detection, got 'l"),
+        ("pretrain --ldreg.bta 1", "unknown setting 'ldreg.bta'; nearest: 'ldreg.beta'"),
+        ("--vresion", "ldreg: error: "),
+        ("--hlep", "ldreg: error: unrecognized arguments: --hlep; did you mean '--help'?"),
+        ("inspect --hlep", "ldreg inspect: error: unrecognized arguments: --hlep; did you mean '--help'?"),
+        ("pretrain --hepl", "ldreg pretrain: error: unrecognized arguments: --hepl; did you mean '--help'?"),
+        ("evaluate -help", "ldreg evaluate: error: unrecognized arguments: -help; did you mean '--help'?"),
+        ("completion fishy", "ldreg completion: error: shell: expected one of 'bash', 'zsh', got fishy"),
+        ("bench lidd", "ldreg bench: error: what: expected one of 'lid', "),
+        ("bench lid --device tpu", "ldreg bench: error: --device: expected one of 'auto', "),
+        ("reproduce tabel1", "got 'tabel1'; nearest: 'table1'"),
+        ("reproduce al", "got 'al'; nearest: 'all'"),
+    ],
+)
+def test_near_misses_are_one_line_that_proposes(words: str, error: str, capsys: Capture) -> None:
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert error in err
+
+
+def test_no_option_is_taken_for_a_misspelled_help() -> None:
+    for words, options in table().values():
+        _check_help([*words, *options, "help", "-h", "--help"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--epochs", "0"], "epochs: expected at least 1, got 0"),
+        (["--seed", "9999999999999999999999"], "seed: expected 0 to 2**63 - 1, got 9999999999999999999999"),
+    ],
+)
+def test_a_demo_that_cannot_be_leaves_no_folder(
+    tmp_path: Path, options: list[str], error: str, capsys: Capture
+) -> None:
+    assert main(["demo", "--out", str(tmp_path / "new"), *options]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"ldreg demo: error: {error}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_a_packages_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extras._BRINGS, "test", ("ldreg_absent", "json"))
+    assert extras.missing("test") == "ldreg_absent"
+    (tmp_path / "ldreg_absent").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert extras.missing("test") == "ldreg_absent"
+    (tmp_path / "ldreg_absent" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert extras.missing("test") is None
+
+
+def test_a_module_without_a_spec_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(extras._BRINGS, "test", ("ldreg_absent",))
+    monkeypatch.setitem(sys.modules, "ldreg_absent", ModuleType("ldreg_absent"))
+    assert extras.missing("test") is None
