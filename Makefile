@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint bench constraints audit clean
+.PHONY: demo test test-slow lint docs bench dist completion constraints audit clean
 
 demo: $(STAMP)
 	$(BIN)/ldreg demo --out out/demo
@@ -18,13 +18,26 @@ test-slow: $(STAMP)
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not gpu"
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks docs
+	$(BIN)/ruff format --check src tests examples benchmarks docs
 	$(BIN)/mypy
+
+# The site, which needs no network to be read: open site/index.html, or `python -m http.server -d site` for its search.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/ldreg bench lid
+
+# Wheel and source archive, from what is in the working directory.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+# The table of commands and options that shells complete by, from the parsers.
+completion: $(STAMP)
+	$(BIN)/python tests/packaging/completion_table.py
 
 # Reinstalled only when the dependencies change.
 $(STAMP): pyproject.toml constraints.txt
@@ -48,4 +61,4 @@ audit:
 	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 clean:
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) out dist site .mypy_cache .ruff_cache .pytest_cache

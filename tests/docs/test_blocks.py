@@ -1,0 +1,353 @@
+"""Every block of code on the site and in the README runs, in the order of its page, and prints what the page says.
+
+A page is one namespace and one folder. `python` blocks are executed, `bash` blocks are run, a block with a `title` is
+written to the file of that name, and a `text` block is compared with what the block before it printed: words have to be
+the same, numbers near, and a line of dots stands for any lines. A comment above a block, which readers do not see, may
+say what the test does otherwise:
+
+    <!-- test: slow -->                     only run by `make test-slow`
+    <!-- test: append --epochs 1 -->        options added to every command of ldreg in the block
+    <!-- test: append to pretrain: ... -->   those added to every `ldreg pretrain` in it
+    <!-- test: replace 4 => 2 -->           another size
+    <!-- test: within 30 % -->              of an output: how near numbers have to be
+    <!-- test: words -->                    of an output: whatever the numbers, as of what is tested in a smaller size
+    <!-- test: elsewhere REASON -->         not run here
+
+`test_exceptions_are_known` lists those that change what is run.
+"""
+
+import io
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES.remove(ROOT / "docs" / "transcript.md")  # tests/packaging runs it, in an environment of its own
+
+_FENCE = re.compile(
+    r"^(?P<said>(?:<!-- test: [^\n]* -->\n)*)```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code, and what a page says of it to the tests alone."""
+
+    language: str
+    title: str | None
+    code: str
+    line: int
+    said: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def slow(self) -> bool:
+        return "slow" in self.said
+
+    @property
+    def source(self) -> str:
+        """The code in the size in which it is tested."""
+        code = self.code
+        for words in self.said.get("replace", []):
+            old, _, new = words.partition(" => ")
+            assert old in code, f"line {self.line}: there is no {old!r} to replace"
+            code = code.replace(old, new)
+        for words in self.said.get("append", []):
+            only = re.match(r"to (\w+): ", words)
+            lines = rf"^((?:torchrun .*|srun )?ldreg {only[1] if only else ''}[^#\n\\]*?)( *#.*)?$"
+            code = re.sub(lines, rf"\1 {words.removeprefix(only[0] if only else '')}", code, flags=re.MULTILINE)
+        return code
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of code of a page, in order."""
+    found = []
+    for match in _FENCE.finditer(text):
+        said: dict[str, list[str]] = {}
+        for name, words in re.findall(r"<!-- test: (\w+) ?(.*?) -->", match["said"]):
+            said.setdefault(name, []).append(words)
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(match["language"], match["title"], match["code"], line, said))
+    return found
+
+
+def executed(page: Path) -> list[Block]:
+    return [block for block in blocks(page.read_text()) if block.language != "text"]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+LIBRARIES = ROOT / "docs" / "howto" / "libraries.md"
+WITH_CODE = [page for page in PAGES if executed(page) and page != LIBRARIES]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory, and the commands that a page may use on the path."""
+    slurm = Path(__file__).with_name("slurm.py")
+    write_commands(
+        tmp_path / "bin", ldreg="-m ldreg", python="", torchrun="-m torch.distributed.run", sbatch=f"{slurm} sbatch"
+    )
+    # Not on the path from the beginning: Lightning warns of runs outside of srun where there is one.
+    write_commands(tmp_path / "job", srun=f"{slurm} srun")
+    monkeypatch.setenv("PATH_OF_JOBS", str(tmp_path / "job"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    yield work
+    torch.set_rng_state(state)
+
+
+def write_commands(folder: Path, **commands: str) -> None:
+    """Commands by these names, each this interpreter with these words."""
+    folder.mkdir()
+    for name, words in commands.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_page_runs(page: Path) -> None:
+    run([block for block in blocks(page.read_text()) if not block.slow], page)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(b.slow for b in executed(page))], ids=name_of)
+def test_whole_page_runs(page: Path) -> None:
+    run(blocks(page.read_text()), page)
+
+
+# Lightning's own use of torch and of loaders is no matter of this page.
+OF_OTHERS = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
+    pytest.mark.usefixtures("folder"),
+]
+
+
+def marked(test: Callable[[], None]) -> Callable[[], None]:
+    for mark in OF_OTHERS:
+        test = mark(test)
+    return test
+
+
+@marked
+def test_libraries_page_runs() -> None:
+    run([block for block in blocks(LIBRARIES.read_text()) if not block.slow], LIBRARIES)
+
+
+@pytest.mark.slow
+@marked
+def test_whole_libraries_page_runs() -> None:
+    run(blocks(LIBRARIES.read_text()), LIBRARIES)
+
+
+def run(found: list[Block], page: Path) -> None:
+    """Run blocks in order; what one prints is compared with the block after it, if that is an output."""
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    printed = ""
+    for block in found:
+        place = f"{name_of(page) if page.is_absolute() else page}, line {block.line}"
+        if "elsewhere" in block.said:
+            printed = ""
+        elif block.title is not None:
+            Path(block.title).write_text(block.source)
+        elif block.language == "python":
+            printed = run_python(block.source, namespace, place)
+        elif block.language == "bash":
+            printed = run_shell(block.source, place)
+        elif block.language == "text":
+            difference = compare(block.code, printed, tolerance=tolerance(block))
+            assert difference is None, f"{place}: {difference}\n\nprinted:\n{printed}"
+        else:
+            raise AssertionError(f"{place}: expected python, bash or text, or a title, got {block.language!r}")
+
+
+def run_python(code: str, namespace: dict[str, Any], place: str) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(code, place, "exec"), namespace)
+    return out.getvalue()
+
+
+def run_shell(code: str, place: str) -> str:
+    """Run a block; commands of ldreg alone in this process, which saves imports, unless they start others."""
+    lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    if all(re.match(r"ldreg (?!.*([|><;&$*]|--trainer.devices))", line.partition("  #")[0]) for line in lines):
+        return "".join(run_command(shlex.split(line, comments=True)[1:], place) for line in lines)
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{place}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def run_command(words: list[str], place: str) -> str:
+    from ldreg.cli import main
+
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(out):
+        status = main(words)
+    assert status == 0, f"{place}: ldreg {shlex.join(words)}\n{out.getvalue()}"
+    return out.getvalue()
+
+
+def tolerance(block: Block) -> float:
+    if "words" in block.said:
+        return math.inf
+    said = block.said.get("within")
+    return 0.01 if said is None else float(said[0].removesuffix("%")) / 100
+
+
+def compare(expected: str, printed: str, *, tolerance: float) -> str | None:
+    """What of the expected lines was not printed, or None. Lines of dots stand for any lines."""
+    actual = [line for line in map(str.split, printed.splitlines()) if line]
+    chunks = [chunk.split("\n") for chunk in re.split(r"^\s*(?:\.\.\.|…)\s*$", expected, flags=re.MULTILINE)]
+    place = 0
+    for chunk in chunks:
+        wanted = [line.split() for line in chunk if line.strip()]
+        fits = (
+            start
+            for start in range(place, len(actual) - len(wanted) + 1)
+            if all(same(a, b, tolerance) for a, b in zip(wanted, actual[start : start + len(wanted)], strict=True))
+        )
+        start = next(fits, None)
+        if start is None:
+            return "expected\n" + "\n".join(" ".join(line) for line in wanted)
+        place = start + len(wanted)
+    return None
+
+
+def same(expected: list[str], actual: list[str], tolerance: float) -> bool:
+    if expected and expected[-1] in ("...", "…"):
+        expected, actual = expected[:-1], actual[: len(expected) - 1]
+    return len(expected) == len(actual) and all(near(a, b, tolerance) for a, b in zip(expected, actual, strict=True))
+
+
+def near(expected: str, actual: str, tolerance: float) -> bool:
+    """Whether two words are the same but for their numbers, and these near: a unit of the last place, or a share."""
+    if set(expected) == {"─"}:
+        return set(actual) == {"─"}
+    if _NUMBER.sub("#", expected) != _NUMBER.sub("#", actual):
+        return False
+    for a, b in zip(_NUMBER.findall(expected), _NUMBER.findall(actual), strict=True):
+        places = len(a.partition(".")[2]) if "e" not in a else 0
+        first, second = (float(number.replace(",", "").replace("−", "-")) for number in (a, b))
+        unit = 1.01 * 10.0**-places if places else 0.0
+        if abs(first - second) > max(unit, tolerance * abs(first)):
+            return False
+    return True
+
+
+def test_every_output_follows_what_prints_it() -> None:
+    for page in PAGES:
+        for before, after in pairwise(blocks(page.read_text())):
+            if after.language == "text" and "elsewhere" not in after.said:
+                assert before.language in ("python", "bash"), f"{name_of(page)}, line {after.line}"
+
+
+def test_no_block_is_passed_over() -> None:
+    """What this module takes for blocks are all fences that there are."""
+    for page in PAGES:
+        text = page.read_text()
+        fences = re.findall(r"^\s*(?:```|~~~)", text, re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(text)), name_of(page)
+        assert len(re.findall("<!-- test:", text)) == sum(
+            len(words) for block in blocks(text) for words in block.said.values()
+        ), name_of(page)
+
+
+def test_exceptions_are_known() -> None:
+    found = [
+        (name_of(page), name, words)
+        for page in PAGES
+        for block in blocks(page.read_text())
+        for name in ("append", "replace", "elsewhere")
+        for words in block.said.get(name, [])
+    ]
+    assert found == EXCEPTIONS
+
+
+EXCEPTIONS: list[tuple[str, str, str]] = [
+    ("README.md", "elsewhere", "installs, then runs the demo and the tests"),
+    ("README.md", "elsewhere", "the demo prints it"),
+    ("README.md", "append", "to pretrain: --schedule.epochs 2"),
+    ("CONTRIBUTING.md", "elsewhere", "a drawing"),
+    ("docs/howto/choose.md", "append", "to pretrain: --schedule.epochs 2"),
+    ("docs/howto/distributed.md", "replace", "devices 4 => devices 2 --schedule.epochs 1"),
+    ("docs/howto/distributed.md", "replace", "per-node 4 => per-node 2"),
+    ("docs/howto/distributed.md", "replace", "devices 4 => devices 2 --schedule.epochs 1"),
+    ("docs/howto/distributed.md", "replace", "tasks-per-node=4 => tasks-per-node=1"),
+    ("docs/howto/distributed.md", "replace", "--gpus-per-node=4 => --gpus-per-node=0"),
+    ("docs/howto/distributed.md", "replace", "trainer.devices 4 => trainer.devices 1 --schedule.epochs 1"),
+    ("docs/howto/distributed.md", "replace", "4 train => 2 train"),
+    ("docs/howto/evaluate.md", "append", "--schedule.epochs 1"),
+    ("docs/howto/evaluate.md", "append", "--epochs 1"),
+    ("docs/howto/evaluate.md", "append", "--data.limit 60"),
+    ("docs/howto/libraries.md", "append", "--schedule.epochs 1"),
+    ("docs/howto/measure.md", "replace", "nproc-per-node 4 => nproc-per-node 2"),
+    ("docs/howto/pretrain.md", "replace", "epochs 20 => epochs 2"),
+    ("docs/howto/pretrain.md", "append", "--schedule.epochs 1"),
+    ("docs/howto/pretrain.md", "replace", "epochs 20 => epochs 2"),
+    ("docs/howto/report.md", "append", "to pretrain: --schedule.epochs 2"),
+    ("docs/howto/reproduce.md", "append", "--epochs 1"),
+    ("docs/index.md", "elsewhere", "installing takes minutes and an index of packages"),
+]
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "fits"),
+    [
+        ("LID 6.29 of 3", "LID 6.30 of 3", True),
+        ("LID 6.29", "LID 6.4", False),
+        ("LID 6.29", "rank 6.29", False),
+        ("a\n...\nd", "a\nb\nc\nd\n", True),
+        ("a\nd", "a\nb\nc\nd\n", False),
+        ("d\n...\na", "a\nb\nc\nd\n", False),
+        ("(2.50, 'x')", "(2.51, 'x')", True),
+        ("1,797 points", "1,897 points", False),
+        ("row 12 ...", "row 12 and more words", True),
+        ("a b", "a", False),
+    ],
+)
+def test_outputs_are_compared(expected: str, printed: str, fits: bool) -> None:
+    assert (compare(expected, printed, tolerance=0.01) is None) == fits
+
+
+@pytest.mark.usefixtures("folder")
+def test_blocks_of_a_page_share_names_and_files_and_fail_where_they_should() -> None:
+    good = '```python\nx = 2\nprint(x)\n```\n\n```text\n2\n```\n\n```yaml title="a/b"\nk: 1\n```\n'.replace(
+        "a/b", "a.yaml"
+    )
+    run(blocks(good + "```bash\ncat a.yaml && ldreg --version\n```\n```text\nk: 1\n...\n```\n"), Path("page"))
+    run(blocks(good + "<!-- test: replace 4 => 2 -->\n```python\nassert x == 4\n```\n"), Path("page"))
+    with pytest.raises(AssertionError, match=r"expected\n +3"):
+        run(blocks(good.replace("text\n2", "text\n3")), Path("page"))
+    with pytest.raises(NameError):
+        run(blocks("```python\ny\n```\n"), Path("page"))
+    with pytest.raises(AssertionError, match="line 1"):
+        run(blocks("```bash\nfalse\ntrue\n```\n"), Path("page"))
+    with pytest.raises(AssertionError, match=r"no\.npy"):
+        run(blocks("```bash\nldreg inspect no.npy\n```\n"), Path("page"))
+    with pytest.raises(AssertionError, match="got 'ruby'"):
+        run(blocks("```ruby\n1\n```\n"), Path("page"))
