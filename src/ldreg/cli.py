@@ -429,8 +429,9 @@ packages says so: pip install "ldreg[train]".
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
 
-    0: done; 1: training went wrong; 2: wrong arguments or input; 130 or 143: interrupted. What was wrong is said in
-    one line on stderr; with LDREG_DEBUG=1 in the environment, the traceback is printed too.
+    0: done; 1: training went wrong; 2: wrong arguments or input; 75: the time that was given is over; 130 or
+    143: interrupted. What was wrong is said in one line on stderr; with LDREG_DEBUG=1 in the environment, the traceback
+    is printed too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     program = f"ldreg {arguments[0]}" if arguments and arguments[0] in (*COMMANDS, *WORDS) else "ldreg"

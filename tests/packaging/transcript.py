@@ -1,7 +1,7 @@
 """The first minutes with a wheel in a new environment, as docs/transcript.md has them.
 
 `python tests/packaging/transcript.py` installs everything anew, as a reader would, and writes the page: some minutes,
-and 6 GB that are deleted at the end. With --borrow it does as the test: installed packages are borrowed, less those
+and 7 GB that are deleted at the end. With --borrow it does as the test: installed packages are borrowed, less those
 of the extras, and what the page says of the installation is kept.
 """
 

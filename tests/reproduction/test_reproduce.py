@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +214,62 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "0 runs to do, 10 done before" in again.stderr
     assert again.stdout == done.stdout
+
+
+@pytest.mark.slow
+def test_a_study_that_is_out_of_time_shows_what_there_is_and_goes_on(tmp_path: Path) -> None:
+    command = reproduce(tmp_path, "figure2b", *SMALL, "--jobs", "1")
+    started = time.monotonic()
+    subprocess.run([*command, "--seeds", "1"], capture_output=True, check=True)
+    minutes = (time.monotonic() - started) / 60
+    out = tmp_path / "in pieces"
+    longer = reproduce(out, "figure2b", *SMALL, "--jobs", "1", "--seeds", "3")
+    first = subprocess.run([*longer, "--minutes", f"{minutes:.3f}"], capture_output=True, text=True, check=False)
+    done = len(list((out / "results").glob("*.json")))
+    assert 0 < done < 12
+    assert first.returncode == 75, first.stderr
+    assert f"the time is over with {12 - done} of 12 runs left; the same command goes on" in first.stderr
+    assert "Figure 2(b)" in first.stdout
+    second = subprocess.run(longer, capture_output=True, text=True, check=True)
+    assert f"{12 - done} runs to do, {done} done before" in second.stderr
+
+
+def test_runs_that_end_in_no_time_are_left() -> None:
+    never: Future[None] = Future()
+    with pytest.raises(harness._TimeOverError):
+        harness._ended_by(time.monotonic() + 0.01, [never])
+    ended: Future[None] = Future()
+    ended.set_result(None)
+    assert harness._ended_by(time.monotonic() - 1, [never, ended]) == [ended]
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_out_of_time_is_said_with_a_status_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
+) -> None:
+    given = []
+
+    def carry_out(jobs: list[Job], place: Workplace, *, seconds: float, **rest: object) -> int:
+        given.append(seconds)
+        place.results.mkdir(parents=True)
+        for job in jobs[:done]:
+            RunRecord(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
+        return len(jobs) - done
+
+    monkeypatch.setattr(harness, "carry_out", carry_out)
+    words = ["reproduce", "wallclock", "--scale", "digits", "--out", str(tmp_path)]
+    of = len(request(words[1:]).jobs)
+    assert main([*words, "--minutes", "1.5"]) == 75
+    shown = capsys.readouterr()
+    assert f"ldreg reproduce: the time is over with {of - done} of {of} runs left; the same command goes" in shown.err
+    assert ("Table 4" in shown.out) == bool(done)
+    assert 60 < given[0] <= 90
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "ten"])
+def test_minutes_that_are_none(minutes: str) -> None:
+    with pytest.raises(ValueError, match=f"--minutes: expected a positive number, got '{minutes}'"):
+        request(["table1", "--minutes", minutes])
 
 
 def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,18 @@ def test_strengths_are_tried_at_the_recipes_learning_rate() -> None:
         assert {dict(rows[row.baseline or 0].arm.options)["optimizer.lr"] for row in tried} == {own}
 
 
+def test_longer_runs_ask_for_the_strength_alone() -> None:
+    short, long = (search.rows(scale) for scale in (CIFAR10, CIFAR10.with_epochs(100)))
+    plain = [row for row in long if row.baseline is None]
+    assert [row.group for row in plain] == list(METHODS)
+    assert {row.names[2] for row in long if row.baseline is not None} == {str(CIFAR10.k)}
+    for method in METHODS:
+        strengths = {row.names[1] for row in short if row.group == method}
+        assert {row.names[1] for row in long if row.group == method} == strengths
+    for row in long:
+        assert Job(row.arm, 0).settings.optimizer.lr == Job(CIFAR10.arm(row.group), 0).settings.optimizer.lr
+
+
 def test_what_collapsed_with_any_seed_is_out() -> None:
     found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (0.70, 30.0)})
     assert search.choices(CIFAR10, found)[0].beta == 0.1

@@ -18,6 +18,7 @@ from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occup
 
 def reproduce_command(words: Sequence[str]) -> None:
     """Run `ldreg reproduce` with these words."""
+    begun = time.monotonic()
     if not words or any(word in ("-h", "--help") for word in words):
         print(usage(), end="")
         if not words:
@@ -35,8 +36,19 @@ def reproduce_command(words: Sequence[str]) -> None:
         return
     with occupied(asked.place.out):
         check_data(asked)
-        _carry_out(asked)
-        _present(asked)
+        left = _carry_out(asked, asked.seconds - (time.monotonic() - begun))
+        if left < len(asked.jobs) or not left:
+            _present(asked)
+    if left:
+        raise TimeOverError(
+            f"the time is over with {left} of {len(asked.jobs)} runs left; the same command goes on with them"
+        )
+
+
+class TimeOverError(KeyboardInterrupt):
+    """The minutes that were given are over; the command ends as one that was interrupted."""
+
+    status = 75  # EX_TEMPFAIL: the same may go well another time
 
 
 def _write(asked: Request, path: Path) -> None:
@@ -113,7 +125,8 @@ def _generate(root: Path) -> None:
     fresh.rename(root)
 
 
-def _carry_out(asked: Request) -> None:
+def _carry_out(asked: Request, seconds: float) -> int:
+    """How many runs are left after so long."""
     from ldreg.reproduction.harness import carry_out
 
     started = time.monotonic()
@@ -127,7 +140,7 @@ def _carry_out(asked: Request) -> None:
         rest = f"; about {duration(elapsed / done * (of - done) / 60)} left" if of > done else ""
         _say(f"{done}/{of} {job.name}: {_brief(record)}{rest}")
 
-    carry_out(asked.jobs, asked.place, processes=asked.processes, told=told)
+    return carry_out(asked.jobs, asked.place, processes=asked.processes, told=told, seconds=seconds)
 
 
 def _brief(record: RunRecord) -> str:

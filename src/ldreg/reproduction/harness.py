@@ -1,5 +1,6 @@
 """Everything that is missing, trained and measured: in several processes, each run once, from wherever it stands."""
 
+import math
 import multiprocessing
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -30,7 +31,9 @@ Measure = Callable[[], RunRecord]
 _ENDING = 10.0  # seconds that processes get to leave
 
 
-def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: Told | None = None) -> None:
+def carry_out(
+    jobs: Sequence[Job], place: Workplace, *, processes: int, told: Told | None = None, seconds: float = math.inf
+) -> int:
     """Train and measure every job that is not done; what was begun is continued, nothing is done twice.
 
     Args:
@@ -38,6 +41,10 @@ def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: To
         place: where they lie.
         processes: how many run at a time.
         told: called after each.
+        seconds: after which runs are stopped as by a signal, to go on another time.
+
+    Returns:
+        How many jobs are not done, since the time was over.
 
     Raises:
         ValueError, OSError: as `pretrain` and `measured`; runs that had begun stay where they are.
@@ -45,30 +52,48 @@ def carry_out(jobs: Sequence[Job], place: Workplace, *, processes: int, told: To
     """
     left = [job for job in jobs if place.state(job) != "done"]
     if not left:
-        return
+        return 0
+    until = time.monotonic() + seconds
     processes = min(processes, len(left))
     place = replace(place, at_once=processes)
     place.results.mkdir(parents=True, exist_ok=True)
     log = place.out / "workers.log"
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(log),))
-    with _terminable(), _ended(pool):
-        waiting: dict[Future[None], Job] = {pool.submit(_one, job, place): job for job in left}
-        done = 0
-        while waiting:
-            finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                job = waiting.pop(future)
-                try:
-                    future.result()
-                except BrokenProcessPool as error:
-                    raise ChildProcessError(
-                        "the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and the "
-                        "same command goes on where this one stood"
-                    ) from error
-                done += 1
-                if told is not None:
-                    told(job, RunRecord.from_json(place.record(job)), done, len(left))
+    waiting: dict[Future[None], Job] = {}
+    try:
+        with _terminable(), _ended(pool):
+            waiting.update({pool.submit(_one, job, place): job for job in left})
+            while waiting:
+                for future in _ended_by(until, waiting):
+                    job = waiting.pop(future)
+                    if told is not None:
+                        told(job, RunRecord.from_json(place.record(job)), len(left) - len(waiting), len(left))
+    except _TimeOverError:
+        return len(waiting)
+    return 0
+
+
+def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None]]:
+    """The runs that end next, which went well.
+
+    Raises:
+        _TimeOverError: none did until then.
+        ValueError, OSError: one did not.
+    """
+    seconds = None if math.isinf(until) else max(0.0, until - time.monotonic())
+    finished, _ = wait(waiting, timeout=seconds, return_when=FIRST_COMPLETED)
+    if not finished:
+        raise _TimeOverError
+    for future in finished:
+        try:
+            future.result()
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and the "
+                "same command goes on where this one stood"
+            ) from error
+    return list(finished)
 
 
 def one(job: Job, place: Workplace) -> None:
@@ -173,6 +198,10 @@ def _ended(pool: ProcessPoolExecutor) -> Iterator[None]:
                 worker.kill()
         raise
     pool.shutdown()
+
+
+class _TimeOverError(Exception):
+    """The time that was given is over."""
 
 
 class _TerminatedError(KeyboardInterrupt):

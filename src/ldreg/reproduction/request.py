@@ -1,5 +1,6 @@
 """The words of `ldreg reproduce` to what is asked for: studies, their runs, and where they lie."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ interrupted go on where they stood.
                     LDReg
   --jobs N          runs at a time (default: one on a GPU, else one for each
                     core)
+  --minutes N       stop after so long, with exit status 75 where runs are left;
+                    what is under way is saved, and the same command goes on
   --datasets NAME=PATH,...
                     where the sets of the transfer table are
   --coco FOLDER     train2017, val2017 and annotations for table3 (default: a
@@ -65,7 +68,7 @@ examples:
 """
 
 _SEVERAL = ("all", "tables", "figures")
-_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write", "methods")
+_OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write", "methods", "minutes")
 # How detectors are trained on the set that stands for COCO, by the scale of the encoders.
 _SMALL: Options = (
     ("train_sizes", "[96]"), ("test_size", "96"), ("max_size", "144"), ("anchor_sizes", "[16,32,64]"), ("workers", "0"),
@@ -100,6 +103,7 @@ class Request:
     what: str
     name: str  # of the report
     write: Path | None = None  # the file to write from records alone
+    seconds: float = math.inf  # that it may take
 
 
 def usage() -> str:
@@ -160,6 +164,7 @@ def request(words: Sequence[str]) -> Request:
         what=what,
         name="report" if what == "all" else "-".join(study.name for study in studies),
         write=Path(target) if (target := own.get("write")) else None,
+        seconds=60 * _minutes(own.get("minutes")),
     )
 
 
@@ -172,7 +177,7 @@ def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
     for word in ("--plan", "--show"):
         if word in words:
             raise ValueError(f"--write: expected to be given without {word}, got both")
-    for key in ("seeds", "jobs", "methods"):
+    for key in ("seeds", "jobs", "methods", "minutes"):
         if key in own:
             raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
 
@@ -226,6 +231,21 @@ def _count(own: Mapping[str, str | None], key: str, usual: int) -> int:
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"--{key}: expected a whole number of at least 1, got {given!r}")
     return int(given)
+
+
+def _minutes(given: str | None) -> float:
+    """So many; without end where nothing was given.
+
+    >>> _minutes("2.5"), _minutes(None)
+    (2.5, inf)
+    """
+    try:
+        minutes = math.inf if given is None else float(given)
+    except ValueError:
+        minutes = math.nan
+    if given is not None and not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes: expected a positive number, got {given!r}")
+    return minutes
 
 
 def _processes(place: Workplace) -> int:

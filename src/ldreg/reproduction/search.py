@@ -3,7 +3,8 @@
 The test images have no say. The rule was set before the runs: of all that was tried for a method, the setting of
 highest LID among those whose linear accuracy is within one standard error of the best (Breiman et al., Classification
 and Regression Trees, 1984, have this rule for the size of a tree). Learning rates come first, without LDReg, so that it
-is not given credit for a rate that suits it: that of the best linear accuracy.
+is not given credit for a rate that suits it: that of the best linear accuracy. Runs longer than the scale's search ask
+for beta alone, and what they choose counts: a strength that helps a short run may be too much for a long one.
 """
 
 import math
@@ -47,18 +48,23 @@ def rows(scale: Scale) -> list[Row]:
     found: list[Row] = []
     for method, title in METHODS.items():
         rates = _RATES.get(scale.name, {}).get(method, ())
-        plain = {rate: _aside(scale, method, rate) for rate in rates or (None,)}
         own = _rate(scale.arm(method)) if rates else None
+        plain = {rate: _aside(scale, method, rate) for rate in (rates if rates and not _long(scale) else (own,))}
         base = len(found) + list(plain).index(own)
         names = [title if rate is None else f"{title}, learning rate {rate:g}" for rate in plain]
         found += [Row((name, "-", "-"), arm, group=method) for name, arm in zip(names, plain.values(), strict=True)]
         usual = float(beta_of(Arm(f"imagenet/{method}_ldreg")))
         tried = [(factor * usual, scale.k) for factor in _BETAS]
-        tried += [(usual, round(factor * scale.k)) for factor in _NEIGHBORS if method in _WITH_K]
+        tried += [(usual, round(factor * scale.k)) for factor in _NEIGHBORS if method in _WITH_K and not _long(scale)]
         for beta, k in tried:
             arm = _aside(scale, f"{method}_ldreg", own).but(ldreg__beta=f"{beta:g}", ldreg__k=k)
             found.append(Row((title, f"{beta:g}", str(k)), arm, baseline=base, group=method))
     return found
+
+
+def _long(scale: Scale) -> bool:
+    """Whether runs are longer than those of the scale's search."""
+    return scale.epochs is not None and scale.epochs > scale.search_epochs
 
 
 @cache
