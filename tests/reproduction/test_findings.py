@@ -154,3 +154,16 @@ def test_every_study_can_be_shown_with_nothing_with_some_and_with_everything(nam
         assert max(map(len, text.splitlines())) <= 80
     drawn = drawings(study, DIGITS, everything)
     assert bool(drawn) == (name in {"figure2a", "figure2b", "figure2cd", "ablation", "minlid"})
+
+
+def test_accuracy_over_training_is_drawn_in_percent_beside_lid() -> None:
+    rows = STUDIES["figure2a"].rows(DIGITS)
+    seeds = [
+        replace(record(lid=6.0), curves={"lid": [(0, 4.0), (5, lid)], "knn": [(0, 0.2), (5, 0.8)]}) for lid in (5, 7)
+    ]
+    drawn = drawings(STUDIES["figure2a"], DIGITS, {rows[0].arm: seeds})
+    found = {caption.partition("\n")[0]: figure.axes[0].lines[0].get_ydata() for caption, figure in drawn.items()}
+    assert {caption: list(values) for caption, values in found.items()} == {
+        "LID over training": [4.0, 6.0],
+        "kNN accuracy over training": [20.0, 80.0],
+    }

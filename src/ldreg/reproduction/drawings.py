@@ -12,7 +12,7 @@ from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, Sample, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, in_percent, sample
 from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduction.rows import METHODS, Row
@@ -22,6 +22,8 @@ from ldreg.reproduction.studies import Study
 Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]
 
+_BY_MONITOR = "By the images that the monitor takes, of which there are fewer than in the tables."
+
 
 def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
     """The figures of a study by their captions; none where it is a table, or nothing was measured yet."""
@@ -30,28 +32,41 @@ def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
 
 
 def _mean_curve(records: Sequence[RunRecord], metric: str) -> tuple[list[tuple[float, float]], Band]:
-    """A metric over epochs: its mean over seeds, and its range where there are several."""
+    """A metric over epochs: its mean over seeds, and its range where there are several; accuracies in percent."""
+    factor = 100.0 if in_percent(metric) else 1.0
     by_epoch: dict[float, list[float]] = {}
     for record in records:
         for epoch, value in record.curves.get(metric, ()):
             if math.isfinite(value):
-                by_epoch.setdefault(epoch, []).append(value)
+                by_epoch.setdefault(epoch, []).append(factor * value)
     points = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
     band = [(epoch, min(values), max(values)) for epoch, values in sorted(by_epoch.items())] if len(records) > 1 else []
     return points, band
 
 
 def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
+    made = {}
+    for title, words, metric, label in (
+        ("LID over training", "Solid with LDReg, dashed without.", "lid", "LID, geometric mean"),
+        ("kNN accuracy over training", _BY_MONITOR, "knn", "kNN accuracy, %"),
+    ):
+        series = _training_curves(rows, gathered, metric)
+        if series:
+            made[f"{title}\n{words}"] = lines(series, xlabel="epoch", ylabel=label)
+    return made
+
+
+def _training_curves(rows: Sequence[Row], gathered: Gathered, metric: str) -> list[Series]:
+    """A metric over epochs for each method without and with LDReg that there are runs of."""
     series = []
     for row in rows:
-        points, band = _mean_curve(gathered.get(row.arm, ()), "lid")
+        points, band = _mean_curve(gathered.get(row.arm, ()), metric)
         if points:
             group = list(METHODS).index(row.group)
             with_ldreg = row.baseline is not None
             name = METHODS[row.group] + (" + LDReg" if with_ldreg else "")
             series.append(Series(name, points, band or None, dashed=not with_ldreg, color_group=group))
-    caption = "LID over training\nSolid with LDReg, dashed without."
-    return {caption: lines(series, xlabel="epoch", ylabel="LID, geometric mean")} if series else {}
+    return series
 
 
 def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
