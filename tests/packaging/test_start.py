@@ -166,7 +166,7 @@ def test_help_fits_80_columns_and_has_an_example(
         ("inspect --hlep", "ldreg inspect: error: unrecognized arguments: --hlep; did you mean '--help'?"),
         ("pretrain --hepl", "ldreg pretrain: error: unrecognized arguments: --hepl; did you mean '--help'?"),
         ("evaluate -help", "ldreg evaluate: error: unrecognized arguments: -help; did you mean '--help'?"),
-        ("completion fishy", "ldreg completion: error: shell: expected one of 'bash', 'zsh', got fishy"),
+        ("completion fishy", "ldreg completion: error: shell: expected one of 'bash', 'zsh', 'fish', got fishy"),
         ("bench lidd", "ldreg bench: error: what: expected one of 'lid', "),
         ("bench lid --device tpu", "ldreg bench: error: --device: expected one of 'auto', "),
         ("reproduce tabel1", "got 'tabel1'; nearest: 'table1'"),
