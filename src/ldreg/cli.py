@@ -399,7 +399,7 @@ def report_command(words: Sequence[str]) -> None:
 
 def reproduce_command(words: Sequence[str]) -> None:
     """Run the paper's tables and figures, and print measured values beside the paper's."""
-    from ldreg.reproduction.command import reproduce_command
+    from ldreg.reproduction.usage import reproduce_command
 
     reproduce_command(words)
 
