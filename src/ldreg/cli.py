@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 
+from ldreg.completion import Shell, script, table
 from ldreg.extras import advice, missing
 from ldreg.version import __version__
 
@@ -304,14 +305,12 @@ def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = No
     command(run, out=out, size=size, normalize=normalize)
 
 
-def completion_command(shell: Literal["bash", "zsh"]) -> None:
+def completion_command(shell: Shell) -> None:
     """Print what makes a shell complete the commands and options of ldreg.
 
     Args:
-        shell: bash or zsh
+        shell: bash, zsh or fish
     """
-    from ldreg.completion import script
-
     print(script(shell), end="")
 
 
@@ -365,8 +364,12 @@ COMMANDS = {
     "completion": Command(
         completion_command,
         (
-            'eval "$(ldreg completion bash)"    # in ~/.bashrc to have it always',
-            'eval "$(ldreg completion zsh)"     # in ~/.zshrc',
+            "# in ~/.bashrc",
+            'eval "$(ldreg completion bash)"',
+            "# in ~/.zshrc, after compinit if that is there",
+            'eval "$(ldreg completion zsh)"',
+            "# in ~/.config/fish/config.fish",
+            "ldreg completion fish | source",
         ),
         {},
     ),
@@ -396,7 +399,7 @@ def report_command(words: Sequence[str]) -> None:
 
 def reproduce_command(words: Sequence[str]) -> None:
     """Run the paper's tables and figures, and print measured values beside the paper's."""
-    from ldreg.reproduction.command import reproduce_command
+    from ldreg.reproduction.usage import reproduce_command
 
     reproduce_command(words)
 
@@ -526,8 +529,6 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 
 def _known_options(program: str) -> Iterable[str]:
-    from ldreg.completion import table
-
     return table().get(program.removeprefix("ldreg").strip(), ([], {}))[1]
 
 

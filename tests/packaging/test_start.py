@@ -36,16 +36,24 @@ def without(absent: tuple[str, ...], *words: str, folder: Path) -> subprocess.Co
     return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)
 
 
+HELPS = [[], *([name] for name in (*COMMANDS, *WORDS))]
+KINDS = [["evaluate", kind] for kind in ("linear", "knn", "finetune", "dimension", "transfer", "detection")]
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [
+        # That of pretrain, as that of KINDS, lists settings, read from the classes of methods, encoders and protocols.
+        *(([*words, "--help"], 0) for words in HELPS if words != ["pretrain"]),
+        (["pretrain", "--list_recipes"], 0),
         ([], 2),
-        (["--help"], 0),
         (["--version"], 0),
         (["inspekt"], 2),
-        (["inspect", "--help"], 0),
         (["inspect", "x.npy", "--k", "five"], 2),
-        (["bench", "--help"], 0),
+        (["evaluate", "liner"], 2),
+        (["evaluate", "knn", "absent"], 2),
+        (["report", "absent"], 2),
+        (["reproduce"], 2),
     ],
 )
 def test_what_needs_no_torch_does_not_import_it(words: list[str], status: int) -> None:
@@ -130,11 +138,7 @@ def test_demo_needs_no_extra(tmp_path: Path) -> None:
     assert "SimCLR + LDReg" in (tmp_path / "found" / "report.html").read_text()
 
 
-HELPS = [[], *([name] for name in (*COMMANDS, *WORDS))]
-HELPS += [["evaluate", kind] for kind in ("linear", "knn", "finetune", "dimension", "transfer", "detection")]
-
-
-@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+@pytest.mark.parametrize("words", [*HELPS, *KINDS], ids=" ".join)
 def test_help_fits_80_columns_and_has_an_example(
     words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +170,7 @@ def test_help_fits_80_columns_and_has_an_example(
         ("inspect --hlep", "ldreg inspect: error: unrecognized arguments: --hlep; did you mean '--help'?"),
         ("pretrain --hepl", "ldreg pretrain: error: unrecognized arguments: --hepl; did you mean '--help'?"),
         ("evaluate -help", "ldreg evaluate: error: unrecognized arguments: -help; did you mean '--help'?"),
-        ("completion fishy", "ldreg completion: error: shell: expected one of 'bash', 'zsh', got fishy"),
+        ("completion fishy", "ldreg completion: error: shell: expected one of 'bash', 'zsh', 'fish', got fishy"),
         ("bench lidd", "ldreg bench: error: what: expected one of 'lid', "),
         ("bench lid --device tpu", "ldreg bench: error: --device: expected one of 'auto', "),
         ("reproduce tabel1", "got 'tabel1'; nearest: 'table1'"),

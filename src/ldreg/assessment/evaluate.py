@@ -176,7 +176,7 @@ def result_name(asked: Request, task: "Task", title: str) -> str:
 
 def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]:
     """The outcome with all that a reader needs to repeat it, as JSON takes it."""
-    from ldreg.reporting.record import strict
+    from ldreg.reporting.plain import strict
     from ldreg.training.folder import environment
 
     told = {

@@ -1,7 +1,6 @@
 """The typed record of one inspection: numbers and arrays, written as text, JSON or a page."""
 
 import json
-import math
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from os import PathLike
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ldreg.reporting.files import write_atomically
+from ldreg.reporting.plain import strict
 
 
 @dataclass(frozen=True)
@@ -222,17 +222,6 @@ def _nested(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_nested(item) for item in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def strict(value: Any) -> Any:
-    """The same nested value, floats to nine digits (the rest is rounding), None for those that JSON cannot hold."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value
 
 
 def _column(values: Tensor) -> list[Any]:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from ldreg.reporting.files import read_text, write_atomically
-from ldreg.reporting.record import strict
+from ldreg.reporting.plain import strict
 from ldreg.reporting.text import printable
 from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
 

@@ -4,10 +4,12 @@ import base64
 import re
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIDE = 64  # pixels of the longer side at most
 _URI = re.compile(r"data:image/png;base64,([A-Za-z0-9+/]+={0,2})")
@@ -43,7 +45,7 @@ class Thumbnail:
         png_size(self.image)
 
 
-def data_uri(image: Tensor, *, side: int = SIDE) -> str:
+def data_uri(image: "Tensor", *, side: int = SIDE) -> str:
     """An image uint8 (C, H, W), gray or RGB, as the data URI of a PNG whose longer side is at most `side` pixels.
 
     Raises:

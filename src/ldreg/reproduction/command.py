@@ -12,18 +12,13 @@ from ldreg.reporting.study import table_text
 from ldreg.reporting.text import duration, number
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
-from ldreg.reproduction.request import Request, given, request, usage
+from ldreg.reproduction.request import Request, given, request
 from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occupied
 
 
-def reproduce_command(words: Sequence[str]) -> None:
-    """Run `ldreg reproduce` with these words."""
+def reproduce(words: Sequence[str]) -> None:
+    """Do what these words of `ldreg reproduce` ask for."""
     begun = time.monotonic()
-    if not words or any(word in ("-h", "--help") for word in words):
-        print(usage(), end="")
-        if not words:
-            raise ValueError("expected the name of a table or figure, or all, got nothing")
-        return
     asked = request(words)
     if asked.write is not None:
         _write(asked, asked.write)

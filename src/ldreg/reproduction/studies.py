@@ -7,6 +7,7 @@ from ldreg.reproduction import anchor_study, paper, rows, search
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE
 from ldreg.reproduction.rows import Row
 from ldreg.reproduction.scales import Scale
+from ldreg.reproduction.usage import TITLES
 from ldreg.training.recipes import nearest
 
 DIMENSIONS = ("linear", "effective_rank", "lid")
@@ -45,112 +46,112 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         Study(
-            "table1", (), "Table 1: linear evaluation and dimensions",
+            "table1", (), TITLES["table1"],
             "Linear accuracy, effective rank and geometric-mean LID of held-out images, without and with LDReg. In the "
             "paper all three rise with LDReg for every method.",
             ("Method", "Regularization"), (*DIMENSIONS, "knn"), rows.table1,
         ),
         Study(
-            "table2", ("transfer",), "Table 2: transfer",
+            "table2", ("transfer",), TITLES["table2"],
             "Linear accuracy on other datasets of an encoder pretrained with and without LDReg, for a short and a long "
             "pretraining. In the paper LDReg helps on most datasets, and more after the long pretraining.",
             ("Method", "Regularization", "Pretraining"), (), rows.transfer, frozenset({TRANSFER}),
         ),
         Study(
-            "table3", ("detection", "coco"), "Table 3: detection and segmentation",
+            "table3", ("detection", "coco"), TITLES["table3"],
             "AP of boxes and masks after fine-tuning as a Mask R-CNN (C4). In the paper LDReg helps in most columns.",
             ("Method", "Regularization", "Pretraining"), paper.AP, rows.detection, frozenset({DETECTION}),
         ),
         Study(
-            "wallclock", ("table4",), "Table 4: wall-clock time",
+            "wallclock", ("table4",), TITLES["wallclock"],
             "Minutes of pretraining. The paper saw no significant additional cost of LDReg.",
             ("Method", "Regularization"), ("minutes", "images_per_second"), rows.wallclock,
         ),
         Study(
-            "norms", ("table12",), "Table 12: L1 and L2",
+            "norms", ("table12",), TITLES["norms"],
             "LDReg with the mean of ln LID (L1) and with the root of its mean square (L2). The paper saw no "
             "significant difference. Beyond the paper: a target that LID in the batch is to approach, by L1.",
             ("Norm", "k"), DIMENSIONS, rows.norms,
         ),
         Study(
-            "minlid", ("table13",), "Table 13: local collapse triggers complete collapse",
+            "minlid", ("table13",), TITLES["minlid"],
             "Min LID, the opposite of LDReg, with growing strength. In the paper accuracy, effective rank and LID fall "
             "with it, down to a complete collapse at 10.",
             ("Regularization", "beta"), DIMENSIONS, rows.minlid,
         ),
         Study(
-            "batches", ("table14",), "Table 14: batch sizes",
+            "batches", ("table14",), TITLES["batches"],
             "SimCLR at several batch sizes, LDReg's k growing with them. In the paper LDReg helps at each.",
             ("Batch size", "Regularization", "k"), DIMENSIONS, rows.batches,
         ),
         Study(
-            "methods", ("table15",), "Table 15: MoCo, VICReg and Barlow Twins",
+            "methods", ("table15",), TITLES["methods"],
             "The same as Table 1 for three further methods. In the paper all three values rise with LDReg.",
             ("Method", "Regularization"), (*DIMENSIONS, "knn"), rows.additional_methods,
         ),
         Study(
-            "regularizers", ("table16",), "Table 16: other regularizers on BYOL",
+            "regularizers", ("table16",), TITLES["regularizers"],
             "Covariance, and variance with covariance, in the place of LDReg; KoLeo and SIGReg, which the paper does "
             "not have. In the paper they may raise effective rank, but not LID, and change accuracy little.",
             ("Regularizer", "beta"), DIMENSIONS, rows.regularizers,
         ),
         Study(
-            "figure1", (), "Figure 1: local collapse",
+            "figure1", (), TITLES["figure1"],
             "Each cloud spans the square and its global dimension (GID, by DANCo) hardly falls, while its "
             "neighborhoods are flattened: mean LID falls, and its Fisher-Rao distance (FR) to the plane's 2 grows. "
             "LDReg opens them again.",
             ("Cloud",), (), rows.none,
         ),
         Study(
-            "figure2a", (), "Figure 2(a): LID over training",
+            "figure2a", (), TITLES["figure2a"],
             "Geometric-mean LID of training images over epochs. In the paper it rises, falls slightly late in training "
             "for SimCLR and BYOL, and is higher with LDReg for every method.",
             ("Method", "Regularization"), ("train_lid",), rows.all_methods,
         ),
         Study(
-            "figure2b", (), "Figure 2(b): strength of color jitter",
+            "figure2b", (), TITLES["figure2b"],
             "LID of training images of SimCLR with stronger and weaker color jitter. In the paper it grows with the "
             "strength.",
             ("Strength",), ("linear", "train_lid"), rows.jitter,
         ),
         Study(
-            "figure2cd", ("figure2c", "figure2d"), "Figure 2(c, d): effective rank and LID by method",
+            "figure2cd", ("figure2c", "figure2d"), TITLES["figure2cd"],
             "Bars without and with LDReg. In the paper BYOL has the highest effective rank of the four but the lowest "
             "LID among those with a ResNet, MAE the lowest rank; LDReg raises both everywhere.",
             ("Method", "Regularization"), ("effective_rank", "lid"), rows.table1,
         ),
         Study(
-            "targets", ("figure3",), "Figure 3: any local dimension on request",
+            "targets", ("figure3",), TITLES["targets"],
             "One linear layer on points of the plane, trained by LDReg alone to reach a given LID.",
             ("Target",), (), rows.none,
         ),
         Study(
-            "tsne", ("figure4",), "Figure 4: t-SNE of the Min LID sweep",
+            "tsne", ("figure4",), TITLES["tsne"],
             "Representations of held-out images of ten classes. In the paper clusters shrink to strings and points as "
             "Min LID grows.",
             ("Regularization", "beta"), ("lid",), rows.tsne, frozenset({TSNE}),
         ),
         Study(
-            "ablation", ("figure5",), "Figure 5: beta and k",
+            "ablation", ("figure5",), TITLES["ablation"],
             "SimCLR with LDReg of several strengths and neighborhood sizes. In the paper accuracy is stable, a large "
             "beta lowers effective rank, and a small k raises it.",
             ("Regularization", "beta", "k"), DIMENSIONS, rows.ablation,
         ),
         Study(
-            "conventions", (), "Beyond the paper: mean over k or k - 1 neighbors",
+            "conventions", (), TITLES["conventions"],
             "The paper's text takes the mean of distances over all k neighbors, its pseudocode over the first k - 1, "
             "which reads a lower LID. Those with the pseudocode's are compared with those with the text's; LID in the "
             "table is by the text's for all.",
             ("Method", "Regularization", "Convention"), (*DIMENSIONS, "knn"), rows.conventions,
         ),
         Study(
-            "references", (), "Beyond the paper: neighbors from a queue",
+            "references", (), TITLES["references"],
             "LDReg seeks neighbors in the batch, or in a queue of past representations too. The paper names the small "
             "set of a batch as a limitation; those with a queue are compared with the batch alone, at the same k.",
             ("Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references,
         ),
         Study(
-            "search", (), "How beta and k were chosen",
+            "search", (), TITLES["search"],
             "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
             "held-out images here; test images were not looked at. Where several learning rates were tried, they were "
             "chosen first, without LDReg, by linear accuracy. The rule for LDReg, set before the runs: of all settings "
@@ -160,7 +161,7 @@ STUDIES: dict[str, Study] = {
             every_length=True,
         ),
         Study(
-            "anchor", (), "Beyond the paper: beside lightly",
+            "anchor", (), TITLES["anchor"],
             "SimCLR by the recipe of lightly's CIFAR-10 benchmark, trained with lightly's own model, views and loss "
             "on the same images; the same recipe in ldreg's trainer; and ldreg's own. All are measured alike. "
             "Speeds are of training alone; minutes of ldreg's runs have its probes during training in them, of which "

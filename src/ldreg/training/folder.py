@@ -13,17 +13,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
-from safetensors.torch import save
-from torch import nn
 
 from ldreg.reporting.files import check_writable, write_atomically
-from ldreg.reporting.record import strict
+from ldreg.reporting.plain import strict
 from ldreg.training.recipes import Tree, read_yaml
 from ldreg.version import __version__
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy", "scikit-learn", "safetensors")
 
@@ -134,6 +134,8 @@ def existing(path: Path) -> tuple[RunFolder, Tree]:
 
 def environment(command: str) -> dict[str, Any]:
     """What a reader needs to know to repeat the run: command, versions, hardware, time."""
+    import torch  # which a command's help does without
+
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "command": command,
@@ -150,11 +152,13 @@ def environment(command: str) -> dict[str, Any]:
     }
 
 
-def save_encoder(folder: RunFolder, encoder: nn.Module, card: dict[str, Any]) -> None:
+def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) -> None:
     """Write the encoder's weights with the card inside, and the card beside them; what is not finite becomes null.
 
     The card inside leaves out what was measured, minutes among it, so that the same run gives the same bytes.
     """
+    from safetensors.torch import save
+
     told = strict(card)
     lasting = {key: value for key, value in told.items() if key not in ("metrics", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
