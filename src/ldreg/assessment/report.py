@@ -261,7 +261,7 @@ def _parser() -> ArgumentParser:
         metavar="RUN",
         help="a run folder, a JSON file that --json wrote, or a checkpoint with --data.name",
     )
-    add("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    add("--out", default="comparison.html", metavar="FILE", help="the page (default: comparison.html)")
     add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
     add("--title", metavar="TEXT", help="heading of the page")
     add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
