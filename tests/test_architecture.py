@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "lid": {"lid"},
     "spectrum": {"lid"},
     "distributed": set(),
+    "elapsed": set(),
     "notices": set(),
     "termination": set(),
     "regularizers": {"lid", "distributed", "regularizers"},
@@ -39,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
         "optim",
         "reporting",
         "distributed",
+        "elapsed",
         "notices",
         "termination",
     },
@@ -52,13 +54,14 @@ ROOMS: dict[str, set[str]] = {
         "optim",
         "reporting",
         "distributed",
+        "elapsed",
         "notices",
         "termination",
     },
     "monitor": {"lid", "spectrum", "evaluation", "reporting", "monitor"},
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
-        *("regularizers", "reporting", "distributed", "inspection", "notices", "termination"),
+        *("regularizers", "reporting", "distributed", "elapsed", "inspection", "notices", "termination"),
     },
     "assessment": {
         *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
@@ -66,7 +69,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "notices", "loading"),
+        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "notices", "loading"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),
