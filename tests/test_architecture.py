@@ -21,6 +21,8 @@ ROOMS: dict[str, set[str]] = {
     "distributed": set(),
     "elapsed": set(),
     "notices": set(),
+    "subcommands": set(),
+    "terminal": set(),
     "termination": set(),
     "regularizers": {"lid", "distributed", "regularizers"},
     "reporting": {"lid", "reporting"},
@@ -65,11 +67,11 @@ ROOMS: dict[str, set[str]] = {
     },
     "assessment": {
         *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
-        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed"),
+        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "terminal"),
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "notices", "loading"),
+        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "notices", "loading", "terminal"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),
@@ -83,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "demo_plain": {"evaluation", "inspection", "lid", "regularizers", "reporting", "spectrum"},
     "cli": {
         *("inspection", "loading", "reporting", "demo", "benchmarking", "training", "assessment", "reproduction"),
-        *("completion", "distributed", "extras", "integrations"),
+        *("completion", "distributed", "extras", "integrations", "subcommands", "terminal"),
     },
     "__main__": {"cli"},
 }
