@@ -154,7 +154,7 @@ class _Epochs(Elapsed, Callback):
         """Under which a checkpoint has the time taken."""
         return "epochs"
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module it is given
         """Measure, say, save."""
         module.end_epoch()
         fresh = self._path.with_suffix(".writing")
