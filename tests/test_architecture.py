@@ -19,7 +19,10 @@ ROOMS: dict[str, set[str]] = {
     "lid": {"lid"},
     "spectrum": {"lid"},
     "distributed": set(),
+    "elapsed": set(),
     "notices": set(),
+    "subcommands": set(),
+    "terminal": set(),
     "termination": set(),
     "regularizers": {"lid", "distributed", "regularizers"},
     "reporting": {"lid", "reporting"},
@@ -39,6 +42,7 @@ ROOMS: dict[str, set[str]] = {
         "optim",
         "reporting",
         "distributed",
+        "elapsed",
         "notices",
         "termination",
     },
@@ -52,21 +56,22 @@ ROOMS: dict[str, set[str]] = {
         "optim",
         "reporting",
         "distributed",
+        "elapsed",
         "notices",
         "termination",
     },
     "monitor": {"lid", "spectrum", "evaluation", "reporting", "monitor"},
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
-        *("regularizers", "reporting", "distributed", "inspection", "notices", "termination"),
+        *("regularizers", "reporting", "distributed", "elapsed", "inspection", "notices", "termination"),
     },
     "assessment": {
         *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
-        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed"),
+        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "terminal"),
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "notices", "loading"),
+        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "notices", "loading", "terminal"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),
@@ -80,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
     "demo_plain": {"evaluation", "inspection", "lid", "regularizers", "reporting", "spectrum"},
     "cli": {
         *("inspection", "loading", "reporting", "demo", "benchmarking", "training", "assessment", "reproduction"),
-        *("completion", "distributed", "extras", "integrations"),
+        *("completion", "distributed", "extras", "integrations", "subcommands", "terminal"),
     },
     "__main__": {"cli"},
 }

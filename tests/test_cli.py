@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import ldreg.inspection
-from ldreg import cli
-from ldreg.cli import COMMANDS, Command, main
+from ldreg import terminal
+from ldreg.cli import COMMANDS, main
+from ldreg.subcommands import Command
 
 Capture = pytest.CaptureFixture[str]
 
@@ -279,20 +280,20 @@ class Terminal(io.StringIO):
 def test_progress_bar_appears_where_it_takes_long(
     monkeypatch: pytest.MonkeyPatch, patience: float, appears: bool
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(cli, "_PATIENCE", patience)
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(terminal, "_PATIENCE", patience)
     monkeypatch.setenv("TERM", "xterm")
-    with cli._progress_bar() as progress:
+    with terminal.progress_bar() as progress:
         progress("measuring", 0.25)
         time.sleep(0.3)
-    assert ("measuring" in terminal.getvalue()) == appears
-    assert appears or terminal.getvalue() == ""
+    assert ("measuring" in screen.getvalue()) == appears
+    assert appears or screen.getvalue() == ""
 
 
 def test_no_progress_bar_without_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_PATIENCE", 0.0)
-    with cli._progress_bar() as progress:
+    monkeypatch.setattr(terminal, "_PATIENCE", 0.0)
+    with terminal.progress_bar() as progress:
         progress("measuring", 0.25)
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
@@ -301,7 +302,7 @@ def test_no_progress_bar_without_a_terminal(capsys: Capture, monkeypatch: pytest
 def test_module_runs_and_a_closed_pipe_is_no_error(folder: Path) -> None:
     # The reader goes away at once; enough is printed for the pipe to notice.
     code = (
-        "import sys; from ldreg import cli; from ldreg.cli import Command\n"
+        "import sys; from ldreg import cli; from ldreg.subcommands import Command\n"
         "def run() -> None:\n    'Print.'\n    print('line\\n' * 100_000)\n"
         "cli.COMMANDS['print'] = Command(run, (), {})\n"
         "sys.exit(cli.main(['print']))"

@@ -5,31 +5,30 @@ import difflib
 import inspect as signatures
 import os
 import re
-import shlex
-import shutil
 import sys
-import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
 
 from ldreg.completion import Shell, script, table
 from ldreg.extras import advice, missing
+from ldreg.subcommands import Command, command_line, command_parser, option, summary
+from ldreg.terminal import open_page, progress_bar, show, steps_as_lines
 from ldreg.version import __version__
 
-Reporter = Callable[[str, float], None]
+if TYPE_CHECKING:  # imported where it is used, so that help stays quick
+    from ldreg.benchmarking.keeping import Keeper
+    from ldreg.benchmarking.plan import Plan
+    from ldreg.reporting.record import DimensionReport
 
-_PATIENCE = 2.0  # seconds before a progress bar appears
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 _TABLES = (".csv", ".tsv", ".parquet")
-_WIDTH = 80  # columns of help that is not fitted to the terminal
 
 
 def inspect_command(
@@ -69,7 +68,7 @@ def inspect_command(
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
     """
-    command = _command_line("inspect", inspect_command, locals())
+    command = command_line("inspect", inspect_command, locals())
     from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
 
@@ -77,12 +76,10 @@ def inspect_command(
 
     def read(first: bool) -> tuple[Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        if compare_key is not None and compare is None:
-            raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
         _check_outputs(inputs=[file, labels, compare], outputs=[json, html] if first else [])
         return files.read()
 
-    with _together("ldreg inspect") as first, _progress_bar(shown=first) as progress:
+    with _together("ldreg inspect") as first, progress_bar(shown=first) as progress:
         progress("reading", 0.0)
         x, names, other = agreed(lambda: read(first))
         with _named(x=file, compare=compare):
@@ -90,12 +87,12 @@ def inspect_command(
                 x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
                 seed=seed, share=True, progress=progress,
             )  # fmt: skip
-        report = replace(report, title=Path(file).name, command=command)
-        if report.comparison is not None and compare is not None:
-            report = replace(report, comparison=replace(report.comparison, title=Path(compare).name))
+        report = files.named_in(replace(report, command=command))
         agreed(lambda: _write({json: report.to_json, html: report.to_html}) if first else None)
     if first:
-        _show(report)
+        from ldreg.reporting.table import as_text
+
+        show(partial(as_text, report))
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,8 @@ class _Files:
         """Embeddings, labels and second embeddings, each None where there are none."""
         from ldreg.loading import load_embeddings, load_labels
 
+        if self.compare_key is not None and self.compare is None:
+            raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
         excluded = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
         labels = self.labels
         if self.label_key is not None and labels is None:  # labels beside the embeddings, in the same file
@@ -126,6 +125,13 @@ class _Files:
             return x, names, None
         others = excluded if _is_table(self.compare) else []
         return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+
+    def named_in(self, report: "DimensionReport") -> "DimensionReport":
+        """The report with the names of the files that its sets come from."""
+        report = replace(report, title=Path(self.file).name)
+        if report.comparison is None or self.compare is None:
+            return report
+        return replace(report, comparison=replace(report.comparison, title=Path(self.compare).name))
 
 
 def _is_table(file: str) -> bool:
@@ -191,37 +197,14 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # all of it is small: more threads mostly wait for one another, and for whatever else runs
     try:
-        found = demo(Path(out), epochs=epochs, seed=seed, progress=_steps_as_lines())
+        found = demo(Path(out), epochs=epochs, seed=seed, progress=steps_as_lines())
     finally:
         torch.set_num_threads(threads)
-    terminal = sys.stdout.isatty()
-    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    _print(comparison_text(found.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
+    show(partial(comparison_text, found.runs))
     for cloud in found.reached:
         print(f"{cloud.caption}: reached LID {cloud.mean_lid:.2f}, global dimension {cloud.global_dimension:.2f}")
     print(f"\nThe report is {found.report}")
-    _open(found.report)
-
-
-def _steps_as_lines() -> Reporter:
-    """Say each new step on stderr; training has a bar of its own."""
-    said: list[str] = []
-
-    def say(step: str, fraction: float) -> None:
-        if step not in said:
-            said.append(step)
-            print(f"{step} ...", file=sys.stderr, flush=True)
-
-    return say
-
-
-def _open(page: Path) -> None:
-    """Show a page to whoever sits before a screen; a server has none, and a pipe no one."""
-    screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.stdout.isatty() and screen:
-        import webbrowser
-
-        webbrowser.open(page.resolve().as_uri())
+    open_page(found.report)
 
 
 def bench_command(
@@ -252,40 +235,48 @@ def bench_command(
         json: write every number to this file
         out: write RESULTS.md, plots and numbers into this folder
     """
-    command = _command_line("bench", bench_command, locals())
-    from ldreg.benchmarking.keeping import Keeper, replaced_by
+    command = command_line("bench", bench_command, locals())
     from ldreg.benchmarking.plan import Plan
-    from ldreg.benchmarking.processes import stoppable
-    from ldreg.benchmarking.report import as_text
-    from ldreg.benchmarking.results import RESULTS
-    from ldreg.benchmarking.runner import run
     from ldreg.benchmarking.suite import BENCHMARKS
-
-    def warn(line: str) -> None:
-        print(f"ldreg bench: warning: {line}", file=sys.stderr)
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
     chosen = tuple(BENCHMARKS) if what == "all" else (what,)
     plan = Plan(chosen, sizes, names, k, repeats, threads, seed, command, device)
-    if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    _check_outputs(inputs=[], outputs=[json, None if out is None else str(Path(out) / RESULTS)])
+    _measure(plan, _keeper(plan, json, None if out is None else Path(out)))
+
+
+def _keeper(plan: "Plan", json: str | None, folder: Path | None) -> "Keeper":
+    """Who takes the results of the plan; that they can be written is found out now."""
+    from ldreg.benchmarking.keeping import Keeper, replaced_by
+    from ldreg.benchmarking.results import RESULTS
+
+    def warn(line: str) -> None:
+        print(f"ldreg bench: warning: {line}", file=sys.stderr)
+
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    _check_outputs(inputs=[], outputs=[json, None if folder is None else str(folder / RESULTS)])
     if plan.left_out:
         warn(f"left out, as none of the contenders takes part: {', '.join(plan.left_out)}")
-    folder = None if out is None else Path(out)
-    keeper = Keeper(json, folder, replaced=replaced_by(plan.taken, plan.place), warn=warn)
+    return Keeper(json, folder, replaced=replaced_by(plan.taken, plan.place), warn=warn)
+
+
+def _measure(plan: "Plan", keeper: "Keeper") -> None:
+    """Carry out the plan; interrupted, what is measured by then is shown and written all the same."""
+    from ldreg.benchmarking.processes import stoppable
+    from ldreg.benchmarking.report import as_text
+    from ldreg.benchmarking.runner import run
+
     stopped: KeyboardInterrupt | None = None
     with stoppable():
         try:
-            with _progress_bar() as progress:
+            with progress_bar() as progress:
                 run(plan, progress, keeper.take)
         except KeyboardInterrupt as stop:
             stopped = stop
         keeper.finish()
         if keeper.runs:
-            terminal = sys.stdout.isatty()
-            width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-            _print(as_text(keeper.runs, width=width, color=terminal and "NO_COLOR" not in os.environ))
+            show(partial(as_text, keeper.runs))
     for path in keeper.written:
         print(f"wrote {path}", file=sys.stderr)
     keeper.settle(stopped)
@@ -312,19 +303,6 @@ def completion_command(shell: Shell) -> None:
         shell: bash, zsh or fish
     """
     print(script(shell), end="")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand: a function of typed parameters with a documented meaning each, and examples of its use.
-
-    Parameters without a default become positional; `some_name` becomes `--some-name`. Imports that take time belong
-    inside the function, so that help stays quick.
-    """
-
-    run: Callable[..., None]
-    examples: tuple[str, ...]
-    metavars: dict[str, str]  # what stands for the value of an option in its help; N where it is not here
 
 
 COMMANDS = {
@@ -565,7 +543,7 @@ def _shown_name(key: str, program: str) -> str:
     """An option as it is given, and an argument without a dash by its name."""
     name, command = key.rpartition(".")[2], COMMANDS.get(program.removeprefix("ldreg").strip())
     parameter = None if command is None else signatures.signature(command.run).parameters.get(name)
-    return name if parameter is not None and parameter.default is parameter.empty else _option(name)
+    return name if parameter is not None and parameter.default is parameter.empty else option(name)
 
 
 def _parser() -> ArgumentParser:
@@ -583,60 +561,10 @@ def _parser() -> ArgumentParser:
         required=True, title="commands", description=None, metavar="COMMAND [...]", help=None
     )
     for name, command in COMMANDS.items():
-        commands.add_subcommand(name, _command_parser(name, command), help=_summary(command))
+        commands.add_subcommand(name, command_parser(name, command), help=summary(command))
     for name, run in WORDS.items():
         commands.add_subcommand(name, ArgumentParser(), help=(run.__doc__ or "").partition("\n")[0])
     return parser
-
-
-def _command_parser(name: str, command: Command) -> ArgumentParser:
-    parameters = signatures.signature(command.run).parameters.values()
-    positional = [parameter.name.upper() for parameter in parameters if parameter.default is parameter.empty]
-    parser = ArgumentParser(
-        usage=" ".join(["ldreg", name, *positional, "[options]"]),
-        description=textwrap.fill(_summary(command), _WIDTH),
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in command.examples),
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    helps = {entry.arg_name: entry.description for entry in parse_docstring(command.run.__doc__ or "").params}
-    for parameter in parameters:
-        kind, text = _without_none(parameter.annotation), (helps[parameter.name] or "").replace("%", "%%")
-        if parameter.default is parameter.empty:
-            parser.add_argument(parameter.name, type=kind, metavar=parameter.name.upper(), help=text)
-            continue
-        shown = "" if parameter.default is None or parameter.default is False else f" (default: {parameter.default})"
-        metavar = None if get_origin(kind) is Literal else command.metavars.get(parameter.name, "N")
-        parser.add_argument(
-            _option(parameter.name), type=kind, default=parameter.default, help=text + shown, metavar=metavar
-        )
-    return parser
-
-
-def _without_none(kind: Any) -> Any:
-    """The type that may be given on the command line for an optional parameter."""
-    others = [member for member in get_args(kind) if member is not type(None)]
-    return others[0] if type(None) in get_args(kind) and len(others) == 1 else kind
-
-
-def _summary(command: Command) -> str:
-    return parse_docstring(command.run.__doc__ or "").short_description or ""
-
-
-def _option(name: str) -> str:
-    return "--" + name.rpartition(".")[2].replace("_", "-")
-
-
-def _command_line(name: str, run: Callable[..., None], given: dict[str, object]) -> str:
-    """The command with these values of its parameters, defaults left out."""
-    words = ["ldreg", name]
-    for parameter in signatures.signature(run).parameters.values():
-        value = given[parameter.name]
-        if parameter.default is parameter.empty:
-            words.append(str(value))
-        elif value != parameter.default:
-            words += [_option(parameter.name), str(value)]
-    return shlex.join(words)
 
 
 def _check_outputs(*, inputs: Sequence[str | None], outputs: Sequence[str | None]) -> None:
@@ -659,43 +587,3 @@ def _write(outputs: dict[str | None, Callable[[str], None]]) -> None:
         if path is not None:
             write(path)
             print(f"wrote {path}", file=sys.stderr)
-
-
-def _show(report: object) -> None:
-    """Print a report as wide as the terminal allows, in color where it takes color."""
-    from ldreg.reporting.record import DimensionReport
-    from ldreg.reporting.table import as_text
-
-    assert isinstance(report, DimensionReport)
-    terminal = sys.stdout.isatty()
-    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    _print(as_text(report, width=width, color=terminal and "NO_COLOR" not in os.environ))
-
-
-def _print(text: str) -> None:
-    """Print text, with a stand-in for characters that the terminal does not have."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
-@contextmanager
-def _progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
-    """A bar on stderr that appears after two seconds, and only on a terminal."""
-    if not shown or not sys.stderr.isatty():
-        yield lambda step, fraction: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("", total=1.0)
-    timer = threading.Timer(_PATIENCE, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda step, fraction: bar.update(task, description=step, completed=fraction)
-    finally:
-        timer.cancel()
-        timer.join()  # it may be starting the bar this very moment
-        bar.stop()

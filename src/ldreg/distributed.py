@@ -248,7 +248,7 @@ def agreed(work: Callable[[], T]) -> T:
     failure: Exception | None = None
     try:
         result = work()
-    except Exception as error:
+    except Exception as error:  # raised below, once all ranks have heard of it
         failure = error
     failures: list[str | None] = [None] * world()
     with _exchange():

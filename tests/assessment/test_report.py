@@ -55,13 +55,15 @@ def one_error(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("report.html").write_text("of ldreg inspect")  # by the name that its documentation gives it
     assert report(runs / "simclr", runs / "simclr_ldreg", "--thumbnails", 6) == 0
     told = capsys.readouterr()
     assert "simclr_ldreg" in told.out
     assert "LID, geometric mean" in told.out
-    assert "wrote report.html" in told.err
+    assert "wrote comparison.html" in told.err
     assert "warning" not in told.err
-    page = Path("report.html")
+    assert Path("report.html").read_text() == "of ldreg inspect"
+    page = Path("comparison.html")
     assert headings(page) == [
         "simclr and simclr_ldreg", "Over training", "After training", "Maps", "Most collapsed images",
     ]  # fmt: skip
@@ -91,8 +93,9 @@ def test_json_files_have_the_names_of_the_runs() -> None:
 def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:
     RunRecord("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
     assert report("few.json", runs / "simclr_ldreg", "--thumbnails", 0, "--points", 200) == 0
-    assert "LID was measured on sets of between 100 and 200 points" in Path("report.html").read_text(encoding="utf-8")
-    assert "<img" not in Path("report.html").read_text(encoding="utf-8")
+    page = Path("comparison.html").read_text(encoding="utf-8")
+    assert "LID was measured on sets of between 100 and 200 points" in page
+    assert "<img" not in page
 
 
 def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +107,7 @@ def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.Captur
     told = capsys.readouterr()
     assert "warning: moved: dimensions, maps and images could not be measured: " in told.err
     assert "/not/there" in told.err
-    page = Path("report.html").read_text(encoding="utf-8")
+    page = Path("comparison.html").read_text(encoding="utf-8")
     assert "moved: dimensions, maps and images could not be measured: " in page
     assert "Over training" in page
 
@@ -157,7 +160,7 @@ def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: py
     before = Path("good.json").read_bytes()
     assert report(*words) == 2
     assert reason in one_error(capsys)
-    assert not Path("report.html").exists()
+    assert not Path("comparison.html").exists()
     assert Path("good.json").read_bytes() == before
     assert Path("half/config.yaml").read_text() == "method: simclr\n"
 
@@ -192,14 +195,14 @@ def test_images_that_were_asked_for_must_be_there(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("ldreg report: error: ")
     assert "gone" in error
-    assert not Path("report.html").exists()
+    assert not Path("comparison.html").exists()
 
 
 def test_small_sets_need_a_smaller_k(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(runs / "simclr", "--data.limit", 12) == 2
     assert "k: expected fewer than the 12 training images, got 16; --k N asks for fewer" in capsys.readouterr().err
     assert report(runs / "simclr", "--data.limit", 12, "--k", 5, "--thumbnails", 0) == 0
-    assert "12 training images, k = 5" in Path("report.html").read_text(encoding="utf-8")
+    assert "12 training images, k = 5" in Path("comparison.html").read_text(encoding="utf-8")
 
 
 def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.data.pictures import pixels, save
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
@@ -21,17 +22,6 @@ from ldreg.data.folders import MissingSplitError
 from ldreg.data.unreadable import Tally
 
 Tree = Callable[..., Path]
-
-
-def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
-    """Random RGB pixels (H, W, 3), other ones for every seed."""
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, seed: int, height: int = 8, width: int = 8) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels(seed, height, width)).save(path)
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -8,17 +8,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tests.data.pictures import pixels
 from torchvision.io import ImageReadMode, decode_image
 
 from ldreg.data import ImageFiles, ResidentImages
 from ldreg.data.images import decode
 from ldreg.data.pixels import image_size
 from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
-
-
-def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
-    """Random RGB pixels (H, W, 3), other ones for every seed."""
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]:

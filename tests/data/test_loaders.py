@@ -3,11 +3,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
+from tests.data.pictures import pixels, save
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import transforms
@@ -27,17 +26,6 @@ from ldreg.data.samples import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-
-
-def pixels(seed: int, height: int = 8, width: int = 8) -> NDArray[np.uint8]:
-    """Random RGB pixels (H, W, 3), other ones for every seed."""
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, seed: int, height: int = 8, width: int = 8) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels(seed, height, width)).save(path)
-    return path
 
 
 def crop(image: Tensor, generator: torch.Generator) -> Tensor:

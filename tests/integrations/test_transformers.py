@@ -146,6 +146,40 @@ def test_a_collapse_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert math.isnan(callback.latest["eval_lid"])
 
 
+@pytest.mark.parametrize("restoring", [False, True], ids=["", "with callbacks that the trainer restores"])
+def test_the_alarm_goes_on_in_a_resumed_run(tmp_path: Path, restoring: bool) -> None:
+    def watched(folder: Path, until: int = 12) -> tuple[Any, list[DimensionCallback]]:
+        saved = {"save_strategy": "steps", "save_steps": 2, "restore_callback_states_from_checkpoint": restoring}
+        trainer = make_trainer(folder, max_steps=12, **saved)
+
+        def falling(model: Any, inputs: Any) -> Tensor:
+            if trainer.state.global_step > until:
+                raise KeyboardInterrupt
+            return torch.randn(len(inputs["input_ids"]), 8 if trainer.state.global_step <= 8 else 2)
+
+        def low(model: Any, inputs: Any) -> Tensor:
+            return torch.randn(len(inputs["input_ids"]), 2)
+
+        # Beside one that falls, one that was always low, and would be said to have fallen by the state of the other.
+        callbacks = [DimensionCallback(trainer, representations=rows, k=10, alarm=0.6) for rows in (falling, low)]
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        return trainer, callbacks
+
+    unbroken, expected = watched(tmp_path / "unbroken")
+    unbroken.train()
+    broken, before = watched(tmp_path / "broken", until=8)
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    resumed, after = watched(tmp_path / "broken")
+    resumed.train(resume_from_checkpoint=True)
+    assert [callback.alarms for callback in before] == [[], []]
+    assert resumed.state.global_step == 12
+    assert [len(callback.alarms) for callback in after] == [1, 0]
+    assert after[0].alarms[0].startswith("collapse at epoch 1.67, step 10: LID (eval/lid) fell to ")
+    assert [callback.alarms for callback in after] == [callback.alarms for callback in expected]
+
+
 def test_wrong_settings_are_named(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, eval_strategy="no")
     wrong: list[tuple[str, dict[str, Any]]] = [

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.training.options import FOLDER, as_words, changed
 from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("wandb")
@@ -132,24 +133,8 @@ def test_pretrain_writes_what_the_metrics_file_gets(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for number in range(40):
         Image.fromarray(generator.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(f"images/{number:02}.png")
-    options = {
-        "data.name": "folder",
-        "data.path": "images",
-        "data.size": "8",
-        "data.workers": "0",
-        "batch_size": "16",
-        "schedule.epochs": "2",
-        "schedule.warmup_epochs": "0",
-        "ldreg.k": "4",
-        "monitor.k": "4",
-        "monitor.knn_k": "4",
-        "monitor.every_steps": "1",
-        "trainer.device": "cpu",
-        "trainer.threads": "1",
-        "trainer.log_to": "[wandb]",
-        "out": "run",  # relative, as users give it
-    }
-    assert main(["pretrain", *(word for key, value in options.items() for word in (f"--{key}", value))]) == 0
+    options = changed(FOLDER, data__path="images", trainer__log_to="[wandb]", out="run")  # relative, as users give it
+    assert main(["pretrain", *as_words(options)]) == 0
     wandb.finish()
     found, expected = logged(tmp_path / "run"), read_metrics(tmp_path / "run" / "metrics.csv")
     assert expected.keys() >= {"batch/lid", "set/lid", "set/effective_rank", "batch/loss"}

@@ -3,10 +3,6 @@
 The interpreter must be asked for before Triton is imported, so this file also runs as a script in a process of its own.
 """
 
-import importlib.metadata
-import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,22 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.interpreter import needs_interpreter, run_interpreted, take_small_blocks
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from ldreg import LDReg
 from ldreg.lid import fused, launching
 from ldreg.lid.estimators import lid
-
-
-def can_interpret() -> bool:
-    """Whether there is a Triton whose interpreter works with today's NumPy; that of 3.6 does not."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return [int(part) for part in importlib.metadata.version("triton").split(".")[:2]] >= [3, 7]
-
-
-needs_interpreter = pytest.mark.skipif(not can_interpret(), reason="needs Triton 3.7 or later")
 
 
 class Case(NamedTuple):
@@ -199,18 +186,13 @@ def interpreted(
 ) -> dict[str, Outcome]:
     """Outcomes of the named cases from a process in which Triton interprets its kernels."""
     out = folder / "outcomes.pt"
-    command = [sys.executable, __file__, str(out), path, str(int(compiled)), *names]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run_interpreted(__file__, str(out), path, str(int(compiled)), *names)
     return {name: Outcome(*saved) for name, saved in torch.load(out).items()}
 
 
 def main(out: str, path: str, compiled: str, *names: str) -> None:
-    from ldreg.lid import kernels, screening_kernels, step_kernels
-
-    if path == "screened":  # small blocks, so that small cases have several
-        screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
-        kernels.TILES = kernels.Tiles(16, 8, 1)
-        step_kernels.SCORES = 16 * 64
+    if path == "screened":
+        take_small_blocks()
     cases = CASES | MORE | NOT_FINITE | SCREENED
     outcomes = {name: tuple(step(cases[name](), path, compiled=compiled == "1")) for name in names}
     torch.save(outcomes | {"sum": sum_of_squares(path), "doubtful": (doubtful(), torch.zeros(0), None)}, out)

@@ -3,11 +3,7 @@
 The interpreter must be asked for before Triton is imported, so this file also runs as a script in a process of its own.
 """
 
-import importlib.metadata
-import importlib.util
-import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -16,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tests.interpreter import needs_interpreter, run_interpreted
 from torch import Tensor
 
 from ldreg.lid import screening
@@ -23,16 +20,6 @@ from ldreg.lid import search as details
 from ldreg.lid.neighbors import neighbors
 from ldreg.lid.screening import Halves
 from ldreg.lid.search import first_pass
-
-
-def can_interpret() -> bool:
-    """Whether there is a Triton whose interpreter works with today's NumPy; that of 3.6 does not."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return [int(part) for part in importlib.metadata.version("triton").split(".")[:2]] >= [3, 7]
-
-
-needs_interpreter = pytest.mark.skipif(not can_interpret(), reason="needs Triton 3.7 or later")
 
 
 class Case(NamedTuple):
@@ -144,8 +131,7 @@ def check(case: Case, got: Outcome, name: str) -> None:
 def interpreted(names: Iterable[str], folder: Path, *, room: int = 8) -> list[Outcome]:
     """Outcomes of cases, named or fresh ones by their seed, from a process in which Triton interprets its kernels."""
     out = folder / "outcomes.pt"
-    command = [sys.executable, __file__, str(out), str(room), *names]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run_interpreted(__file__, str(out), str(room), *names)
     return [Outcome(*saved) for saved in torch.load(out)]
 
 

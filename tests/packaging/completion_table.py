@@ -15,6 +15,7 @@ from ldreg.data.config import DATASETS
 from ldreg.reproduction import request
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.studies import STUDIES
+from ldreg.subcommands import command_parser
 from ldreg.training import command as pretraining
 from ldreg.training import settings
 from ldreg.training.recipes import recipe_names
@@ -69,7 +70,7 @@ def table() -> dict[str, dict[str, Any]]:
         "": {"words": [*cli.COMMANDS, *cli.WORDS], "options": switches(["version"])},
     }
     for name, command in cli.COMMANDS.items():
-        parser = cli._command_parser(name, command)
+        parser = command_parser(name, command)
         kinds = [getattr(action, "_typehint", None) for action in parser._actions if not action.option_strings]
         words = [word for kind in kinds for word in choices(kind) or []]
         names[name] = {"words": words, "options": options_of(parser)}

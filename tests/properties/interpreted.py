@@ -3,6 +3,7 @@
 import sys
 
 import torch
+from tests.interpreter import take_small_blocks
 
 from ldreg import LDReg
 from ldreg.lid import fused
@@ -10,12 +11,8 @@ from ldreg.lid import fused
 
 def main(path: str, cases: str, outcomes: str) -> None:
     """Value and gradients of every case (batch, reference, self_index, options), on the path named."""
-    from ldreg.lid import kernels, screening_kernels, step_kernels
-
-    if path == "screened":  # small blocks, so that small cases have several
-        screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
-        kernels.TILES = kernels.Tiles(16, 8, 1)
-        step_kernels.SCORES = 16 * 64
+    if path == "screened":
+        take_small_blocks()
     fused.PATH = path  # type: ignore[assignment]
     done = []
     for batch, reference, self_index, options in torch.load(cases):

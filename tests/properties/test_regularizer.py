@@ -1,11 +1,6 @@
 """LDReg of any batch: value and gradient are those of float64, and finite on every finite batch."""
 
-import importlib.metadata
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.interpreter import needs_interpreter, run_interpreted
+from tests.properties import interpreted
 from tests.properties.conftest import (
     KINDS,
     MANY,
@@ -41,19 +38,8 @@ NORMS: dict[str, dict[str, Any]] = {
     "frechet": {"target": 3.0, "norm": "frechet"},
 }
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SCRIPT = Path(__file__).parent / "interpreted.py"
 # 1/LID under this is decided by the last digits of the distances, and so is whether LID is regular.
 SETTLED = {True: 1e-4, False: 1e-9}
-
-
-def can_interpret() -> bool:
-    """Whether there is a Triton whose interpreter works with today's NumPy; that of 3.6 does not."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    return [int(part) for part in importlib.metadata.version("triton").split(".")[:2]] >= [3, 7]
-
-
-needs_interpreter = pytest.mark.skipif(not can_interpret(), reason="needs Triton 3.7 or later")
 
 
 class Step(NamedTuple):
@@ -278,8 +264,7 @@ def test_fused_kernels_give_the_float64_answer(path: str, tmp_path: Path) -> Non
     drawn = draw_steps(120)
     cases = [(step.batch.x, step.reference, step.self_index, step.options) for step in drawn]
     torch.save(cases, tmp_path / "cases.pt")
-    command = [sys.executable, str(SCRIPT), path, str(tmp_path / "cases.pt"), str(tmp_path / "outcomes.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    run_interpreted(interpreted.__file__, path, str(tmp_path / "cases.pt"), str(tmp_path / "outcomes.pt"))
     outcomes = torch.load(tmp_path / "outcomes.pt")
     assert len(outcomes) == len(drawn) >= 100
     for step, saved in zip(drawn, outcomes, strict=True):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.training.options import as_words
 
 from ldreg.monitor.log import read_metrics
 from ldreg.training.folder import RunFolder
@@ -32,9 +33,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Notes]:
     """Five thousand steps with the monitor on, and what the process noted at each."""
     folder = tmp_path_factory.mktemp("long")
     script = Path(__file__).with_name("long_run.py")
-    words = [word for key, value in OPTIONS.items() for word in (f"--{key}", value)]
     done = subprocess.run(
-        [sys.executable, str(script), str(folder / "run"), str(folder / "notes.json"), *words],
+        [sys.executable, str(script), str(folder / "run"), str(folder / "notes.json"), *as_words(OPTIONS)],
         env=dict(os.environ, OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.training.options import as_words, changed
 
 from ldreg.cli import main
 from ldreg.training.checkpoints import LAST, PREVIOUS, CheckpointFiles, latest
@@ -31,8 +32,7 @@ QUICK = {
 
 
 def words(**options: str) -> list[str]:
-    given = {**QUICK, **{key.replace("__", "."): value for key, value in options.items()}}
-    return [word for key, value in given.items() for word in (f"--{key}", value)]
+    return as_words(changed(QUICK, **options))
 
 
 def start(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:

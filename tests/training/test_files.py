@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.training.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
 from ldreg.data import archives
@@ -14,20 +15,6 @@ from ldreg.monitor.log import read_metrics
 from ldreg.training.folder import RunFolder
 
 COUNT = 40
-QUICK = {
-    "data.name": "folder",
-    "data.size": "8",
-    "data.workers": "0",
-    "batch_size": "16",
-    "schedule.epochs": "2",
-    "schedule.warmup_epochs": "0",
-    "ldreg.k": "4",
-    "monitor.k": "4",
-    "monitor.knn_k": "4",
-    "monitor.every_steps": "1",
-    "trainer.device": "cpu",
-    "trainer.threads": "1",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +57,8 @@ def write_unreadable(folder: Path) -> list[Path]:
 
 
 def pretrain(path: Path, *words: str, out: str = "run", **options: str) -> int:
-    given = {**QUICK, "data.path": str(path), **{key.replace("__", "."): value for key, value in options.items()}}
-    return main(
-        ["pretrain", *(word for key, value in given.items() for word in (f"--{key}", value)), *words, "--out", out]
-    )
+    given = changed(FOLDER, data__path=str(path), **options)
+    return main(["pretrain", *as_words(given), *words, "--out", out])
 
 
 def error_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -238,8 +223,7 @@ def test_the_alarm_stops_a_run_that_collapses_and_the_card_says_why(
         "trainer.device": "cpu",
         "trainer.threads": "1",
     }
-    words = [word for key, value in options.items() for word in (f"--{key}", value)]
-    assert main(["pretrain", *words, "--out", "run"]) == 0
+    assert main(["pretrain", *as_words(options), "--out", "run"]) == 0
     folder = RunFolder(tmp_path / "run")
     card = json.loads(folder.card.read_text())
     assert card["stopped"].startswith("collapse at epoch ")
@@ -254,8 +238,7 @@ def test_the_alarm_stops_a_run_that_collapses_and_the_card_says_why(
 
 def test_two_runs_of_one_process_choose_two_folders(tmp_path: Path) -> None:
     write_images(tmp_path / "images")
-    given = {**QUICK, "data.path": str(tmp_path / "images"), "schedule.epochs": "1"}
-    words = [word for key, value in given.items() for word in (f"--{key}", value)]
+    words = as_words(changed(FOLDER, data__path=str(tmp_path / "images"), schedule__epochs="1"))
     assert main(["pretrain", *words]) == 0
     assert main(["pretrain", *words]) == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2

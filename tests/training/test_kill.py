@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
+from tests.training.options import as_words, changed
+from tests.training.states import STATE, assert_same
 
 from ldreg.training.checkpoints import LAST, PREVIOUS, latest
 from ldreg.training.folder import RunFolder
@@ -28,15 +29,13 @@ from ldreg.training.settings import Settings, resolve
 
 pytestmark = pytest.mark.slow
 
-STATE = ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")
 KILLS = 2
 PATIENCE = 120.0  # seconds that a process may take to show what is waited for
 OPTIONS = {"schedule.warmup_epochs": "1", "trainer.threads": "1", "trainer.device": "cpu", "monitor.every_epochs": "5"}
 
 
 def words(**options: str) -> list[str]:
-    given = {**OPTIONS, **{key.replace("__", "."): value for key, value in options.items()}}
-    return [word for key, value in given.items() for word in (f"--{key}", value)]
+    return as_words(changed(OPTIONS, **options))
 
 
 def heed_interrupts() -> None:
@@ -97,24 +96,6 @@ def kill_after_checkpoints(process: subprocess.Popen[str], path: Path, *, count:
 def state_of(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return {name: state[name] for name in STATE}
-
-
-def assert_same(a: Any, b: Any, where: str = "") -> None:
-    """Bitwise the same, all the way down."""
-    assert type(a) is type(b), where
-    if isinstance(a, Tensor):
-        assert a.dtype == b.dtype, where
-        assert torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}/{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for place, (left, right) in enumerate(zip(a, b, strict=True)):
-            assert_same(left, right, f"{where}/{place}")
-    else:
-        assert a == b, where
 
 
 @pytest.mark.parametrize(
@@ -240,8 +221,7 @@ SMALL = {"data.limit": "320", "batch_size": "64", "monitor.every_epochs": "20"}
 
 
 def settings_of(recipe: str, **options: str) -> Settings:
-    given = {**OPTIONS, **SMALL, **{key.replace("__", "."): value for key, value in options.items()}}
-    return resolve(load_recipe(f"digits/{recipe}"), list(given.items()))
+    return resolve(load_recipe(f"digits/{recipe}"), list(changed({**OPTIONS, **SMALL}, **options).items()))
 
 
 RECIPES = ("simclr_ldreg", "simclr_tuned", "byol_ldreg", "moco_ldreg", "vicreg", "barlow_twins_ldreg", "mae_ldreg")

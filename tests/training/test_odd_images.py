@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.training.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
@@ -85,22 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pretrain(**options: str) -> int:
-    given = {
-        "data.name": "folder",
-        "data.path": "images",
-        "data.size": "8",
-        "data.workers": "0",
-        "batch_size": "16",
-        "schedule.epochs": "2",
-        "schedule.warmup_epochs": "0",
-        "ldreg.k": "4",
-        "monitor.k": "4",
-        "monitor.knn_k": "4",
-        "trainer.device": "cpu",
-        "trainer.threads": "1",
-        **{key.replace("__", "."): value for key, value in options.items()},
-    }
-    return main(["pretrain", *(word for key, value in given.items() for word in (f"--{key}", value)), "--out", "run"])
+    return main(["pretrain", *as_words(changed({**FOLDER, "data.path": "images"}, **options)), "--out", "run"])
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.training.options import as_words, changed
+from tests.training.states import assert_same
 from torch import Tensor
 
 from ldreg.monitor.log import read_metrics
@@ -169,8 +171,7 @@ def wait_for(shown: Callable[[], bool], seconds: float) -> None:
 def words(recipe: str, images: Path, *, devices: int, epochs: int = 2, **options: str) -> list[str]:
     own = {"recipe": f"digits/{recipe}", "data.path": str(images), "schedule.epochs": str(epochs)}
     own["trainer.devices"] = str(devices)
-    given = {**OPTIONS, **own, **{key.replace("__", "."): value for key, value in options.items()}}
-    return [word for key, value in given.items() for word in (f"--{key}", value)]
+    return as_words(changed({**OPTIONS, **own}, **options))
 
 
 def state(path: Path) -> dict[str, Any]:
@@ -181,11 +182,6 @@ def state(path: Path) -> dict[str, Any]:
 def weights(run: RunFolder) -> dict[str, Tensor]:
     found: dict[str, Tensor] = state(run.checkpoints / LAST)["state_dict"]
     return found
-
-
-def assert_same_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    assert a.keys() == b.keys()
-    assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
 @dataclass(frozen=True)
@@ -253,7 +249,7 @@ def test_torchrun_does_the_same_whichever_process_comes_first(
     assert command.wait() == 0, command.said
     own = start(*asked, "--out", "own", folder=tmp_path)
     assert own.wait() == 0, own.said
-    assert_same_bits(weights(RunFolder(tmp_path / "run")), weights(RunFolder(tmp_path / "own")))
+    assert_same(weights(RunFolder(tmp_path / "run")), weights(RunFolder(tmp_path / "own")))
 
 
 def test_torchrun_without_a_folder_is_refused(images: Path, start: Start, tmp_path: Path) -> None:
@@ -311,7 +307,7 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     assert resumed.wait() == 0, resumed.said
     ended = state(run.checkpoints / LAST)
     assert ended["global_step"] == unbroken["global_step"]
-    assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+    assert_same(ended["state_dict"], unbroken["state_dict"])
 
 
 # A process that waits without noticing that the other is gone, as one does whose GPU waits.
@@ -366,7 +362,7 @@ def test_torchrun_brings_a_run_back_when_one_process_is_killed(
     assert command.said.count("going on from run/checkpoints/") == 2, command.said
     ended = state(run.checkpoints / LAST)
     assert ended["global_step"] == unbroken["global_step"]
-    assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+    assert_same(ended["state_dict"], unbroken["state_dict"])
 
 
 def reached(run: RunFolder) -> int:
@@ -395,7 +391,7 @@ def test_when_the_run_is_terminated_all_stop_at_one_step_and_it_resumes_bitwise(
     assert resumed.wait() == 0, resumed.said
     ended = state(run.checkpoints / LAST)
     assert ended["global_step"] == unbroken["global_step"]
-    assert_same_bits(ended["state_dict"], unbroken["state_dict"])
+    assert_same(ended["state_dict"], unbroken["state_dict"])
 
 
 def test_an_error_in_one_process_ends_both_and_is_said_without_a_traceback(start: Start, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from tests.training.options import as_words, changed
+from tests.training.states import STATE, assert_same
 
 from ldreg.cli import main
 from ldreg.monitor.log import read_metrics
@@ -24,8 +25,7 @@ QUICK = {"schedule.epochs": "3", "schedule.warmup_epochs": "0.4", "trainer.threa
 
 
 def quick(recipe: str, **options: str) -> Settings:
-    given = {**QUICK, **{key.replace("__", "."): value for key, value in options.items()}}
-    return resolve(load_recipe(recipe), list(given.items()))
+    return resolve(load_recipe(recipe), list(changed(QUICK, **options).items()))
 
 
 def train(settings: Settings, path: Path, *, resume: bool = False) -> Result:
@@ -35,25 +35,6 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Result:
 def weights(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(path / "checkpoints" / LAST, weights_only=True)
     return state
-
-
-def assert_same(a: Any, b: Any, where: str = "") -> None:
-    """Bitwise the same, all the way down."""
-    if isinstance(a, Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}/{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for place, (left, right) in enumerate(zip(a, b, strict=True)):
-            assert_same(left, right, f"{where}/{place}")
-    else:
-        assert a == b, where
-
-
-STATE = ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")
 
 
 @pytest.mark.parametrize("regularizer", ["none", "ldreg"])
@@ -172,8 +153,7 @@ def test_a_loss_gone_nan_stops_names_its_step_and_keeps_the_last_checkpoint(
         return type(outcome)(outcome.loss * bad, outcome.terms, outcome.representations)
 
     monkeypatch.setattr(SimCLR, "forward", failing)
-    words = [word for key, value in QUICK.items() for word in (f"--{key}", value)]
-    assert main(["pretrain", *words, "--out", str(tmp_path / "run")]) == 1
+    assert main(["pretrain", *as_words(QUICK), "--out", str(tmp_path / "run")]) == 1
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("ldreg pretrain: error: the loss is not finite at step 7: loss = nan, ssl_loss = nan")
     saved = weights(tmp_path / "run")

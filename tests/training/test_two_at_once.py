@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.training.options import as_words, changed
 
 from ldreg.cli import main
 from ldreg.training.folder import RunFolder, check_new, held, say
@@ -63,8 +64,7 @@ def together(count: int, folder: Path, *, prepare: str, work: str, **variables: 
 
 
 def words(**options: str) -> list[str]:
-    given = {**QUICK, **{key.replace("__", "."): value for key, value in options.items()}}
-    return [word for key, value in given.items() for word in (f"--{key}", value)]
+    return as_words(changed(QUICK, **options))
 
 
 @pytest.mark.slow

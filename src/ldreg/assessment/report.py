@@ -1,13 +1,12 @@
 """`ldreg report`: runs from here and elsewhere on one page."""
 
-import os
 import re
-import shutil
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
@@ -15,6 +14,7 @@ from jsonargparse import ArgumentParser
 from ldreg.assessment.outputs import check_outputs
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
+from ldreg.terminal import show
 from ldreg.training.command import Options, words_to_options
 from ldreg.training.folder import RunFolder
 
@@ -33,6 +33,8 @@ examples:
 
 def report_command(words: Sequence[str]) -> None:
     """Run `ldreg report` with these words."""
+    from ldreg.reporting.comparison import comparison_text
+
     own, data = _split(words)
     asked = _parser().parse_args(own)
     if asked.json is not None and Path(asked.json).exists() and not Path(asked.json).is_dir():
@@ -49,7 +51,7 @@ def report_command(words: Sequence[str]) -> None:
     )
     folder = None if asked.json is None else Path(asked.json)
     write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
-    _show(records)
+    show(partial(comparison_text, records))
 
 
 def make_records(
@@ -261,7 +263,7 @@ def _parser() -> ArgumentParser:
         metavar="RUN",
         help="a run folder, a JSON file that --json wrote, or a checkpoint with --data.name",
     )
-    add("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    add("--out", default="comparison.html", metavar="FILE", help="the page (default: comparison.html)")
     add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
     add("--title", metavar="TEXT", help="heading of the page")
     add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
@@ -270,13 +272,3 @@ def _parser() -> ArgumentParser:
     add("--k", type=int, metavar="N", help="neighbors that LID is read from (default: the run's monitor.k)")
     add("--json", metavar="FOLDER", help="also write the record of each run there, to compare elsewhere")
     return parser
-
-
-def _show(records: Sequence[RunRecord]) -> None:
-    from ldreg.reporting.comparison import comparison_text
-
-    terminal = sys.stdout.isatty()
-    width = min(100, shutil.get_terminal_size().columns) if terminal else 80
-    text = comparison_text(records, width=width, color=terminal and "NO_COLOR" not in os.environ)
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))

@@ -38,7 +38,7 @@ def linear_on(
         ArithmeticError: the training diverged.
     """
     config = like_the_run(LinearConfig(protocol), source)
-    compute = Compute(device)  # type: ignore[arg-type]
+    compute = Compute(device)  # type: ignore[arg-type]  # which it checks
     folder = work or work_folder(default_folder(source))
     return linear_evaluation(source.encoder, data, config, work=folder, compute=compute, cache=cache).accuracy
 

@@ -97,7 +97,7 @@ def _extract(archive: Path, folder: Path, limit: int) -> None:
             _extract_tar(archive, folder, limit)
     except _RefusedError as error:
         raise ValueError(f"{archive}: refused to unpack, {error}") from error
-    except Exception as error:
+    except Exception as error:  # unpackers raise nearly any class on damaged files
         if isinstance(error, OTHERS) and not isinstance(error, DAMAGED):
             raise
         detail = _short(" ".join(str(error).split())) or type(error).__name__

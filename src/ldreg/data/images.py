@@ -29,7 +29,23 @@ class Batch(NamedTuple):
     indices: Tensor
 
 
-class ResidentImages:
+class _Labeled:
+    """Of a set with `labels` int64 (N,), -1 where unknown: which images have one."""
+
+    labels: Tensor
+
+    @property
+    def labeled(self) -> bool:
+        """Whether every image has a label."""
+        return bool((self.labels >= 0).all())
+
+    @property
+    def labeled_indices(self) -> Tensor:
+        """Where in the set the images with a label stand, int64 (M,)."""
+        return (self.labels >= 0).nonzero().squeeze(1)
+
+
+class ResidentImages(_Labeled):
     """Square images of one size as one uint8 array (N, C, S, S), with labels int64 (N,), -1 where unknown.
 
     `unreadable` lists the files that were left out because they could not be decoded, each with the reason.
@@ -72,23 +88,13 @@ class ResidentImages:
         """Side of every image."""
         return self.images.shape[2]
 
-    @property
-    def labeled(self) -> bool:
-        """Whether every image has a label."""
-        return bool((self.labels >= 0).all())
-
-    @property
-    def labeled_indices(self) -> Tensor:
-        """Where in the set the images with a label stand, int64 (M,)."""
-        return (self.labels >= 0).nonzero().squeeze(1)
-
     def take(self, indices: Tensor) -> "ResidentImages":
         """The set of these images alone, in this order."""
         images, labels = self.images[indices], self.labels[indices]
         return ResidentImages(images, labels, self.classes, self.name, unreadable=self.unreadable)
 
 
-class ImageFiles:
+class ImageFiles(_Labeled):
     """Image files of any sizes with labels int64 (N,), -1 where unknown; decoded to RGB when drawn.
 
     `size` is the side of the images where they are squares of one size (as far as has been looked), else None.
@@ -123,16 +129,6 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self._paths)
-
-    @property
-    def labeled(self) -> bool:
-        """Whether every image has a label."""
-        return bool((self.labels >= 0).all())
-
-    @property
-    def labeled_indices(self) -> Tensor:
-        """Where in the set the images with a label stand, int64 (M,)."""
-        return (self.labels >= 0).nonzero().squeeze(1)
 
     def path(self, index: int) -> str:
         """Where image `index` is."""

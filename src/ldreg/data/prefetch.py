@@ -60,7 +60,7 @@ def prefetched(
         while (item := made.get()) is not _END:
             if isinstance(item, _Raised):
                 raise item.error
-            yield item  # type: ignore[misc]
+            yield item  # type: ignore[misc]  # the queue also holds what is no item
     finally:
         stop.set()
         # The thread may wait for room; once it has put one more it sees that it is to stop.

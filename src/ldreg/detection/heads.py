@@ -20,7 +20,7 @@ Target = dict[str, Tensor]
 Detections = dict[str, Tensor]
 
 
-class Res5Heads(RoIHeads):  # type: ignore[misc]
+class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
     """Regions to classes, boxes and masks by one stage that the three share (detectron2's Res5ROIHeads).
 
     Sampling and non-maximum suppression are torchvision's; pooling is the aligned one (RoIAlign v2), offsets are

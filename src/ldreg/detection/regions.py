@@ -13,7 +13,7 @@ RATIOS = (0.5, 1.0, 2.0)  # height over width
 SAMPLED = 256  # anchors per image in the loss
 
 
-class Anchors(AnchorGenerator):  # type: ignore[misc]
+class Anchors(AnchorGenerator):  # type: ignore[misc]  # torchvision has no types
     """Anchors every `stride` pixels, in float32 whatever the precision of the features, and not rounded.
 
     torchvision rounds them, and makes them in the features' precision, in which bfloat16 tells pixels apart up to 256.
@@ -28,7 +28,7 @@ class Anchors(AnchorGenerator):  # type: ignore[misc]
         scales: list[int],
         aspect_ratios: list[float],
         dtype: torch.dtype = torch.float32,
-        device: torch.device = torch.device("cpu"),  # noqa: B008
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - as torchvision has it
     ) -> Tensor:
         """The anchors about the origin, (sizes · ratios, 4)."""
         sides = torch.as_tensor(scales, dtype=dtype, device=device)
@@ -45,7 +45,7 @@ class Anchors(AnchorGenerator):  # type: ignore[misc]
         return [anchors] * len(image_list.image_sizes)
 
 
-class ProposalHead(RPNHead):  # type: ignore[misc]
+class ProposalHead(RPNHead):  # type: ignore[misc]  # torchvision has no types
     """torchvision's head, whose outputs are float32: scores are sorted, and offsets become pixels."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -54,7 +54,7 @@ class ProposalHead(RPNHead):  # type: ignore[misc]
         return [score.float() for score in scores], [offset.float() for offset in offsets]
 
 
-class Proposals(RegionProposalNetwork):  # type: ignore[misc]
+class Proposals(RegionProposalNetwork):  # type: ignore[misc]  # torchvision has no types
     """torchvision's region proposal network with detectron2's loss: L1 offsets, all over the anchors sampled."""
 
     def compute_loss(

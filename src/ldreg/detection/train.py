@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ldreg.detection.config import DetectionConfig
 from ldreg.detection.module import IDENTITY, Detecting, Progress
+from ldreg.elapsed import Elapsed
 from ldreg.loading.torch_files import load_torch
 from ldreg.termination import Termination
 
@@ -63,25 +63,12 @@ class Watch(Callback):
         return bool(self._unseen)
 
 
-class Checkpoints(Callback):
+class Checkpoints(Elapsed, Callback):
     """Save the whole state every so many iterations, in one step, so that there is always a whole one."""
 
     def __init__(self, folder: Path, watch: Watch) -> None:
+        super().__init__()
         self._folder, self._watch = folder, watch
-        self._before, self._started = 0.0, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long the training has taken, with the parts before it was taken up again."""
-        return self._before + time.monotonic() - self._started
-
-    def state_dict(self) -> dict[str, float]:
-        """The time that it has taken."""
-        return {"seconds": self.seconds}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on counting from there."""
-        self._before, self._started = state_dict["seconds"], time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save; what Lightning calls an epoch ends where a checkpoint is due."""

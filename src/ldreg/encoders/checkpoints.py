@@ -142,7 +142,7 @@ def read_weights(path: Path) -> tuple[Weights, Card | None]:
     if check_file(path, SUFFIXES) != ".safetensors":
         return _read_torch(path), None
     with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
-        weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+        weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no dict
         metadata: Mapping[str, str] = tensors.metadata() or {}
     card = read_card(path, metadata)
     return (weights if card else _unwrapped(weights)), card

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import nn
 
+from ldreg.elapsed import Elapsed
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Progress
@@ -142,32 +142,19 @@ def _run(trainer: pl.Trainer, classifier: Classifier, checkpoint: Path | None) -
             signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
 
 
-class _Epochs(Callback):
+class _Epochs(Elapsed, Callback):
     """After each epoch: measure, say how it stands, and put a whole checkpoint in the place of the last one."""
 
     def __init__(self, path: Path, progress: Progress | None) -> None:
+        super().__init__()
         self._path, self._progress = path, progress
-        self._before, self._started = 0.0, time.monotonic()
 
     @property
     def state_key(self) -> str:
         """Under which a checkpoint has the time taken."""
         return "epochs"
 
-    @property
-    def seconds(self) -> float:
-        """How long the training has taken, with the parts before it was interrupted."""
-        return self._before + time.monotonic() - self._started
-
-    def state_dict(self) -> dict[str, float]:
-        """The time taken."""
-        return {"seconds": self.seconds}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on counting from there."""
-        self._before, self._started = state_dict["seconds"], time.monotonic()
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module it is given
         """Measure, say, save."""
         module.end_epoch()
         fresh = self._path.with_suffix(".writing")

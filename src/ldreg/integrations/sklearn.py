@@ -11,6 +11,9 @@ of as many points. Other than there,
   `check_estimator` makes sure; `fit_transform`, `transform_pw` and `fit_transform_pw` give what they give there.
 """
 
+# X is scikit-learn's name for the points.
+# ruff: noqa: N803
+
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy
 import torch
-from joblib import effective_n_jobs  # type: ignore[import-untyped]
+from joblib import effective_n_jobs  # type: ignore[import-untyped]  # joblib has no types
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -76,7 +79,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def fit(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         y: Any = None,
         precomputed_knn_arrays: tuple[Any, Any] | None = None,
         smooth: bool = False,
@@ -109,7 +112,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def fit_pw(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         precomputed_knn: Any = None,
         smooth: bool = False,
         n_neighbors: int | None = None,
@@ -127,7 +130,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def fit_transform(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         y: Any = None,
         precomputed_knn_arrays: tuple[Any, Any] | None = None,
         smooth: bool = False,
@@ -138,7 +141,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         """`dimension_` after `fit` with the same arguments."""
         return self.fit(X, y, precomputed_knn_arrays, smooth, n_neighbors, comb, n_jobs).dimension_
 
-    def transform_pw(self, X: Any = None) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:  # noqa: N803
+    def transform_pw(self, X: Any = None) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
         """`dimension_pw_`, whatever X is; after a fit with `smooth`, that and `dimension_pw_smooth_`."""
         check_is_fitted(self)
         if X is not None:
@@ -149,7 +152,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def fit_transform_pw(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         precomputed_knn_arrays: tuple[Any, Any] | None = None,
         smooth: bool = False,
         n_neighbors: int | None = None,
@@ -158,7 +161,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         """What `transform_pw` gives after `fit` with the same arguments."""
         return self.fit(X, None, precomputed_knn_arrays, smooth, n_neighbors, None, n_jobs).transform_pw()
 
-    def _checked(self, X: Any) -> Tensor:  # noqa: N803
+    def _checked(self, X: Any) -> Tensor:
         """X as a tensor, with the options checked beside it."""
         check_options(2, self.estimator, self.convention)  # k is checked where it is in use
         with warnings.catch_warnings():
@@ -216,7 +219,7 @@ def _smoothed(lid: Tensor, indices: Tensor) -> Tensor:
     return torch.where(regular(around), around, torch.nan).nanmean(1)
 
 
-def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[Any]:  # noqa: N803
+def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[Any]:
     """X as a matrix of float32 or float64 that scikit-learn has checked, and whose columns it knows."""
     options: dict[str, Any] = {"dtype": [numpy.float64, numpy.float32], "order": "C", "reset": reset}
     if reset:

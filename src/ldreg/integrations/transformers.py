@@ -21,6 +21,10 @@ logger = logging.getLogger("ldreg")
 
 Pooling = Literal["mean", "cls"]
 
+# Where the trainer's state, which its checkpoints hold, has the states of alarms. Not by `ExportableState`: the trainer
+# takes up the state of one by making it anew, without the trainer that ours needs, and only where it is told to.
+_KEPT = "ldreg"
+
 
 class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types where it is not installed
     """Logs LID and effective rank of the hidden states of an evaluation set, and warns when they collapse.
@@ -30,7 +34,8 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
     there as `eval/lid` and so on. With several processes they are those of the whole set. Where they are measured at
     evaluations, they are among the metrics of these, for `metric_for_best_model="eval_lid"`. Training is not touched:
     the model runs in eval mode, without gradients, and torch's random generators are afterwards as they were. The
-    trainer's checkpoints do not hold the state of the alarm: in a resumed run it begins anew.
+    trainer's checkpoints hold the state of the alarm, so that a resumed run warns as an unbroken one; several callbacks
+    are told apart by the order in which the trainer has them.
 
     It takes the trainer, for its `log` is not among what a callback is given:
     `trainer.add_callback(DimensionCallback(trainer))`.
@@ -88,9 +93,12 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         self._loader: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse to be there for nothing."""
+        """Refuse to be there for nothing; take up the state of the alarm in a resumed run."""
         if self.every_steps is None and str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
             raise ValueError("every_steps: expected a number where the trainer does not evaluate, got None")
+        kept = state.stateful_callbacks.get(_KEPT, {}).get(self._place())
+        if kept is not None:
+            self._alarm.load_state_dict(kept)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure where steps make that due."""
@@ -111,11 +119,19 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         # The alarm goes by what follows the last "/" of a name.
         watched = {name.replace("eval_", "eval/"): value for name, value in values.items()}
         message = self._alarm.check(watched, step=state.global_step, epoch=state.epoch or 0.0)
+        place = self._place()
+        if place is not None:
+            state.stateful_callbacks.setdefault(_KEPT, {})[place] = self._alarm.state_dict()
         if message:
             self.alarms.append(message)
             if state.is_world_process_zero:
                 logger.warning(message)
         return values
+
+    def _place(self) -> str | None:
+        """Which of the trainer's callbacks of this class it is, as JSON has keys; None where it is not one of them."""
+        alike = [each for each in self.trainer.callback_handler.callbacks if isinstance(each, DimensionCallback)]
+        return next((str(place) for place, each in enumerate(alike) if each is self), None)
 
     def _rows(self) -> Tensor:
         """Representations (N, D) of the whole set, on every process."""

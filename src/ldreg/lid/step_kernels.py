@@ -8,6 +8,7 @@ are never held at once: rows take turns in one block of memory.
 This module is imported only where it is used, as Triton is not everywhere.
 """
 
+# Kernels are typed and their branches on constants resolved when they are compiled; such constants are in capitals.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
 # ruff: noqa: N803
 

@@ -81,7 +81,7 @@ def synchronize_batch_norm(module: nn.Module, *, device: torch.device | str = "c
     )
     """
     if torch.device(device).type == "cuda":
-        synchronized: nn.Module = convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+        synchronized: nn.Module = convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]  # timm's
         return synchronized
     for name, child in module.named_children():
         setattr(module, name, synchronize_batch_norm(child))

@@ -1,10 +1,10 @@
 """`ldreg reproduce`: the runs of studies that are missing, and what came of all of them."""
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ldreg.reporting.run_record import RunRecord
@@ -14,6 +14,9 @@ from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
 from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occupied
+from ldreg.terminal import columns, print_text, show
+
+_WIDEST = 110  # columns: the tables have more of them than those of other commands
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -55,7 +58,7 @@ def _write(asked: Request, path: Path) -> None:
     made = document(asked.studies, place.scale, place.results, settings=asked.settings, what=asked.what, folder=folder)
     write_document(made, path)
     unused = f"; no table shows {', '.join(made.unused)}" if made.unused else ""
-    _print(
+    print_text(
         f"{path}: {made.studies} studies, {len(made.shown)} runs, {len(made.pictures)} pictures in "
         f"{path.parent / folder}{unused}"
     )
@@ -65,7 +68,7 @@ def _show_plan(asked: Request) -> None:
     from ldreg.reproduction.plan import plan_table
 
     table, words = plan_table(asked.jobs, asked.place, processes=asked.processes)
-    _print(f"{table_text(table, width=_width(), color=False)}\n\n{words}")
+    print_text(f"{table_text(table, width=columns(widest=_WIDEST), color=False)}\n\n{words}")
 
 
 def check_data(asked: Request) -> None:
@@ -160,7 +163,7 @@ def _present(asked: Request) -> None:
     page = write(
         found, asked.place.scale, asked.place.out, name=asked.name, title=title, origin=_origin(records, asked.command)
     )
-    _print(as_text(found, width=_width(), color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    show(partial(as_text, found), widest=_WIDEST)
     figures = f"; figures as PNG and PDF are in {asked.place.out / 'figures'}"
     print(f"The report is {page}{figures if any(one.figures for one in found) else ''}")
 
@@ -206,12 +209,3 @@ def _origin(records: Sequence[RunRecord], command: str) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _width() -> int:
-    return min(110, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
-
-
-def _print(text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ldreg.data import ResidentImages, derived_seed, worker_count
+from ldreg.elapsed import Elapsed
 from ldreg.loading.torch_files import load_torch
 from ldreg.notices import quiet
 from ldreg.reproduction.lightly_recipe import LightlySimCLR, batches
@@ -108,7 +109,7 @@ def epochs_done(path: Path, told: str) -> int:
     return done
 
 
-class EpochLog(Callback):
+class EpochLog(Elapsed, Callback):
     """Loss and speed of every epoch, said when it ends, and kept in a checkpoint, which each epoch replaces.
 
     Args:
@@ -117,15 +118,10 @@ class EpochLog(Callback):
     """
 
     def __init__(self, path: Path, told: str) -> None:
+        super().__init__()
         self._path, self._told = path, told
         self._epochs: list[dict[str, float]] = []
-        self._before, self._started = 0.0, time.perf_counter()
         self._first = True  # epoch of this process, in which workers start and kernels are chosen
-
-    @property
-    def seconds(self) -> float:
-        """How long the training has taken, with the parts before it was resumed."""
-        return self._before + time.perf_counter() - self._started
 
     @property
     def losses(self) -> list[tuple[float, float]]:
@@ -140,12 +136,12 @@ class EpochLog(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The epochs, and the time they took."""
-        return {"epochs": self._epochs, "seconds": self.seconds}
+        return {"epochs": self._epochs, **super().state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
-        self._epochs, self._before = list(state_dict["epochs"]), state_dict["seconds"]
-        self._started = time.perf_counter()
+        super().load_state_dict(state_dict)
+        self._epochs = list(state_dict["epochs"])
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Say what the checkpoint was made with."""

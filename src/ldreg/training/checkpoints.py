@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from ldreg.elapsed import Elapsed
 from ldreg.loading.torch_files import load_torch
 from ldreg.training.module import SETTINGS
 
@@ -92,7 +92,7 @@ def _write_error(error: BaseException | None) -> OSError | None:
     return error
 
 
-class Checkpoints(Callback):
+class Checkpoints(Elapsed, Callback):
     """Save the whole state after epochs, and after steps where asked, keeping the one before.
 
     A checkpoint is written beside the last one, flushed to the disk, and put into its place in one step, so that a
@@ -100,23 +100,10 @@ class Checkpoints(Callback):
     """
 
     def __init__(self, folder: Path, guard: FiniteGuard, *, every_epochs: int, every_steps: int | None) -> None:
+        super().__init__()
         self._folder, self._guard = folder, guard
         self._epochs, self._steps = every_epochs, every_steps
         self._saved_step = -1
-        self._before, self._started = 0.0, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken, with the parts before it was resumed."""
-        return self._before + time.monotonic() - self._started
-
-    def state_dict(self) -> dict[str, float]:
-        """The time that the run has taken."""
-        return {"seconds": self.seconds}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on counting from there."""
-        self._before, self._started = state_dict["seconds"], time.monotonic()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         """Save when the machine is to be given up: Lightning raises that between two steps."""

@@ -42,7 +42,7 @@ class ProgressBar(Callback):
         self._next = self._next_line = 0.0
         self._untrained: Mapping[str, float] = {}
 
-    def on_train_start(self, trainer: pl.Trainer, module: Pretraining) -> None:  # type: ignore[override]
+    def on_train_start(self, trainer: pl.Trainer, module: Pretraining) -> None:  # type: ignore[override]  # the only module it is given
         """Show the bar, where there is a terminal."""
         self._started = time.monotonic()
         self._untrained = {name: value for name, value in self._latest.items() if trainer.global_step == 0}

@@ -167,22 +167,6 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     return flat
 
 
-def nested(flat: Mapping[str, Any]) -> Tree:
-    """The tree of values by dotted keys; what `flattened` undoes.
-
-    >>> nested({"a.b": 1, "a.c": 2})
-    {'a': {'b': 1, 'c': 2}}
-    """
-    tree: Tree = {}
-    for key, value in flat.items():
-        *path, leaf = key.split(".")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    return tree
-
-
 def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
     """The names most like a wrong one, for an error message.
 

@@ -1,0 +1,38 @@
+"""Triton's interpreter, which must be asked for before Triton is imported and so has a process of its own."""
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def can_interpret() -> bool:
+    """Whether there is a Triton whose interpreter works with today's NumPy; that of 3.6 does not."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return [int(part) for part in importlib.metadata.version("triton").split(".")[:2]] >= [3, 7]
+
+
+needs_interpreter = pytest.mark.skipif(not can_interpret(), reason="needs Triton 3.7 or later")
+
+
+def run_interpreted(file: str, *arguments: str) -> None:
+    """Run a file of the tests as a script, in a process in which Triton interprets its kernels."""
+    module = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts)
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True, cwd=ROOT, env=environment)
+
+
+def take_small_blocks() -> None:
+    """Have the kernels of LDReg's step work in blocks so small that small cases have several."""
+    from ldreg.lid import kernels, screening_kernels, step_kernels
+
+    screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
+    kernels.TILES = kernels.Tiles(16, 8, 1)
+    step_kernels.SCORES = 16 * 64
