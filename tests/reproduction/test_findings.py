@@ -2,6 +2,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ldreg.reporting.run_record import RunRecord
@@ -162,8 +163,11 @@ def test_accuracy_over_training_is_drawn_in_percent_beside_lid() -> None:
         replace(record(lid=6.0), curves={"lid": [(0, 4.0), (5, lid)], "knn": [(0, 0.2), (5, 0.8)]}) for lid in (5, 7)
     ]
     drawn = drawings(STUDIES["figure2a"], DIGITS, {rows[0].arm: seeds})
-    found = {caption.partition("\n")[0]: figure.axes[0].lines[0].get_ydata() for caption, figure in drawn.items()}
-    assert {caption: list(values) for caption, values in found.items()} == {
+    found = {
+        caption.partition("\n")[0]: np.asarray(figure.axes[0].lines[0].get_ydata()).tolist()
+        for caption, figure in drawn.items()
+    }
+    assert found == {
         "LID over training": [4.0, 6.0],
         "kNN accuracy over training": [20.0, 80.0],
     }

@@ -33,8 +33,6 @@ examples:
 
 def report_command(words: Sequence[str]) -> None:
     """Run `ldreg report` with these words."""
-    from ldreg.reporting.comparison import comparison_text
-
     own, data = _split(words)
     asked = _parser().parse_args(own)
     if asked.json is not None and Path(asked.json).exists() and not Path(asked.json).is_dir():
@@ -51,6 +49,8 @@ def report_command(words: Sequence[str]) -> None:
     )
     folder = None if asked.json is None else Path(asked.json)
     write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
+    from ldreg.reporting.comparison import comparison_text  # after help and errors of input, which take no time
+
     show(partial(comparison_text, records))
 
 
