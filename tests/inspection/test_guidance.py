@@ -322,7 +322,7 @@ def test_a_comparison_in_doubt_is_not_judged() -> None:
     assert compared(flat, whole) == "collapse"
     assert compared(flat[:499], whole) is None  # LID depends on the number of points
     assert compared(whole[:250].repeat(2, 1), gaussian(500, 64)) is None  # duplicates lower LID
-    assert compared(torch.cat([gaussian(200, 3), torch.zeros(300, 3)]), whole) is None
+    assert compared(torch.block_diag(torch.eye(300), 9 + gaussian(200, 3)), whole) is None  # 300 are equally far
     assert compared(flat, torch.cat([gaussian(200, 32), torch.zeros(300, 32)])) is None
 
 
@@ -381,6 +381,17 @@ def test_one_class_has_no_others() -> None:
     assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1))) == ()
     assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1), MeanLID(NAN, NAN, NAN))) == ()
     assert collapsed_classes(rows(MeanLID(1.0, NAN, NAN), MeanLID(9.0, 8.0, 10.0))) == ()
+
+
+def test_a_class_is_not_among_the_others_that_it_is_beside() -> None:
+    [found] = collapsed_classes(rows(MeanLID(10.0, 9.0, 11.0), MeanLID(5.0, 4.8, 5.5)))
+    assert (found.label, found.others) == ("1", 10.0)
+
+
+def test_a_class_without_a_lid_has_no_say() -> None:
+    undefined = MeanLID(NAN, NAN, NAN)
+    found = collapsed_classes(rows(undefined, MeanLID(10.0, 9.0, 11.0), MeanLID(3.0, 2.8, 3.2), undefined))
+    assert [(row.label, row.others) for row in found] == [("2", 10.0)]
 
 
 def test_a_flattened_class_is_named() -> None:
