@@ -11,11 +11,12 @@ from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
 from ldreg.inspection import inspect, measure
-from ldreg.inspection.guidance import collapsed_classes, guidance, verdict
+from ldreg.inspection.gaps import Gaps
+from ldreg.inspection.guidance import beside, collapsed_classes, guidance, verdict
 from ldreg.lid.calibration import gaussian_lid
 from ldreg.lid.estimators import Estimator
 from ldreg.lid.synthetic import ball, cube, local_collapse, sphere
-from ldreg.reporting.record import ClassLID, DimensionReport, MeanLID, Verdict
+from ldreg.reporting.record import Beside, ClassLID, DimensionReport, Guidance, MeanLID, Verdict
 
 NAN = math.nan
 ROOT = Path(__file__).parents[2]
@@ -69,11 +70,11 @@ SETS: dict[str, tuple[Callable[[], Tensor], Verdict]] = {
     "near clusters": (lambda: clusters(1.0), "usual"),
     "distant clusters": (lambda: clusters(3.0), "higher"),
     "outlier": (lambda: torch.cat([gaussian(2000, 32), torch.full((1, 32), 1000.0)]), "higher"),
-    "collapsed patches of a square": (lambda: local_collapse(2000, 1.0), "collapse"),
-    "collapsed patches of 32 dimensions": (flattened_patches, "collapse"),
+    "collapsed patches of a square": (lambda: local_collapse(2000, 1.0), "lower"),
+    "collapsed patches of 32 dimensions": (flattened_patches, "lower"),
     "swiss roll": (lambda: torch.from_numpy(make_swiss_roll(2000, random_state=0)[0]), "lower"),
-    "curved surface in 128 coordinates": (curved, "collapse"),
-    "digits": (lambda: torch.from_numpy(load_digits().data), "collapse"),
+    "curved surface in 128 coordinates": (curved, "lower"),
+    "digits": (lambda: torch.from_numpy(load_digits().data), "lower"),
 }
 
 
@@ -86,7 +87,7 @@ def test_shapes_are_told_by_their_words(name: str) -> None:
     assert found.note == ""
     assert found.usual is not None
     assert found.fisher_rao == pytest.approx(abs(math.log(report.mean.value / found.usual)))
-    assert ("Local collapse:" in report.in_words()) == (expected == "collapse")
+    assert "Local collapse" not in report.in_words()  # which is not for the points alone to tell
     told = documented(name)
     assert told["verdict"] == expected
     assert told["N × D"] == f"{report.points:,} × {report.dimensions}"
@@ -122,7 +123,7 @@ def test_the_verdict_does_not_hang_on_the_estimator(estimator: Estimator) -> Non
         inspect(x, k=32, estimator=estimator, convention="pseudocode").guidance.verdict
         for x in (gaussian(1500, 20), flattened_patches(1500))
     )
-    assert (whole, flat) == ("usual", "collapse")
+    assert (whole, flat) == ("usual", "lower")
 
 
 def told(report: DimensionReport) -> tuple[Verdict | None, str]:
@@ -199,7 +200,7 @@ def test_neighbors_beyond_a_small_cluster_are_no_collapse(draw: Callable[[], Ten
     words = report.in_words()
     assert advice in words
     assert "independent directions" not in words
-    assert "Local collapse" not in words
+    assert "lower than usual" not in words
     assert ("speak for far more directions" in words) == (draw is not noisy_copies)
 
 
@@ -242,7 +243,7 @@ def test_scales_that_float64_cannot_square_are_measured_alike(scale: float) -> N
 
 
 def test_more_coordinates_than_points_can_fill_are_not_missed() -> None:
-    assert "fills few directions" not in inspect(gaussian(300, 2000), k=64).in_words()
+    assert "fill few directions" not in inspect(gaussian(300, 2000), k=64).in_words()
 
 
 def test_neighbors_that_are_most_of_the_points_tell_of_no_directions() -> None:
@@ -270,8 +271,7 @@ def test_a_line_of_one_coordinate_has_words_in_the_singular() -> None:
 @pytest.mark.parametrize(
     ("mean", "expected"),
     [
-        (MeanLID(5.0, 4.0, 5.9), "collapse"),
-        (MeanLID(5.0, 4.0, 6.1), "lower"),
+        (MeanLID(1.0, 0.9, 1.1), "lower"),
         (MeanLID(7.0, 6.0, 7.9), "lower"),
         (MeanLID(7.0, 6.0, 8.1), "usual"),
         (MeanLID(12.9, 12.0, 14.0), "usual"),
@@ -281,6 +281,86 @@ def test_a_line_of_one_coordinate_has_words_in_the_singular() -> None:
 )
 def test_the_whole_interval_has_to_agree(mean: MeanLID, expected: Verdict | None) -> None:
     assert verdict(mean, 10.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("mean", "other", "expected"),
+    [
+        (MeanLID(5.0, 4.0, 5.3), MeanLID(10.0, 9.0, 11.0), "collapse"),
+        (MeanLID(5.0, 4.0, 5.5), MeanLID(10.0, 9.0, 11.0), "lower"),
+        (MeanLID(6.5, 6.0, 7.1), MeanLID(10.0, 9.0, 11.0), "lower"),
+        (MeanLID(6.5, 6.0, 7.3), MeanLID(10.0, 9.0, 11.0), "similar"),
+        (MeanLID(14.5, 13.5, 15.0), MeanLID(10.0, 9.0, 11.0), "similar"),
+        (MeanLID(14.5, 13.9, 15.0), MeanLID(10.0, 9.0, 11.0), "higher"),
+        (MeanLID(5.0, NAN, NAN), MeanLID(10.0, 9.0, 11.0), None),
+        (MeanLID(5.0, 4.0, 5.5), MeanLID(10.0, NAN, NAN), None),
+    ],
+)
+def test_both_intervals_have_to_agree(mean: MeanLID, other: MeanLID, expected: Beside | None) -> None:
+    assert beside(mean, other) == expected
+
+
+def compared(x: Tensor, other: Tensor) -> Beside | None:
+    found = inspect(x, k=16, compare=other).comparison
+    assert found is not None
+    return found.verdict
+
+
+def test_a_comparison_tells_a_collapse_that_the_covariance_hides() -> None:
+    whole = gaussian(500, 32)
+    flat = whole[:, :3] @ gaussian(3, 32, seed=1)
+    report = inspect(flat, k=16, compare=whole)
+    assert report.guidance.verdict == "usual"
+    assert "Local collapse beside comparison: LID 3." in report.in_words()
+    assert compared(whole, flat) == "higher"
+    assert compared(whole, gaussian(500, 32, seed=2)) == "similar"
+    assert compared(whole[:, :14], whole) == "lower"
+
+
+def test_a_comparison_in_doubt_is_not_judged() -> None:
+    whole, flat = gaussian(500, 32), gaussian(500, 3)
+    assert compared(flat, whole) == "collapse"
+    assert compared(flat[:499], whole) is None  # LID depends on the number of points
+    assert compared(whole[:250].repeat(2, 1), gaussian(500, 64)) is None  # duplicates lower LID
+    assert compared(torch.block_diag(torch.eye(300), 9 + gaussian(200, 3)), whole) is None  # 300 are equally far
+    assert compared(flat, torch.cat([gaussian(200, 32), torch.zeros(300, 32)])) is None
+
+
+def guided(*, lid: float = 5.0, degenerate: float = 0.0, duplicated: float = 0.0, gaps: Gaps | None = None) -> Guidance:
+    """Of 10,000 points with the covariance of a Gaussian of 32 dimensions, for which LID 22 is usual."""
+    classes = rows(MeanLID(10.0, 9.0, 11.0), MeanLID(3.0, 2.8, 3.2))
+    return guidance(
+        MeanLID(lid, lid - 0.1, lid + 0.1), classes, torch.ones(32), degenerate=degenerate, duplicated=duplicated,
+        gaps=Gaps() if gaps is None else gaps, distinct=7, k=64, shape=(10_000, 32), estimator="mom",
+        convention="paper",
+    )  # fmt: skip
+
+
+def test_doubt_begins_where_too_many_points_are_odd() -> None:
+    assert (guided(duplicated=0.45).verdict, guided(duplicated=0.45).doubt) == ("lower", "")
+    both = guided(duplicated=0.55, gaps=Gaps(0.33, 49.0, 0.0))
+    assert (both.verdict, both.doubt, both.jump) == (None, "duplicates", None)
+    few, many = (guided(gaps=Gaps(share, 49.0, 0.25)) for share in (0.27, 0.33))
+    assert (few.verdict, few.doubt, few.jump, few.tied) == ("lower", "", None, 0.25)
+    assert (many.verdict, many.doubt, many.jump, many.tied) == (None, "jump", 49, 0.25)
+    assert (
+        guided(lid=22.0, gaps=Gaps(0.33, 49.0, 0.0)).verdict == "usual"
+    )  # it is not low, so there is nothing to doubt
+    assert guided(duplicated=0.55, gaps=Gaps(0.1, NAN, 0.0)).doubt == "duplicates"
+
+
+def test_most_points_without_a_lid_leave_nothing_to_judge() -> None:
+    assert guided(degenerate=0.45).verdict == "lower"
+    found = guided(degenerate=0.55, duplicated=0.55, gaps=Gaps(tied=0.25))
+    assert (found.verdict, found.usual, found.note) == (None, None, "most points have no defined LID")
+    assert (found.doubt, found.tied, found.distinct) == ("duplicates", 0.25, 7)
+    assert [row.label for row in found.collapsed_classes] == ["1"]
+
+
+def test_a_lid_off_the_table_is_said_to_be() -> None:
+    assert guided(lid=0.8).note == "LID is lower than a Gaussian of one dimension reads"
+    assert guided(lid=1000.0).note == "LID is higher than a Gaussian of 8,192 dimensions reads"
+    assert guided().note == ""
 
 
 def rows(*means: MeanLID) -> list[ClassLID]:
@@ -301,6 +381,17 @@ def test_one_class_has_no_others() -> None:
     assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1))) == ()
     assert collapsed_classes(rows(MeanLID(1.0, 0.9, 1.1), MeanLID(NAN, NAN, NAN))) == ()
     assert collapsed_classes(rows(MeanLID(1.0, NAN, NAN), MeanLID(9.0, 8.0, 10.0))) == ()
+
+
+def test_a_class_is_not_among_the_others_that_it_is_beside() -> None:
+    [found] = collapsed_classes(rows(MeanLID(10.0, 9.0, 11.0), MeanLID(5.0, 4.8, 5.5)))
+    assert (found.label, found.others) == ("1", 10.0)
+
+
+def test_a_class_without_a_lid_has_no_say() -> None:
+    undefined = MeanLID(NAN, NAN, NAN)
+    found = collapsed_classes(rows(undefined, MeanLID(10.0, 9.0, 11.0), MeanLID(3.0, 2.8, 3.2), undefined))
+    assert [(row.label, row.others) for row in found] == [("2", 10.0)]
 
 
 def test_a_flattened_class_is_named() -> None:

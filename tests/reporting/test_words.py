@@ -5,13 +5,22 @@ from dataclasses import replace
 import pytest
 
 from ldreg.reporting.page import page
-from ldreg.reporting.record import CollapsedClass, DimensionReport, Guidance, MeanLID
+from ldreg.reporting.record import (
+    Beside,
+    ClassLID,
+    CollapsedClass,
+    Comparison,
+    DimensionReport,
+    Guidance,
+    MeanLID,
+    Reading,
+)
 from ldreg.reporting.summary import local_rows
 from ldreg.reporting.words import details, headline, sentences
 
 MakeReport = Callable[..., DimensionReport]
 
-KNOWN = Guidance("collapse", usual=16.0, fisher_rao=1.07, gaussian_dimension=5.72, filled=7.4)
+KNOWN = Guidance("lower", usual=16.0, fisher_rao=1.07, gaussian_dimension=5.72, filled=7.4)
 
 
 def collapsed(*labels: str) -> tuple[CollapsedClass, ...]:
@@ -20,7 +29,7 @@ def collapsed(*labels: str) -> tuple[CollapsedClass, ...]:
 
 def test_the_verdict_comes_first(make_report: MakeReport) -> None:
     report = make_report(guidance=KNOWN)
-    assert headline(report).startswith("Local collapse: LID 5.50 where 16.00 is usual (what Gaussian points")
+    assert headline(report).startswith("LID is lower than usual: 5.50, where Gaussian points with the same cov")
     assert sentences(report) == [headline(report), *details(report)]
     assert report.in_words() == " ".join(sentences(report))
 
@@ -38,7 +47,7 @@ def test_the_bias_is_shown(make_report: MakeReport) -> None:
     ("changes", "sentence"),
     [
         ({"verdict": "lower"}, "LID is lower than usual: 5.50, where Gaussian points with the same"),
-        ({"verdict": "usual"}, "No sign of local collapse: LID 5.50, where Gaussian points"),
+        ({"verdict": "usual"}, "LID is as usual: 5.50, where Gaussian points with the same covariance read 16.00."),
         ({"verdict": "higher"}, "LID is higher than usual: 5.50, where Gaussian points with the same"),
         ({"gaussian_dimension": 16.4}, "all 16 coordinates vary: a Gaussian of as many dimensions reads LID 7.40"),
         ({"gaussian_dimension": 15.8}, "all 16 coordinates vary: a Gaussian of as many dimensions reads LID 7.40"),
@@ -50,7 +59,7 @@ def test_the_bias_is_shown(make_report: MakeReport) -> None:
         ({"collapsed_classes": collapsed("a", "b")}, "Classes a (2.00) and b (2.00) are collapsed beside the others"),
         ({"collapsed_classes": collapsed(*"abcde")}, "Classes a (2.00), b (2.00), c (2.00) and 2 more are collapsed"),
     ],
-)  # fmt: skip
+)
 def test_each_case_has_its_sentence(make_report: MakeReport, changes: dict[str, object], sentence: str) -> None:
     guidance = replace(KNOWN, **changes)  # type: ignore[arg-type]
     assert sentence in make_report(guidance=guidance).in_words()
@@ -65,17 +74,20 @@ def test_what_is_not_known_is_said_so(make_report: MakeReport) -> None:
 
 def test_no_local_collapse_is_no_praise_of_a_set_that_is_collapsed_as_a_whole(make_report: MakeReport) -> None:
     usual = replace(KNOWN, verdict="usual")
-    sentence = "The covariance itself fills few directions: its effective rank is 1.20 of 16."
+    sentence = "As a whole they fill few directions: the effective rank of their covariance is 1.20 of 16."
     assert sentence in make_report(guidance=usual, effective_rank=1.2).in_words()
-    assert sentence not in make_report(guidance=KNOWN, effective_rank=1.2).in_words()
-    assert "fills few" not in make_report(guidance=usual, effective_rank=9.5).in_words()
+    assert sentence in make_report(guidance=KNOWN, effective_rank=1.2).in_words()
+    assert "1.55 of 16" in make_report(guidance=usual, effective_rank=1.55).in_words()
+    assert "fill few" not in make_report(guidance=usual, effective_rank=1.65).in_words()
+    assert "1.10 of 12." in make_report(guidance=usual, effective_rank=1.1, points=13).in_words()
+    assert "fill few" not in make_report(guidance=replace(KNOWN, verdict=None), effective_rank=1.2).in_words()
 
 
 def test_duplicates_weigh_where_lid_is_low(make_report: MakeReport) -> None:
     advice = "measure again without duplicates"
-    assert advice in make_report(guidance=KNOWN, duplicated=6).in_words()
-    assert advice not in make_report(guidance=KNOWN, duplicated=2).in_words()
-    assert advice not in make_report(guidance=replace(KNOWN, verdict="usual"), duplicated=6).in_words()
+    assert advice in make_report(guidance=KNOWN, points=100, duplicated=6).in_words()
+    assert advice not in make_report(guidance=KNOWN, points=100, duplicated=5).in_words()
+    assert advice not in make_report(guidance=replace(KNOWN, verdict="usual"), points=100, duplicated=6).in_words()
 
 
 def test_rows_hold_what_is_known(make_report: MakeReport) -> None:
@@ -86,7 +98,9 @@ def test_rows_hold_what_is_known(make_report: MakeReport) -> None:
 
 def test_the_page_opens_with_the_verdict(make_report: MakeReport) -> None:
     text = page(make_report(guidance=KNOWN))
-    assert "<strong>Local collapse: LID 5.50 where 16.00 is usual (what Gaussian points with the same" in text
+    assert (
+        "<strong>LID is lower than usual: 5.50, where Gaussian points with the same covariance read 16.00.</str" in text
+    )
     assert "95 % confidence 5.10 to 5.90; usual: 16.00" in text
     assert "<strong>" not in page(make_report())
 
@@ -100,4 +114,143 @@ def test_class_names_are_only_text(make_report: MakeReport) -> None:
 
 def test_the_text_has_its_words_under_a_heading(make_report: MakeReport) -> None:
     lines = str(make_report(guidance=KNOWN)).splitlines()
-    assert lines[lines.index("In words") + 1].startswith("Local collapse: LID 5.50")
+    assert lines[lines.index("In words") + 1].startswith("LID is lower than usual: 5.50")
+
+
+def beside(verdict: Beside | None, *, points: int = 60, lid: float = 9.0, title: str = "trusted.npy") -> Comparison:
+    return Comparison(title, points, 8, points, MeanLID(lid, 8.5, 9.5), 0.5, verdict)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        ("collapse", "Local collapse beside trusted.npy: LID 5.50, where that reads 9.00."),
+        ("lower", "LID is lower than that of trusted.npy: 5.50, where that reads 9.00."),
+        ("similar", "LID is much like that of trusted.npy: 5.50, where that reads 9.00."),
+        ("higher", "LID is higher than that of trusted.npy: 5.50, where that reads 9.00."),
+    ],
+)
+def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verdict: Beside, sentence: str) -> None:
+    report = replace(make_report(guidance=KNOWN), comparison=beside(verdict))
+    assert details(report)[0] == sentence
+    assert "that you trust" not in report.in_words()
+    assert headline(make_report(guidance=KNOWN)).endswith("compare with embeddings of the same data that you trust.")
+    assert "that you trust" not in make_report(guidance=replace(KNOWN, verdict="usual")).in_words()
+
+
+def test_a_comparison_that_tells_nothing_is_not_judged(make_report: MakeReport) -> None:
+    report = make_report(guidance=KNOWN)
+    other = replace(report, comparison=beside(None, points=61)).in_words()
+    assert "LID cannot be judged by that of trusted.npy, which has 61 points: it depends on their number." in other
+    for silent in (beside(None), beside("lower", lid=math.nan), beside(None, lid=math.nan, points=61)):
+        assert "trusted.npy" not in replace(report, comparison=silent).in_words()
+    assert "\x1b" not in replace(report, comparison=beside("lower", title="\x1b[31m")).in_words()
+
+
+def test_nothing_is_compared_with_what_is_not_defined(collapsed_report: DimensionReport) -> None:
+    assert "trusted.npy" not in replace(collapsed_report, comparison=beside(None, points=61)).in_words()
+
+
+JUMP = replace(KNOWN, verdict=None, doubt="jump", jump=40)
+
+
+@pytest.mark.parametrize(
+    ("k", "jump", "told"),
+    [
+        (64, 8, "beyond copies, or scales differ; measure again with one of each."),
+        (64, 9, "beyond small clusters, or scales differ; measure again with a smaller k, such as 8."),
+        (64, 16, "measure again with a smaller k, such as 8."),
+        (64, 40, "measure again with a smaller k, such as 32."),
+        (20, 40, "measure again with a smaller k, such as 16."),
+    ],
+)
+def test_k_is_advised_below_the_jump(make_report: MakeReport, k: int, jump: int, told: str) -> None:
+    assert told in headline(make_report(guidance=replace(JUMP, jump=jump), k=k))
+
+
+@pytest.mark.parametrize(
+    ("dimension", "nearest", "told"), [(5.72, 11.3, False), (5.72, 11.6, True), (None, 11.1, True)]
+)
+def test_nearest_neighbors_are_named_where_they_speak_for_twice_as_many_directions(
+    make_report: MakeReport, dimension: float | None, nearest: float, *, told: bool
+) -> None:
+    report = make_report(guidance=replace(JUMP, gaussian_dimension=dimension), twonn=Reading(nearest))
+    assert ("The nearest neighbors alone" in headline(report)) == told
+
+
+@pytest.mark.parametrize(
+    ("sizes", "part", "told"), [((5, 20, 35), 0, True), ((5, 21, 34), 0, False), ((5, 20, 35), 1, False)]
+)
+def test_small_classes_are_named_where_all_points_were_measured(
+    make_report: MakeReport, sizes: tuple[int, ...], part: int, *, told: bool
+) -> None:
+    classes = tuple(ClassLID(str(size), size, size, MeanLID(5.0, 4.0, 6.0)) for size in sizes)
+    report = make_report(guidance=JUMP, k=20, classes=classes, measured=60 - part)
+    assert ("The median class has 20 points, no more than k." in headline(report)) == told
+
+
+def test_duplicates_in_doubt_say_what_is_usual_where_it_is_known(make_report: MakeReport) -> None:
+    doubt = Guidance(doubt="duplicates", usual=16.0)
+    assert headline(make_report(guidance=doubt)).endswith("before you judge LID 5.50 where 16.00 is usual.")
+    assert headline(make_report(guidance=replace(doubt, usual=None))).endswith("before you judge LID 5.50.")
+    one = make_report(guidance=doubt, duplicated=1).in_words()
+    assert one.startswith("1 point has an exact duplicate")
+    assert one.count("duplicate,") == 1
+    assert "independent directions" not in one
+
+
+@pytest.mark.parametrize(("dimension", "told"), [(17.5, "all 16 coordinates vary"), (17.7, "it tells of a shell")])
+def test_more_directions_than_coordinates_are_chance_only_by_a_tenth(
+    make_report: MakeReport, dimension: float, told: str
+) -> None:
+    assert told in make_report(guidance=replace(KNOWN, gaussian_dimension=dimension)).in_words()
+
+
+def test_no_directions_are_named_where_the_table_has_none(make_report: MakeReport) -> None:
+    known = replace(KNOWN, gaussian_dimension=None, note="LID is lower than a Gaussian of one dimension reads")
+    assert "independent directions" not in make_report(guidance=known, points=100).in_words()
+
+
+def test_directions_are_rounded_from_ten_on(make_report: MakeReport) -> None:
+    assert "about 9.9 independent" in make_report(guidance=replace(KNOWN, gaussian_dimension=9.94)).in_words()
+    assert "about 10 independent" in make_report(guidance=replace(KNOWN, gaussian_dimension=9.96)).in_words()
+
+
+@pytest.mark.parametrize(("median", "told"), [(14.9, False), (15.1, True)])
+def test_high_dimensions_are_said_to_read_low_where_nothing_corrects_them(
+    make_report: MakeReport, median: float, *, told: bool
+) -> None:
+    report = make_report(quartiles=(4.0, median, 20.0))
+    assert ("Dimensions this high read low" in report.in_words()) == told
+    assert "Dimensions this high" not in replace(report, guidance=KNOWN).in_words()
+
+
+def test_neighbors_are_near_up_to_a_quarter(make_report: MakeReport) -> None:
+    assert "26 neighbors of 100 points are not near." in make_report(k=26, points=100).in_words()
+    assert "about 5.50 independent directions (median LID)" in make_report(k=25, points=100).in_words()
+    few = make_report(dimensions=5, points=100).in_words()
+    assert "LID reads 5.50, more than the 5 coordinates that there are: k or the number of points" in few
+    assert "more than the 1 coordinate that there is:" in make_report(dimensions=1, points=100).in_words()
+
+
+@pytest.mark.parametrize(("tied", "told"), [(0.09, False), (0.11, True)])
+def test_ties_are_named_from_a_tenth_on(make_report: MakeReport, tied: float, *, told: bool) -> None:
+    assert ("tie in distance" in make_report(guidance=replace(KNOWN, tied=tied)).in_words()) == told
+
+
+def test_points_that_are_left_out_are_counted(make_report: MakeReport) -> None:
+    assert "1 point has no defined LID and are left out" not in make_report(guidance=KNOWN).in_words()
+    assert "3 points have no defined LID and are left out (5.0 %)." in make_report(guidance=KNOWN, zero=3).in_words()
+    assert "left out" not in make_report(guidance=KNOWN).in_words()
+
+
+def test_where_nothing_is_defined_that_alone_is_said(collapsed_report: DimensionReport) -> None:
+    doubtful = Guidance(doubt="duplicates", note="most points have no defined LID", distinct=1)
+    words = replace(collapsed_report, guidance=doubtful).in_words()
+    assert words == (
+        "None of the 60 measured points has a defined LID: every point has k or more exact duplicates (k = 20); of 60 "
+        "rows 1 are distinct."
+    )
+    both = replace(collapsed_report, zero=50, infinite=10).in_words()
+    assert both.endswith("50 have too many exact duplicates, 10 neighbors equally far.")
+    assert "for mle one is enough" not in replace(collapsed_report, estimator="mle").in_words()

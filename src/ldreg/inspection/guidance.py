@@ -1,4 +1,4 @@
-"""LID beside what Gaussian points read: what is usual, and what is a collapse."""
+"""LID beside what Gaussian points read, and beside other classes or embeddings: what is usual, what a collapse."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ from ldreg.inspection.gaps import Gaps
 from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension, gaussian_lid
 from ldreg.lid.estimators import Convention, Estimator
 from ldreg.lid.expected import expected_lid
-from ldreg.reporting.record import ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, Verdict
+from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, Verdict
 
 # Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
-# cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64, the collapsed patches of the paper's
-# Figure 1(c) 0.56.
+# cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64. However low, LID beside the usual
+# does not tell collapse: encoders that were made to collapse read 0.4 to 1.1 times as much, sound ones 0.3 to 0.7
+# (benchmarks/words.json). Beside other classes or embeddings it does.
 _COLLAPSED, _LOWER, _HIGHER = 0.6, 0.8, 1.25
 _MOST = 0.5  # of the points: as many exact duplicates leave nothing to judge
 _JUMPING = 0.3  # of the points: of the collapsed shapes that were tried at most 0.12, of small clusters and copies all
@@ -52,7 +53,7 @@ def guidance(
     usual = expected_lid(eigenvalues, k, n, dimensions, estimator=known, convention=convention)
     dimension = gaussian_dimension(mean.value, k, n, estimator=known, convention=convention)
     found = None if usual is None else verdict(mean, usual)
-    if not doubt and found in ("collapse", "lower") and gaps.jumping > _JUMPING:
+    if not doubt and found == "lower" and gaps.jumping > _JUMPING:
         doubt = "jump"
     return Guidance(
         verdict=None if doubt else found,
@@ -81,16 +82,28 @@ def _note(mean: MeanLID, usual: float | None, dimension: float | None) -> str:
 def verdict(mean: MeanLID, usual: float) -> Verdict | None:
     """What the whole confidence interval says, or the milder of what its ends say; None without an interval.
 
-    >>> [verdict(MeanLID(value, low, high), 16.0) for value, low, high in ((4.1, 4, 4.2), (9.5, 9, 10), (9.5, 6, 14))]
-    ['collapse', 'lower', 'usual']
+    >>> [verdict(MeanLID(value, low, high), 16.0) for value, low, high in ((9.5, 9, 10), (9.5, 6, 14), (25, 22, 28))]
+    ['lower', 'usual', 'higher']
     """
     if math.isnan(mean.low) or math.isnan(mean.high):
         return None
-    if mean.high < _COLLAPSED * usual:
-        return "collapse"
     if mean.high < _LOWER * usual:
         return "lower"
     return "higher" if mean.low > _HIGHER * usual else "usual"
+
+
+def beside(mean: MeanLID, other: MeanLID) -> Beside | None:
+    """What the ratio to the mean LID of other embeddings, of as many points, says at the end of its interval next to 1.
+
+    >>> other = MeanLID(10.0, 9.9, 10.1)
+    >>> [beside(MeanLID(lid, lid - 0.1, lid + 0.1), other) for lid in (5.0, 7.0, 9.0, 15.0)]
+    ['collapse', 'lower', 'similar', 'higher']
+    """
+    if any(math.isnan(end) for end in (mean.low, mean.high, other.low, other.high)):
+        return None
+    if mean.high < _LOWER * other.low:
+        return "collapse" if mean.high < _COLLAPSED * other.low else "lower"
+    return "higher" if mean.low > _HIGHER * other.high else "similar"
 
 
 def collapsed_classes(classes: Sequence[ClassLID]) -> tuple[CollapsedClass, ...]:

@@ -11,18 +11,18 @@ from torch import Tensor
 from ldreg import distributed
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
 from ldreg.inspection.gaps import gaps
-from ldreg.inspection.guidance import guidance
+from ldreg.inspection.guidance import beside, guidance
 from ldreg.inspection.interval import mean_lid
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
 from ldreg.inspection.steps import Progress, Steps
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
-from ldreg.lid.geometry import fisher_rao
+from ldreg.lid.geometry import fisher_rao, regular
 from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.search import Neighbors
 from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
-from ldreg.reporting.record import Comparison, DimensionReport, MeanLID, Reading
+from ldreg.reporting.record import Comparison, DimensionReport, Doubt, MeanLID, Reading
 from ldreg.spectrum import entropy_rank, rankme, scaled_eigenvalues
 from ldreg.version import __version__
 
@@ -179,6 +179,19 @@ def _completed(
     shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
     whole = _global(measured.points, settings.seed, steps)
     steps.finish()
+    told = guidance(
+        statistics["mean"],
+        statistics["classes"],
+        shares,
+        degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
+        duplicated=statistics["duplicated"] / len(rows),
+        gaps=gaps(near.found.neighbors.distances),
+        distinct=_distinct(x) if statistics["zero"] == len(rows) else None,
+        k=settings.k,
+        shape=(x.shape[0], x.shape[1]),
+        estimator=settings.estimator,
+        convention=settings.convention,
+    )
     return DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
@@ -191,21 +204,9 @@ def _completed(
         **statistics,
         **spectral,
         **whole,
-        comparison=None if compared is None else _compared(_near(compared), statistics["mean"]),
+        comparison=None if compared is None else _compared(near, _near(compared), statistics["mean"], told.doubt),
         version=__version__,
-        guidance=guidance(
-            statistics["mean"],
-            statistics["classes"],
-            shares,
-            degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
-            duplicated=statistics["duplicated"] / len(rows),
-            gaps=gaps(near.found.neighbors.distances),
-            distinct=_distinct(x) if statistics["zero"] == len(rows) else None,
-            k=settings.k,
-            shape=(x.shape[0], x.shape[1]),
-            estimator=settings.estimator,
-            convention=settings.convention,
-        ),
+        guidance=told,
     )
 
 
@@ -267,9 +268,11 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
     return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
 
 
-def _compared(measured: _Measured, mean: MeanLID) -> Comparison:
-    (x, *_), rows, found = measured
+def _compared(own: _Measured, other: _Measured, mean: MeanLID, doubt: Doubt) -> Comparison:
+    """The other set beside the own, whose mean LID gets no verdict where it is in doubt or the sets differ in size."""
+    (x, *_), rows, found = other
     other_mean = mean_lid(found, rows, len(x))
+    alike = len(x) == len(own.points.x) and all(regular(part.found.lid).double().mean() > 0.5 for part in (own, other))
     return Comparison(
         title="comparison",
         points=x.shape[0],
@@ -277,6 +280,7 @@ def _compared(measured: _Measured, mean: MeanLID) -> Comparison:
         measured=len(rows),
         mean=other_mean,
         fisher_rao=fisher_rao(*torch.tensor([mean.value, other_mean.value], dtype=torch.float64)).item(),
+        verdict=beside(mean, other_mean) if alike and not doubt else None,
     )
 
 

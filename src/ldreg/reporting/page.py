@@ -85,9 +85,9 @@ _READING = (
     "High dimensions read low from any finite set: with 10,000 points and k = 64, a 5-dimensional Gaussian reads 5.1, "
     "a 20-dimensional one 16, a 50-dimensional one 29. Compare embeddings of as many points at the same k.",
     "Usual is the LID that as many Gaussian points with the same covariance read at the same k. Below 0.8 times that, "
-    "LID is called lower, below 0.6 times a local collapse, above 1.25 times higher: rules of thumb. A curved surface, "
-    "or clusters that each vary in few directions, read low too, and rightly: close to a point, only those directions "
-    "are there.",
+    "LID is called lower, above 1.25 times higher: rules of thumb. Curved surfaces, clusters that each vary in few "
+    "directions, and what sound encoders make of images read lower too, and rightly: close to a point, only those "
+    "directions are there. Embeddings of the same data that are trusted tell whether it is a collapse.",
     "A degenerate point has no defined dimension: its k neighbors all coincide with it (LID 0; under maximum "
     "likelihood one exact duplicate is enough) or are all equally far (LID infinite). Statistics leave such points "
     "out. The confidence interval allows for neighbors that points share; it covers chance, not the bias above.",

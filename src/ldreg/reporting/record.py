@@ -61,7 +61,8 @@ class CollapsedClass:
     fisher_rao: float
 
 
-Verdict = Literal["collapse", "lower", "usual", "higher"]
+Verdict = Literal["lower", "usual", "higher"]
+Beside = Literal["collapse", "lower", "similar", "higher"]
 Doubt = Literal["", "duplicates", "jump"]
 
 
@@ -99,7 +100,10 @@ class Guidance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A second set of embeddings and the Fisher-Rao distance between the two geometric means."""
+    """A second set of embeddings and the Fisher-Rao distance between the two geometric means.
+
+    `verdict` is how LID of the first compares with that of the second; None where that cannot be told.
+    """
 
     title: str
     points: int
@@ -107,6 +111,7 @@ class Comparison:
     measured: int
     mean: MeanLID
     fisher_rao: float
+    verdict: Beside | None = None
 
 
 @dataclass(frozen=True, eq=False)
