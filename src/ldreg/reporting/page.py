@@ -13,7 +13,7 @@ from ldreg.reporting.words import details, headline
 _CAPTIONS = {
     "histogram": (
         "How LID is spread",
-        "Shaded: the middle half of the points. Mass far to the left is local collapse.",
+        "Shaded: the middle half of the points. Those far to the left of it are the most collapsed.",
     ),
     "map": ("Where LID is low", "First two principal axes; red points are the most collapsed."),
     "density": ("LID against density", "Each dot is a point. Collapse in dense spots pulls the left side down."),
