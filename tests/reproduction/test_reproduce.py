@@ -272,6 +272,12 @@ def test_minutes_that_are_none(minutes: str) -> None:
         request(["table1", "--minutes", minutes])
 
 
+@pytest.mark.parametrize("word", ["--plan", "--show"])
+def test_minutes_of_what_trains_nothing(word: str) -> None:
+    with pytest.raises(ValueError, match=f"--minutes: expected to be given without {word}, which trains nothing"):
+        request(["table1", "--minutes", "5", word])
+
+
 def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = request(["wallclock", "--scale", "digits", "--out", str(tmp_path)])
     asked.place.results.mkdir()

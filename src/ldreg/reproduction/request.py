@@ -64,14 +64,7 @@ def request(words: Sequence[str]) -> Request:
         raise ValueError(f"expected the name of a table or figure, or all, got {what!r}; --help lists them")
     options = words_to_options([word for word in rest if word not in ("--plan", "--show")])
     own = {key: value for key, value in options if key in _OWN}
-    for key, value in own.items():
-        if value is None or not value:
-            raise ValueError(f"--{key}: expected a value, got none")
-    for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
-        if key in dict(options):
-            raise ValueError(f"--{key}: expected {instead} in its place, got {dict(options)[key]!r}")
-    if "write" in own:
-        _check_written(rest, own)
+    _check_given(rest, own, dict(options))
     scale = _scale(own.get("scale") or "digits", epochs=_count(own, "epochs", 0))
     others: Options = tuple((key, "true" if value is None else value) for key, value in options if key not in _OWN)
     settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
@@ -79,17 +72,7 @@ def request(words: Sequence[str]) -> Request:
     lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
     studies = [study for study in chosen(what) if what != "all" or _among_all(study, own)]
     _check_there(studies, scale, named=what not in _SEVERAL)
-    out = Path(own.get("out") or f"reproduction/{scale.name}")
-    place = Workplace(
-        scale=scale,
-        out=out,
-        results=Path(own.get("results") or out / "results"),
-        options=tuple(pair for pair in settings if pair[0] in CHANGEABLE),
-        datasets=_datasets(own.get("datasets"), scale),
-        coco=own.get("coco") or str(out / "generated"),
-        generated=not own.get("coco"),
-        detection=(*(() if own.get("coco") else _SHORT[scale.name]), *detection),
-    )
+    place = _workplace(scale, own, settings, detection)
     if any(study.measures & {DETECTION} for study in studies):
         place.detection_config()  # which refuses wrong options
     _check_free(studies, scale, lasting)
@@ -107,6 +90,40 @@ def request(words: Sequence[str]) -> Request:
         write=Path(target) if (target := own.get("write")) else None,
         seconds=60 * _minutes(own.get("minutes")),
     )
+
+
+def _workplace(scale: Scale, own: Mapping[str, str | None], settings: Options, detection: Options) -> Workplace:
+    """Where the runs lie, with the settings that may differ from one part of a run to the next."""
+    out = Path(own.get("out") or f"reproduction/{scale.name}")
+    return Workplace(
+        scale=scale,
+        out=out,
+        results=Path(own.get("results") or out / "results"),
+        options=tuple(pair for pair in settings if pair[0] in CHANGEABLE),
+        datasets=_datasets(own.get("datasets"), scale),
+        coco=own.get("coco") or str(out / "generated"),
+        generated=not own.get("coco"),
+        detection=(*(() if own.get("coco") else _SHORT[scale.name]), *detection),
+    )
+
+
+def _check_given(words: Sequence[str], own: Mapping[str, str | None], options: Mapping[str, str | None]) -> None:
+    """Refuse options without a value, those that others stand for, and what would not be heeded.
+
+    Raises:
+        ValueError: which.
+    """
+    for key, value in own.items():
+        if value is None or not value:
+            raise ValueError(f"--{key}: expected a value, got none")
+    for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
+        if key in options:
+            raise ValueError(f"--{key}: expected {instead} in its place, got {options[key]!r}")
+    for word in ("--plan", "--show"):
+        if "minutes" in own and word in words:
+            raise ValueError(f"--minutes: expected to be given without {word}, which trains nothing, got both")
+    if "write" in own:
+        _check_written(words, own)
 
 
 def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
