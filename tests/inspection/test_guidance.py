@@ -300,10 +300,12 @@ def test_both_intervals_have_to_agree(mean: MeanLID, other: MeanLID, expected: B
     assert beside(mean, other) == expected
 
 
-def compared(x: Tensor, other: Tensor) -> Beside | None:
+def compared(x: Tensor, other: Tensor) -> str | None:
+    """The verdict, or why there is none."""
     found = inspect(x, k=16, compare=other).comparison
     assert found is not None
-    return found.verdict
+    assert (found.verdict is None) == bool(found.doubt)
+    return found.verdict or found.doubt
 
 
 def test_a_comparison_tells_a_collapse_that_the_covariance_hides() -> None:
@@ -319,11 +321,18 @@ def test_a_comparison_tells_a_collapse_that_the_covariance_hides() -> None:
 
 def test_a_comparison_in_doubt_is_not_judged() -> None:
     whole, flat = gaussian(500, 32), gaussian(500, 3)
+    twice, far = whole[:250].repeat(2, 1), torch.block_diag(torch.eye(300), 9 + gaussian(200, 3))
+    clusters = 50 * whole[:50].repeat_interleave(10, 0) + gaussian(500, 32, seed=3)
     assert compared(flat, whole) == "collapse"
-    assert compared(flat[:499], whole) is None  # LID depends on the number of points
-    assert compared(whole[:250].repeat(2, 1), gaussian(500, 64)) is None  # duplicates lower LID
-    assert compared(torch.block_diag(torch.eye(300), 9 + gaussian(200, 3)), whole) is None  # 300 are equally far
-    assert compared(flat, torch.cat([gaussian(200, 32), torch.zeros(300, 32)])) is None
+    assert compared(flat[:499], whole) == "it has 500 points, and LID depends on their number"
+    for odd, why in (
+        (twice, "most of {} points have an exact duplicate"),
+        (far, "most of {} points have no defined LID"),  # 300 are equally far
+        (torch.cat([gaussian(200, 32), torch.zeros(300, 32)]), "most of {} points have no defined LID"),
+        (clusters, "around many of {} points the distances to neighbors jump, as where k is larger than clusters"),
+    ):
+        assert compared(odd, whole) == why.format("these")
+        assert compared(flat, odd) == why.format("its")
 
 
 def guided(*, lid: float = 5.0, degenerate: float = 0.0, duplicated: float = 0.0, gaps: Gaps | None = None) -> Guidance:

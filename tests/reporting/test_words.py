@@ -138,17 +138,17 @@ def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verd
     assert "that you trust" not in make_report(guidance=replace(KNOWN, verdict="usual")).in_words()
 
 
-def test_a_comparison_that_tells_nothing_is_not_judged(make_report: MakeReport) -> None:
+def test_a_comparison_that_tells_nothing_says_why(make_report: MakeReport) -> None:
     report = make_report(guidance=KNOWN)
-    other = replace(report, comparison=beside(None, points=61)).in_words()
-    assert "LID cannot be judged by that of trusted.npy, which has 61 points: it depends on their number." in other
-    for silent in (beside(None), beside("lower", lid=math.nan), beside(None, lid=math.nan, points=61)):
-        assert "trusted.npy" not in replace(report, comparison=silent).in_words()
+    other = replace(beside(None), doubt="it has 61 points, and LID depends on their number")
+    told = replace(report, comparison=other).in_words()
+    assert "LID cannot be judged by that of trusted.npy: it has 61 points, and LID depends on their number." in told
+    assert "trusted.npy" not in replace(report, comparison=beside(None)).in_words()
     assert "\x1b" not in replace(report, comparison=beside("lower", title="\x1b[31m")).in_words()
 
 
 def test_nothing_is_compared_with_what_is_not_defined(collapsed_report: DimensionReport) -> None:
-    assert "trusted.npy" not in replace(collapsed_report, comparison=beside(None, points=61)).in_words()
+    assert "trusted.npy" not in replace(collapsed_report, comparison=replace(beside(None), doubt="why")).in_words()
 
 
 JUMP = replace(KNOWN, verdict=None, doubt="jump", jump=40)

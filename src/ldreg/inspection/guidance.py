@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ldreg.inspection.gaps import Gaps
 from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension, gaussian_lid
-from ldreg.lid.estimators import Convention, Estimator
+from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
 from ldreg.lid.expected import expected_lid
+from ldreg.lid.geometry import regular
 from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, Verdict
 
 # Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
@@ -104,6 +105,20 @@ def beside(mean: MeanLID, other: MeanLID) -> Beside | None:
     if mean.high < _LOWER * other.low:
         return "collapse" if mean.high < _COLLAPSED * other.low else "lower"
     return "higher" if mean.low > _HIGHER * other.high else "similar"
+
+
+def unfit(found: LIDEstimate, seen: Gaps, whose: str) -> str:
+    """Why mean LID of a set, measured so, compares with none, in words of a sentence; empty where it does.
+
+    `seen` are the gaps of its distances, `whose` is what its points are called.
+    """
+    if regular(found.lid).double().mean() <= _MOST:
+        return f"most of {whose} points have no defined LID"
+    if (found.neighbors.distances[:, 0] == 0).double().mean() > _MOST:
+        return f"most of {whose} points have an exact duplicate"
+    if seen.jumping > _JUMPING:
+        return f"around many of {whose} points the distances to neighbors jump, as where k is larger than clusters"
+    return ""
 
 
 def collapsed_classes(classes: Sequence[ClassLID]) -> tuple[CollapsedClass, ...]:

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from ldreg import distributed
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
-from ldreg.inspection.gaps import gaps
-from ldreg.inspection.guidance import beside, guidance
+from ldreg.inspection.gaps import Gaps, gaps
+from ldreg.inspection.guidance import beside, guidance, unfit
 from ldreg.inspection.interval import mean_lid
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
 from ldreg.inspection.steps import Progress, Steps
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
-from ldreg.lid.geometry import fisher_rao, regular
+from ldreg.lid.geometry import fisher_rao
 from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.search import Neighbors
 from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
-from ldreg.reporting.record import Comparison, DimensionReport, Doubt, MeanLID, Reading
+from ldreg.reporting.record import Comparison, DimensionReport, MeanLID, Reading
 from ldreg.spectrum import entropy_rank, rankme, scaled_eigenvalues
 from ldreg.version import __version__
 
@@ -179,13 +179,14 @@ def _completed(
     shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
     whole = _global(measured.points, settings.seed, steps)
     steps.finish()
+    seen = gaps(near.found.neighbors.distances)
     told = guidance(
         statistics["mean"],
         statistics["classes"],
         shares,
         degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
         duplicated=statistics["duplicated"] / len(rows),
-        gaps=gaps(near.found.neighbors.distances),
+        gaps=seen,
         distinct=_distinct(x) if statistics["zero"] == len(rows) else None,
         k=settings.k,
         shape=(x.shape[0], x.shape[1]),
@@ -204,7 +205,7 @@ def _completed(
         **statistics,
         **spectral,
         **whole,
-        comparison=None if compared is None else _compared(near, _near(compared), statistics["mean"], told.doubt),
+        comparison=None if compared is None else _compared(near, _near(compared), statistics["mean"], seen),
         version=__version__,
         guidance=told,
     )
@@ -268,11 +269,14 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
     return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
 
 
-def _compared(own: _Measured, other: _Measured, mean: MeanLID, doubt: Doubt) -> Comparison:
-    """The other set beside the own, whose mean LID gets no verdict where it is in doubt or the sets differ in size."""
+def _compared(own: _Measured, other: _Measured, mean: MeanLID, seen: Gaps) -> Comparison:
+    """The other set beside the own, of which mean LID and gaps are known; why LID of the two is not judged, if so."""
     (x, *_), rows, found = other
     other_mean = mean_lid(found, rows, len(x))
-    alike = len(x) == len(own.points.x) and all(regular(part.found.lid).double().mean() > 0.5 for part in (own, other))
+    doubt = unfit(own.found, seen, "these") or unfit(found, gaps(found.neighbors.distances), "its")
+    if len(x) != len(own.points.x):
+        doubt = f"it has {len(x):,} points, and LID depends on their number"
+    judged = None if doubt else beside(mean, other_mean)
     return Comparison(
         title="comparison",
         points=x.shape[0],
@@ -280,7 +284,8 @@ def _compared(own: _Measured, other: _Measured, mean: MeanLID, doubt: Doubt) -> 
         measured=len(rows),
         mean=other_mean,
         fisher_rao=fisher_rao(*torch.tensor([mean.value, other_mean.value], dtype=torch.float64)).item(),
-        verdict=beside(mean, other_mean) if alike and not doubt else None,
+        verdict=judged,
+        doubt=doubt or ("" if judged else "there are too few points for an interval"),
     )
 
 

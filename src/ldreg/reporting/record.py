@@ -102,7 +102,8 @@ class Guidance:
 class Comparison:
     """A second set of embeddings and the Fisher-Rao distance between the two geometric means.
 
-    `verdict` is how LID of the first compares with that of the second; None where that cannot be told.
+    `verdict` is how LID of the first compares with that of the second; None where that cannot be told, for the reason
+    that `doubt` names.
     """
 
     title: str
@@ -112,6 +113,7 @@ class Comparison:
     mean: MeanLID
     fisher_rao: float
     verdict: Beside | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, eq=False)

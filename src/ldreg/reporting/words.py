@@ -74,16 +74,11 @@ def details(report: DimensionReport) -> list[str]:
 def _beside(report: DimensionReport) -> str:
     """What the comparison tells; empty without one."""
     other = report.comparison
-    if other is None or math.isnan(report.mean.value) or math.isnan(other.mean.value):
+    if other is None or math.isnan(report.mean.value):
         return ""
     title = printable(other.title)
-    if other.points != report.points:
-        return (
-            f"LID cannot be judged by that of {title}, which has {count(other.points)} points: it depends on their "
-            "number."
-        )
     if other.verdict is None:
-        return ""
+        return f"LID cannot be judged by that of {title}: {other.doubt}." if other.doubt else ""
     return _BESIDE[other.verdict].format(title=title, lid=number(report.mean.value), other=number(other.mean.value))
 
 
