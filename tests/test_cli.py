@@ -1,6 +1,7 @@
 import io
 import json
 import pickle
+import shlex
 import subprocess
 import sys
 import time
@@ -316,6 +317,17 @@ def test_module_runs_and_a_closed_pipe_is_no_error(folder: Path) -> None:
     assert process.returncode == 0
     done = subprocess.run([sys.executable, "-m", "ldreg", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ldreg ")
+
+
+@pytest.mark.parametrize("words", ["completion bash", "inspect x.npy --k 9", "report --help"])
+def test_output_may_be_closed(words: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(60, 2)))
+    shell = f"{shlex.quote(sys.executable)} -m ldreg {words}"
+    for closed in (">&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{shell} {closed}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_labels_may_stand_beside_the_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

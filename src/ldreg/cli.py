@@ -420,8 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_help(arguments)
         if arguments and arguments[0] in WORDS:
             WORDS[arguments[0]](arguments[1:])
-            if sys.stdout is not None:  # it may have been closed by whoever started us
-                sys.stdout.flush()
+            sys.stdout.flush()
             return 0
         if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             meant = _meant(arguments[0], (*COMMANDS, *WORDS)) or "; ldreg --help lists all"
@@ -467,6 +466,9 @@ def _check_help(arguments: Iterable[str]) -> None:
 
 def run() -> NoReturn:
     """Run `ldreg` with the arguments of the process, and end it."""
+    for name in ("stdout", "stderr"):  # may have been closed by whoever started us
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     status = main()
     groups = sys.modules.get("torch.distributed")  # not imported for those who did without
     if groups is not None and groups.is_available() and groups.is_initialized():

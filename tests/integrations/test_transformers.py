@@ -146,6 +146,18 @@ def test_a_collapse_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert math.isnan(callback.latest["eval_lid"])
 
 
+@pytest.mark.parametrize(
+    "kept", [None, [1], {"0": "x"}, {"0": {}}, {"0": {"checks": "a", "highest": "b", "fallen": []}}]
+)
+def test_a_damaged_state_of_the_alarm_is_named(tmp_path: Path, kept: object) -> None:
+    trainer = make_trainer(tmp_path)
+    callback = DimensionCallback(trainer, k=10)
+    trainer.add_callback(callback)
+    trainer.state.stateful_callbacks["ldreg"] = kept
+    with pytest.raises(ValueError, match=r"trainer_state.json: expected the state of the alarm in stateful_callbacks"):
+        callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+
+
 @pytest.mark.parametrize("restoring", [False, True], ids=["", "with callbacks that the trainer restores"])
 def test_the_alarm_goes_on_in_a_resumed_run(tmp_path: Path, restoring: bool) -> None:
     def watched(folder: Path, until: int = 12) -> tuple[Any, list[DimensionCallback]]:

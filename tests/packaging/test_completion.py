@@ -25,13 +25,13 @@ def test_table_is_that_of_the_commands() -> None:
     assert completion_table.PATH.read_text() == completion_table.text(), "make completion writes it anew"
 
 
-def completed(line: str, tmp_path: Path) -> list[str]:
-    """What bash offers for the last word of a line, without files."""
+def completed(line: str, tmp_path: Path, *, before: str = "") -> list[str]:
+    """What bash offers for the last word of a line, without files; `before` is what the shell was told before."""
     (tmp_path / "ldreg.sh").write_text(script("bash"))
     words = [part for word in line.split(" ") for part in word.replace("=", " = ").split(" ")]
     quoted = " ".join(f"'{word}'" for word in words)
     call = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _ldreg"
-    code = f"source ./ldreg.sh; {call}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    code = f"source ./ldreg.sh; {before} {call}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     done = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.split()
@@ -69,6 +69,11 @@ def completed(line: str, tmp_path: Path) -> list[str]:
 )
 def test_bash_offers(line: str, expected: list[str], tmp_path: Path) -> None:
     assert completed(line, tmp_path) == expected
+
+
+@needs_bash
+def test_bash_parts_words_as_ever(tmp_path: Path) -> None:
+    assert completed("ldreg inspect x.npy --estimator m", tmp_path, before="IFS=,;") == ["mom", "mle"]
 
 
 @needs_bash

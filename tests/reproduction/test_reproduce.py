@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ldreg.cli import main
 from ldreg.reporting.run_record import RunRecord
@@ -240,12 +242,13 @@ def test_runs_that_end_in_no_time_are_left() -> None:
         harness._ended_by(time.monotonic() + 0.01, [never])
     ended: Future[None] = Future()
     ended.set_result(None)
-    assert harness._ended_by(time.monotonic() - 1, [never, ended]) == [ended]
+    for until in (time.monotonic() - 1, 6e10, 1e300, math.inf):
+        assert harness._ended_by(until, [never, ended]) == [ended]
 
 
-@pytest.mark.parametrize("done", [0, 1])
+@pytest.mark.parametrize(("done", "begun"), [(0, 1), (1, 1), (1, 2)])
 def test_out_of_time_is_said_with_a_status_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int, begun: int
 ) -> None:
     given = []
 
@@ -254,6 +257,10 @@ def test_out_of_time_is_said_with_a_status_of_its_own(
         place.results.mkdir(parents=True)
         for job in jobs[:done]:
             RunRecord(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
+        for job in jobs[done:begun]:
+            folder = place.folder(job)
+            folder.path.mkdir(parents=True)
+            folder.config.write_text(yaml.safe_dump(job.settings.tree))
         return len(jobs) - done
 
     monkeypatch.setattr(harness, "carry_out", carry_out)
@@ -264,6 +271,15 @@ def test_out_of_time_is_said_with_a_status_of_its_own(
     assert f"ldreg reproduce: the time is over with {of - done} of {of} runs left; the same command goes" in shown.err
     assert ("Table 4" in shown.out) == bool(done)
     assert 60 < given[0] <= 90
+
+
+def test_too_little_time_to_begin_is_an_error_and_not_to_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "carry_out", lambda jobs, place, **rest: len(jobs))
+    assert main(["reproduce", "wallclock", "--scale", "digits", "--out", str(tmp_path), "--minutes", "0.25"]) == 2
+    expected = "--minutes: expected enough to begin a run, got 0.25: the time was over before one had"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "ten"])

@@ -16,6 +16,7 @@ Shell = Literal["bash", "zsh", "fish"]
 _BASH = """# Completion of ldreg; in ~/.bashrc: eval "$(ldreg completion bash)"
 _ldreg() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" offered=""
+    local IFS=$' \\t\\n' # words part here, whatever the user has set
     # --option=value comes as three words.
     if [ "$current" = "=" ]; then
         current=""

@@ -96,9 +96,15 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         """Refuse to be there for nothing; take up the state of the alarm in a resumed run."""
         if self.every_steps is None and str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
             raise ValueError("every_steps: expected a number where the trainer does not evaluate, got None")
-        kept = state.stateful_callbacks.get(_KEPT, {}).get(self._place())
-        if kept is not None:
-            self._alarm.load_state_dict(kept)
+        try:
+            kept = state.stateful_callbacks.get(_KEPT, {}).get(self._place())
+            if kept is not None:
+                self._alarm.load_state_dict(kept)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"trainer_state.json: expected the state of the alarm in stateful_callbacks[{_KEPT!r}], got "
+                f"{state.stateful_callbacks[_KEPT]!r:.80}; without that entry it begins anew"
+            ) from error
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure where steps make that due."""

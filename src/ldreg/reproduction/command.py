@@ -38,9 +38,17 @@ def reproduce(words: Sequence[str]) -> None:
         if left < len(asked.jobs) or not left:
             _present(asked)
     if left:
-        raise TimeOverError(
-            f"the time is over with {left} of {len(asked.jobs)} runs left; the same command goes on with them"
-        )
+        raise _time_over(asked, left)
+
+
+def _time_over(asked: Request, left: int) -> BaseException:
+    """How it ends with runs left; in error where the same command would get no further, and be repeated for ever."""
+    if all(asked.place.state(job) == "missing" for job in asked.jobs):
+        told = f"got {asked.seconds / 60:g}: the time was over before one had"
+        return ValueError(f"--minutes: expected enough to begin a run, {told}")
+    return TimeOverError(
+        f"the time is over with {left} of {len(asked.jobs)} runs left; the same command goes on with them"
+    )
 
 
 class TimeOverError(KeyboardInterrupt):

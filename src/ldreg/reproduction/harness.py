@@ -81,7 +81,7 @@ def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None
         _TimeOverError: none did until then.
         ValueError, OSError: one did not.
     """
-    seconds = None if math.isinf(until) else max(0.0, until - time.monotonic())
+    seconds = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)  # more is an error, and centuries
     finished, _ = wait(waiting, timeout=seconds, return_when=FIRST_COMPLETED)
     if not finished:
         raise _TimeOverError

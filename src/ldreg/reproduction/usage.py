@@ -58,7 +58,8 @@ interrupted go on where they stood.
   --jobs N          runs at a time (default: one on a GPU, else one for each
                     core)
   --minutes N       stop after so long, with exit status 75 where runs are left;
-                    what is under way is saved, and the same command goes on
+                    what is under way is saved, and the same command goes on;
+                    saving and the report may take a minute more
   --datasets NAME=PATH,...
                     where the sets of the transfer table are
   --coco FOLDER     train2017, val2017 and annotations for table3 (default: a
