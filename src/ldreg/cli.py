@@ -468,7 +468,7 @@ def run() -> NoReturn:
     """Run `ldreg` with the arguments of the process, and end it."""
     for name in ("stdout", "stderr"):  # may have been closed by whoever started us
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process is
     status = main()
     groups = sys.modules.get("torch.distributed")  # not imported for those who did without
     if groups is not None and groups.is_available() and groups.is_initialized():
