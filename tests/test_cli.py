@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import ldreg.inspection
 from ldreg import terminal
@@ -78,6 +79,9 @@ def write_bad(folder: Path) -> None:
     np.save("nan.npy", np.full((40, 4), np.nan))
     np.save("short.npy", np.arange(7))
     np.save("few.npy", rng.normal(size=(30, 2)))
+    np.save("many.npy", rng.normal(size=(500, 2)))
+    np.savez("two.npz", a=np.zeros((40, 3)), b=np.ones((40, 3)))
+    torch.save([torch.zeros(3)] * 40, "list.pt")
     (folder / "text.npy").write_text("not an array")
     (folder / "x.unknown").write_text("1 2 3")
     (folder / "empty.npy").touch()
@@ -89,7 +93,17 @@ def write_bad(folder: Path) -> None:
     ("arguments", "message"),
     [
         ("absent.npy", "absent.npy"),
-        (".", "directory"),
+        (".", ".: expected a file of embeddings, got a folder; of a run, ldreg evaluate dimension has what this has"),
+        ("x.npy --k 5 --compare .", ".: expected a file of embeddings, got a folder"),
+        (
+            "x.npy --k 5 --compare two.npz",
+            "choose one with --compare-key NAME",
+        ),
+        (
+            "list.pt --k 5",
+            "flat dict of tensors, got list; torch.stack makes one tensor of vectors",
+        ),
+        ("many.npy --k 600", "got 500; try --k 64"),
         ("x.unknown", "x.unknown"),
         ("text.npy", "text.npy"),
         ("empty.npy", "empty.npy"),

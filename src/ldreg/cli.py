@@ -54,7 +54,7 @@ def inspect_command(
     Args:
         file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
         labels: file with one class label per point, for LID per class
-        compare: second file of embeddings, compared by Fisher-Rao distance
+        compare: second file of embeddings, that you trust: whether LID is lower than theirs, as after a collapse
         k: nearest neighbors that LID is estimated from
         sample: measure this many points, drawn at random; neighbors still come from all
         estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
@@ -113,6 +113,10 @@ class _Files:
 
         if self.compare_key is not None and self.compare is None:
             raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
+        for path in (self.file, self.compare):
+            if path is not None and Path(path).is_dir():
+                advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
+                raise IsADirectoryError(f"{path}: expected a file of embeddings, got a folder; {advice}")
         excluded = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
         labels = self.labels
         if self.label_key is not None and labels is None:  # labels beside the embeddings, in the same file
@@ -124,7 +128,10 @@ class _Files:
         if self.compare is None:
             return x, names, None
         others = excluded if _is_table(self.compare) else []
-        return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+        try:
+            return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+        except ValueError as error:  # of the first file the option is --key
+            raise ValueError(str(error).replace(" --key ", " --compare-key ")) from error
 
     def named_in(self, report: "DimensionReport") -> "DimensionReport":
         """The report with the names of the files that its sets come from."""

@@ -29,6 +29,7 @@ from ldreg.evaluation.finetune import FinetuneConfig
 from ldreg.evaluation.knn import KnnConfig
 from ldreg.evaluation.protocols import LinearConfig
 from ldreg.inspection import inspect
+from ldreg.loading import load_embeddings
 from ldreg.training.command import words_to_options
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import pretrain
@@ -130,7 +131,10 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [entry["label"] for entry in found["report"]["classes"]] == [str(digit) for digit in range(10)]
     assert "LID, geometric mean" in capsys.readouterr().out
     assert "<svg" in Path("page.html").read_text()
-    evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle"])
+    saved = ["--representations", "train.npy"]
+    evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle", *saved])
+    rows = features(open_source(run).encoder, DataConfig(), "train").representations
+    assert torch.equal(load_embeddings("train.npy"), rows)
     other = results(run / "evaluation" / "dimension-train-mle-sample100-digits.json")
     assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
 
@@ -228,6 +232,9 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
         (["dimension", "RUN", "--k", "360"], "k: expected fewer than the 360 test images, got 360"),
         (["dimension", "RUN", "--split", "all"], "--split: expected one of 'test', 'train', got all"),
         (["dimension", "RUN", "--html", "no/page.html"], "cannot write 'no/page.html'"),
+        (["dimension", "RUN", "--representations", "no/x.npy"], "cannot write 'no/x.npy'"),
+        (["dimension", "RUN", "--representations", "x.pt"], "representations: expected the name of a .npy file, got"),
+        (["RUN"], "the kind stands before the source: ldreg evaluate KIND "),
         (["finetune", "RUN", "--fraction", "2"], "fraction: expected above 0 and at most 1, got 2"),
         (["transfer", "RUN"], "--datasets: expected a value, got none"),
         (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),

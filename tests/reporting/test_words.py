@@ -132,7 +132,8 @@ def beside(verdict: Beside | None, *, points: int = 60, lid: float = 9.0, title:
 )
 def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verdict: Beside, sentence: str) -> None:
     report = replace(make_report(guidance=KNOWN), comparison=beside(verdict))
-    assert details(report)[0] == sentence
+    assert headline(report) == sentence
+    assert details(report)[0].startswith("LID is lower than usual: 5.50")
     assert "that you trust" not in report.in_words()
     assert headline(make_report(guidance=KNOWN)).endswith("compare with embeddings of the same data that you trust.")
     assert "that you trust" not in make_report(guidance=replace(KNOWN, verdict="usual")).in_words()

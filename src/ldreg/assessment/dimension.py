@@ -1,5 +1,6 @@
 """The dimension of an encoder's representations: all of `ldreg inspect`, on cached representations."""
 
+import io
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -7,12 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from torch import Tensor
+
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Features, Progress, features
 from ldreg.inspection import check_settings, inspect
 from ldreg.lid.estimators import Convention, Estimator
+from ldreg.reporting.files import write_atomically
 from ldreg.reporting.record import DimensionReport
 from ldreg.reporting.text import count, printable
 
@@ -32,6 +37,7 @@ class DimensionConfig:
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         sample: measure this many points, drawn at random; neighbors still come from all
         html: write a self-contained page with figures to this file
+        representations: write them to this .npy file, which `ldreg inspect` reads
         seed: of every random draw
     """
 
@@ -41,6 +47,7 @@ class DimensionConfig:
     convention: Convention = "paper"
     sample: int | None = None
     html: str | None = None
+    representations: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,6 +55,8 @@ class DimensionConfig:
             raise ValueError(f"split: expected test or train, got {self.split!r}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+        if self.representations is not None and Path(self.representations).suffix != ".npy":
+            raise ValueError(f"representations: expected the name of a .npy file, got {self.representations!r}")
         k = NEIGHBORS if self.k is None else self.k
         check_settings(k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
 
@@ -62,8 +71,8 @@ def dimension(
     cache: Path | None = None,
     progress: Progress | None = None,
     command: str = "",
-) -> tuple[DimensionReport, str | None]:
-    """Everything that `inspect` says of a split's representations, and a line of doubt where k is large for them.
+) -> tuple[DimensionReport, str | None, Tensor]:
+    """Everything that `inspect` says of a split's representations, a line of doubt where k is large for them, and them.
 
     LID is told per class where all images have labels.
 
@@ -92,7 +101,14 @@ def dimension(
     doubt = None if names is None else crossing(names, k)
     if doubt is not None:
         logger.warning("%s", doubt)
-    return replace(report, title=title, command=command), doubt
+    return replace(report, title=title, command=command), doubt, found.representations
+
+
+def write_rows(rows: Tensor, path: str) -> None:
+    """Write representations (N, D) as a .npy file, whole or not at all."""
+    content = io.BytesIO()
+    np.save(content, rows.numpy(force=True))
+    write_atomically(path, content.getvalue())
 
 
 def crossing(names: Sequence[str], k: int) -> str | None:
@@ -102,12 +118,12 @@ def crossing(names: Sequence[str], k: int) -> str | None:
 
     >>> crossing("aaaaabbbb", 2)
     >>> print(crossing("aaaaabbbb", 3))
-    k: 3 is over half of the smallest class (4 images of b): LID reads gaps between classes
+    k: 3 is over half of the smallest class (4 images of class b): LID reads gaps between classes
     """
     name, images = min(Counter(names).items(), key=lambda entry: entry[1])
     if 2 * k <= images:
         return None
-    told = f"k: {k} is over half of the smallest class ({count(images)} images of {printable(name)})"
+    told = f"k: {k} is over half of the smallest class ({count(images)} images of class {printable(name)})"
     return f"{told}: LID reads gaps between classes"
 
 

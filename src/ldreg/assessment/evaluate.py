@@ -52,9 +52,10 @@ def evaluate_command(words: Sequence[str]) -> None:
         print(USAGE, end="")
         return
     if words[0] not in KINDS:
-        raise ValueError(
-            f"kind: expected one of {', '.join(KINDS)}, got {words[0]!r}; nearest: {nearest(words[0], KINDS)}"
-        )
+        advice = f"nearest: {nearest(words[0], KINDS)}"
+        if Path(words[0]).exists():
+            advice = f"the kind stands before the source: ldreg evaluate KIND {words[0]}"
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {words[0]!r}; {advice}")
     positional = [word for word in words[1:2] if not word.startswith("-")]
     try:
         options = words_to_options(words[1 + len(positional) :])
@@ -83,7 +84,7 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     from ldreg.training.launch import first_process
 
     first = first_process()
-    check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, getattr(asked.config, "html", None)])
+    check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, *_written(asked).values()])
     if not first:  # one process of several speaks for all
         logging.getLogger("ldreg").setLevel(logging.ERROR)
     entry = kind_of(asked.kind)
@@ -97,6 +98,12 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     if first:
         _keep(asked, task, outcome)
     return outcome
+
+
+def _written(asked: Request) -> dict[str, str]:
+    """The files beside the result that options of the kind name, by these options."""
+    named = {name: getattr(asked.config, name, None) for name in ("html", "representations")}
+    return {name: path for name, path in named.items() if path is not None}
 
 
 def _inputs(asked: Request) -> list[str | None]:
@@ -143,14 +150,14 @@ def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
     write_atomically(kept, text)
     if asked.output.json is not None:
         write_atomically(asked.output.json, text)
-    html = getattr(asked.config, "html", None)
-    if html is not None and outcome.page is not None:
-        outcome.page(html)
+    files = _written(asked)
+    for name, path in files.items():
+        outcome.writers[name](path)
     print(outcome.text)
     print(f"done in {duration(outcome.minutes)}; the result is in {kept}")
-    for path in (asked.output.json, html):
-        if path is not None:
-            say(f"wrote {path}")
+    for written in (asked.output.json, *files.values()):
+        if written is not None:
+            say(f"wrote {written}")
 
 
 def result_name(asked: Request, task: "Task", title: str) -> str:

@@ -2,12 +2,13 @@
 
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ldreg.assessment.dimension import DimensionConfig, dimension
+from ldreg.assessment.dimension import DimensionConfig, dimension, write_rows
 from ldreg.assessment.shown import lines, table
 from ldreg.assessment.tasks import Outcome, Task
 from ldreg.assessment.transfer import like_the_run, listed, work_folder
@@ -87,7 +88,7 @@ def dimensions(config: DimensionConfig, task: Task) -> Outcome:
     started, data = time.monotonic(), task.data
     if config.k is None and task.source.settings is not None:
         config = replace(config, k=task.source.settings.monitor.k)
-    report, doubt = dimension(
+    report, doubt, rows = dimension(
         task.source.encoder,
         data,
         config,
@@ -116,7 +117,7 @@ def dimensions(config: DimensionConfig, task: Task) -> Outcome:
         str(report) if doubt is None else f"{report}\n{doubt}",
         (time.monotonic() - started) / 60,
         details={"report": report.to_dict()},
-        page=report.to_html,
+        writers={"html": report.to_html, "representations": partial(write_rows, rows)},
     )
 
 

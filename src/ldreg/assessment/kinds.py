@@ -74,7 +74,7 @@ KINDS: Mapping[str, Kind] = {
         dimensions,
         ("device", "precision", "cache"),
         "LID, effective rank and all else that `ldreg inspect` measures.",
-        ("ldreg evaluate dimension runs/first", "ldreg evaluate dimension runs/first --split train --html page.html"),
+        ("ldreg evaluate dimension runs/first", "ldreg evaluate dimension runs/first --representations first.npy"),
     ),
     "transfer": Kind(
         lambda: TransferConfig,

@@ -10,7 +10,10 @@ from typing import Any
 from ldreg.data import DataConfig
 
 # Options that the title of a kind names already, or that have no say in the result.
-_UNNAMED = ("protocol", "split", "datasets", "path", "html", "device", "devices", "workers", "checkpoint_iterations")
+_UNNAMED = (
+    "protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers",
+    "checkpoint_iterations",
+)  # fmt: skip
 _PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
 _LONGEST = 100  # characters of a name; a hash stands for what is beyond
 

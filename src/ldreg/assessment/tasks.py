@@ -1,6 +1,6 @@
 """What every kind of evaluation is given, and what it gives back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Outcome:
         text: to be printed.
         minutes: it took, with parts before an interruption.
         details: more for the record, such as the accuracy after every epoch.
-        page: writes a page to a path, where the kind has one.
+        writers: write files to paths, by the options that name these.
     """
 
     label: str
@@ -53,4 +53,4 @@ class Outcome:
     text: str
     minutes: float
     details: dict[str, Any] = field(default_factory=dict)
-    page: Callable[[str], None] | None = None
+    writers: Mapping[str, Callable[[str], None]] = field(default_factory=dict)

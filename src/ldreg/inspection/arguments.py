@@ -64,8 +64,8 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
 
 
 def _hint(points: int, dimensions: int) -> str:
-    """What to do about too few points: a k that halves them at least, a power of two; or whether to transpose them."""
-    smaller = 2 ** int(math.log2(points / 2)) if points >= 4 else 0
+    """What to do about too few points: a power of two up to 64 that is at most half of them as k; or transpose them."""
+    smaller = min(64, 2 ** int(math.log2(points / 2))) if points >= 4 else 0
     exchanged = "; are rows and columns exchanged?" if dimensions > _WIDE * points else ""
     return (f"; try k={smaller}" if smaller else "") + exchanged
 

@@ -154,7 +154,8 @@ def torch_entries(path: Path) -> list[Entry]:
     if isinstance(content, Tensor):
         return [Entry(None, tuple(content.shape), partial(_plain, content))]
     if not isinstance(content, dict):
-        raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}")
+        hint = "; torch.stack makes one tensor of vectors" if isinstance(content, list | tuple) else ""
+        raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}{hint}")
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}")

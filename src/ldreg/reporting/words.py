@@ -51,6 +51,17 @@ def sentences(report: DimensionReport) -> list[str]:
 
 
 def headline(report: DimensionReport) -> str:
+    """What a comparison tells, else whether LID is what is usual, or why that is left open; empty where unknown."""
+    return _beside(report) if _judged(report) else _alone(report)
+
+
+def _judged(report: DimensionReport) -> bool:
+    """Whether there is a verdict by a comparison, which tells more than one by the covariance."""
+    other = report.comparison
+    return other is not None and other.verdict is not None and not math.isnan(report.mean.value)
+
+
+def _alone(report: DimensionReport) -> str:
     """Whether LID is what is usual, or why that is left open; empty where it is not known."""
     found = report.guidance
     if math.isnan(report.mean.value):
@@ -67,7 +78,8 @@ def headline(report: DimensionReport) -> str:
 def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
-    parts = (_beside(report), *_unfilled(report), *directions, *_classes(report.guidance), *_caveats(report))
+    second = _alone(report) if _judged(report) else _beside(report)
+    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_caveats(report))
     return [part for part in parts if part]
 
 
