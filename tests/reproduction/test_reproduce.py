@@ -220,20 +220,21 @@ def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path
 
 @pytest.mark.slow
 def test_a_study_that_is_out_of_time_shows_what_there_is_and_goes_on(tmp_path: Path) -> None:
-    command = reproduce(tmp_path, "figure2b", *SMALL, "--jobs", "1")
     started = time.monotonic()
-    subprocess.run([*command, "--seeds", "1"], capture_output=True, check=True)
-    minutes = (time.monotonic() - started) / 60
+    subprocess.run(reproduce(tmp_path / "four", "figure2b", *SMALL, "--jobs", "1"), capture_output=True, check=True)
+    minutes = 2 * (time.monotonic() - started) / 60  # for some eight runs, of 400
     out = tmp_path / "in pieces"
-    longer = reproduce(out, "figure2b", *SMALL, "--jobs", "1", "--seeds", "3")
-    first = subprocess.run([*longer, "--minutes", f"{minutes:.3f}"], capture_output=True, text=True, check=False)
-    done = len(list((out / "results").glob("*.json")))
-    assert 0 < done < 12
-    assert first.returncode == 75, first.stderr
-    assert f"the time is over with {12 - done} of 12 runs left; the same command goes on" in first.stderr
-    assert "Figure 2(b)" in first.stdout
-    second = subprocess.run(longer, capture_output=True, text=True, check=True)
-    assert f"{12 - done} runs to do, {done} done before" in second.stderr
+    command = reproduce(out, "figure2b", *SMALL, "--jobs", "1", "--seeds", "100", "--minutes", f"{minutes:.3f}")
+    before: dict[str, int] = {}
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        records = {path.name: path.stat().st_mtime_ns for path in (out / "results").glob("*.json")}
+        assert done.returncode == 75, done.stderr
+        assert f"{400 - len(before)} runs to do, {len(before)} done before" in done.stderr
+        assert f"the time is over with {400 - len(records)} of 400 runs left; the same command" in done.stderr
+        assert "Figure 2(b)" in done.stdout
+        assert before.items() < records.items()
+        before = records
 
 
 def test_runs_that_end_in_no_time_are_left() -> None:

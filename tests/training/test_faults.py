@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 from tests.training.options import as_words, changed
+from tests.training.processes import PATIENCE, ended
 
 from ldreg.cli import main
 from ldreg.training.checkpoints import LAST, PREVIOUS, CheckpointFiles, latest
 from ldreg.training.folder import RunFolder, held, say
 
-PATIENCE = 180.0  # seconds that a process may take to show what is waited for
 QUICK = {
     "recipe": "digits/byol_ldreg",
     "schedule.epochs": "3",
@@ -43,11 +43,6 @@ def start(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=PATIENCE)
-    return process.returncode, said
 
 
 def wait_for(shown: Callable[[], bool], process: subprocess.Popen[str]) -> None:

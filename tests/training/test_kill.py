@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from tests.training.options import as_words, changed
+from tests.training.processes import PATIENCE, ended
 from tests.training.states import STATE, assert_same
 
 from ldreg.training.checkpoints import LAST, PREVIOUS, latest
@@ -30,7 +31,6 @@ from ldreg.training.settings import Settings, resolve
 pytestmark = pytest.mark.slow
 
 KILLS = 2
-PATIENCE = 120.0  # seconds that a process may take to show what is waited for
 OPTIONS = {"schedule.warmup_epochs": "1", "trainer.threads": "1", "trainer.device": "cpu", "monitor.every_epochs": "5"}
 
 
@@ -57,16 +57,16 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, said
+    status, said = ended(process)
+    assert status == 0, said
 
 
-def wait_for(shown: Callable[[], bool], ended: Callable[[], bool]) -> bool:
+def wait_for(shown: Callable[[], bool], over: Callable[[], bool]) -> bool:
     """Whether it was shown before the process ended."""
     deadline = time.monotonic() + PATIENCE
     while not shown():
         assert time.monotonic() < deadline, "nothing to be seen"
-        if ended():
+        if over():
             return shown()
         time.sleep(0.001)
     return True
@@ -88,9 +88,9 @@ def kill_after_checkpoints(process: subprocess.Popen[str], path: Path, *, count:
         wait_for(lambda: written(path) not in (None, before), lambda: process.poll() is not None)  # noqa: B023
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode in (0, -signal.SIGKILL), said
-    return process.returncode != 0
+    status, said = ended(process)
+    assert status in (0, -signal.SIGKILL), said
+    return status != 0
 
 
 def state_of(path: Path) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def test_an_interrupt_is_said_and_leaves_a_whole_checkpoint(tmp_path: Path) -> N
     checkpoint = tmp_path / "run" / "checkpoints" / LAST
     assert wait_for(checkpoint.exists, lambda: process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, said
+    status, said = ended(process)
+    assert status == 130, said
     assert "ldreg pretrain: interrupted" in said
     assert "Traceback" not in said
     assert state_of(checkpoint)["global_step"] > 0
@@ -323,8 +323,8 @@ def test_a_run_that_is_asked_to_end_saves_says_so_and_resumes_bitwise(
     assert wait_for((run.checkpoints / LAST).exists, lambda: process.poll() is not None)
     time.sleep(random.Random(number).uniform(0.1, 0.6))
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 128 + number, said
+    status, said = ended(process)
+    assert status == 128 + number, said
     [step] = re.findall(r"ldreg pretrain: interrupted at step (\d+); --resume run goes on from step \1$", said, re.M)
     # What was done since the last checkpoint of its own is not lost, and no step is cut in two.
     assert state_of(run.checkpoints / LAST)["global_step"] == int(step)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.training.options import as_words, changed
+from tests.training.processes import PATIENCE
 from tests.training.states import assert_same
 from torch import Tensor
 
@@ -30,7 +31,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by their environment"),
 ]
 
-PATIENCE = 180.0  # seconds that a run may take
 TEARDOWN = 60.0  # seconds after which no process may be left when one has failed
 IMAGES, BATCH = 48, 16
 # Crops of files are drawn by (seed, epoch, index) alone. With no other draw, two processes see what one sees.

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from PIL import Image
 from tests.training.options import as_words, changed
+from tests.training.processes import PATIENCE
 
 from ldreg.cli import main
 from ldreg.training.folder import RunFolder, check_new, held, say
 
-PATIENCE = 180.0
 QUICK = {
     "recipe": "digits/simclr_ldreg",
     "schedule.warmup_epochs": "0",
