@@ -293,6 +293,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
     ("README.md", "elsewhere", "the demo prints it"),
     ("README.md", "append", "to pretrain: --schedule.epochs 2"),
     ("CONTRIBUTING.md", "elsewhere", "a drawing"),
+    ("docs/guidance.md", "append", "to pretrain: --schedule.epochs 2"),
     ("docs/howto/choose.md", "append", "to pretrain: --schedule.epochs 2"),
     ("docs/howto/distributed.md", "replace", "devices 4 => devices 2 --schedule.epochs 1"),
     ("docs/howto/distributed.md", "replace", "per-node 4 => per-node 2"),
