@@ -339,7 +339,7 @@ def test_output_may_be_closed(words: str, tmp_path: Path) -> None:
     shell = f"{shlex.quote(sys.executable)} -m ldreg {words}"
     for closed in (">&-", ">&- 2>&-"):
         done = subprocess.run(
-            ["sh", "-c", f"{shell} {closed}"], cwd=tmp_path, capture_output=True, text=True, check=False
+            ["/bin/sh", "-c", f"{shell} {closed}"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
 
