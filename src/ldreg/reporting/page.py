@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, figures, svg
+from ldreg.reporting.opening import OPENING
 from ldreg.reporting.panels import cloud_numbers, panel
 from ldreg.reporting.record import DimensionReport, PointCloud
 from ldreg.reporting.summary import Row, global_rows, local_rows, settings
@@ -125,10 +126,7 @@ def document(title: str, body: Iterable[str], *, style: str = "") -> str:
     `style` is CSS that comes after that of all pages.
     """
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{OPENING}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
     )
