@@ -64,6 +64,26 @@ def test_options_reach_the_measurement(folder: Path, capsys: Capture) -> None:
     assert "to x.npy" in capsys.readouterr().out
 
 
+def test_sets_that_are_compared_have_names_that_differ(folder: Path, capsys: Capture) -> None:
+    Path("before").mkdir()
+    np.save("before/x.npy", np.random.default_rng(1).normal(size=(30, 3)))
+    np.savez(
+        "two.npz", a=np.random.default_rng(1).normal(size=(30, 3)), b=np.random.default_rng(2).normal(size=(30, 2))
+    )
+    for words, names in (
+        ("two.npz --key a --compare before/x.npy", ["two.npz", "x.npy"]),
+        ("x.npy --compare before/x.npy", ["x.npy", "before/x.npy"]),
+        ("two.npz --key b --compare two.npz --compare-key a", ["two.npz, b", "two.npz, a"]),
+    ):
+        assert main(["inspect", *words.split(), "--k", "8", "--json", "r.json", "--html", "r.html"]) == 0
+        content = json.loads((folder / "r.json").read_text())
+        assert [content["title"], content["comparison"]["title"]] == names
+        assert len(content["comparison"]["lid"]) == 30
+        page = (folder / "r.html").read_text()
+        assert [name in page for name in (f"{names[0]}: geometric mean", f"{names[1]}: geometric mean")] == [True, True]
+        assert f"compared with {names[1]}, 30 points" in capsys.readouterr().out
+
+
 def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:
     rows = np.random.default_rng(2).normal(size=(20, 4))
     (folder / "x.csv").write_text("id,a,b,kind\n" + "\n".join(",".join(map(str, row)) for row in rows))

@@ -135,10 +135,21 @@ class _Files:
 
     def named_in(self, report: "DimensionReport") -> "DimensionReport":
         """The report with the names of the files that its sets come from."""
-        report = replace(report, title=Path(self.file).name)
-        if report.comparison is None or self.compare is None:
+        title, other = self._titles()
+        report, found = replace(report, title=title), report.comparison
+        if found is None:
             return report
-        return replace(report, comparison=replace(report.comparison, title=Path(self.compare).name))
+        return replace(report, comparison=replace(found, other=replace(found.other, title=other)))
+
+    def _titles(self) -> tuple[str, str]:
+        """What the two sets are called: by their files' names, or by as much more as tells them apart."""
+        first, second = Path(self.file), Path(self.compare or "")
+        if self.compare is None or first.name != second.name:
+            return first.name, second.name
+        if first != second:
+            return self.file, self.compare
+        one, two = (first.name if key is None else f"{first.name}, {key}" for key in (self.key, self.compare_key))
+        return one, two
 
 
 def _is_table(file: str) -> bool:

@@ -1,5 +1,6 @@
 """`ldreg report`: runs and records to a page, and one line for what cannot be reported on."""
 
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -88,6 +89,33 @@ def test_json_files_have_the_names_of_the_runs() -> None:
     assert sorted(file.name for file in Path("named").iterdir()) == ["x.json", "y.json"]
     assert report("good.json", "good.json", "--json", "same") == 0
     assert sorted(file.name for file in Path("same").iterdir()) == ["a_1.json", "a_2.json"]
+
+
+def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    again = "wrote comparison.html, in place of an earlier one\nwrote named/a.json, in place of an earlier one\n"
+    for title, said in (("first", "wrote comparison.html\nwrote named/a.json\n"), ("second", again)):
+        assert report("good.json", "--json", "named", "--title", title) == 0
+        assert capsys.readouterr().err == said
+        assert headings(Path("comparison.html"))[0] == title
+
+
+@pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<html>by hand</html>", b"\xff" * 1000, b"x"])
+def test_a_page_of_somebody_else_stays(content: bytes, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("comparison.html").write_bytes(content)
+    assert report(runs / "simclr") == 2
+    expected = "cannot write 'comparison.html': it is there and no page of ldreg; --out FILE names another"
+    assert expected in one_error(capsys)  # before the run was measured
+    assert Path("comparison.html").read_bytes() == content
+
+
+def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("empty.html").touch()
+    for path in ("empty.html", os.devnull):
+        assert report("good.json", "--out", path) == 0
+        assert capsys.readouterr().err == f"wrote {path}\n"
+    assert headings(Path("empty.html")) == ["a"]
 
 
 def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:

@@ -178,8 +178,19 @@ def test_comparison_is_the_log_ratio_of_the_means() -> None:
     assert comparison is not None
     means = [np.log(brute_force(data, 10)[0]).mean() for data in (x, other)]
     assert comparison.fisher_rao == pytest.approx(abs(means[0] - means[1]), rel=1e-4)
-    assert comparison.mean.value == pytest.approx(np.exp(means[1]), rel=1e-5)
-    assert (comparison.points, comparison.dimensions, comparison.measured) == (100, 8, 100)
+    found = comparison.other
+    assert found.mean.value == pytest.approx(np.exp(means[1]), rel=1e-5)
+    assert (found.title, found.points, found.dimensions, found.measured) == ("comparison", 100, 8, 100)
+
+
+@pytest.mark.parametrize("sample", [None, 60])
+def test_a_second_set_is_measured_as_if_it_were_the_first(sample: int | None) -> None:
+    x, other = gaussian(150, 3), gaussian(100, 8, seed=1)
+    comparison = inspect(x, ["a", "b"] * 75, k=10, compare=other, sample=sample).comparison
+    alone = inspect(other, k=10, sample=sample)
+    assert comparison is not None
+    assert {**comparison.other.to_dict(), "title": alone.title} == alone.to_dict()
+    assert torch.equal(comparison.other.coordinates, alone.coordinates)
 
 
 def test_comparison_with_a_moved_copy_is_zero() -> None:
@@ -224,7 +235,8 @@ def test_progress_rises_from_zero_to_one() -> None:
     assert fractions[0] == 0
     assert fractions[-1] == 1
     assert fractions == sorted(fractions)
-    assert {"LID", "spectrum", "RankMe", "map", "TwoNN", "DANCo", "comparison", "done"} == {name for name, _ in seen}
+    steps = ["LID", "spectrum", "RankMe", "map", "TwoNN", "DANCo"]
+    assert {name for name, _ in seen} == {*steps, *(f"comparison: {step}" for step in steps), "done"}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def _make(
         "rankme": 10.5,
         "twonn": Reading(6.25),
         "danco": Reading(None, "not available: expected at least 12 distinct points, got 5"),
-        "comparison": None if comparison is None else Comparison(comparison, 40, 8, 40, MeanLID(4.0, 3.5, 4.5), 0.318),
+        "comparison": None if comparison is None else _compared(comparison),
         "most_collapsed": tuple(
             CollapsedPoint(i, lid[i].item(), 0.5, None if labels is None else labels[i])
             for i in lid.argsort()[:10].tolist()
@@ -55,6 +55,16 @@ def _make(
         "title": "embeddings.npy",
     }
     return DimensionReport(**{**fields, **changes})
+
+
+def _compared(title: str) -> Comparison:
+    """With 40 points of LID 3 to 5 in 8 dimensions."""
+    other = _make(
+        points=40, dimensions=8, title=title, mean=MeanLID(4.0, 3.5, 4.5), quartiles=(3.25, 3.75, 4.75),
+        effective_rank=6.5, twonn=Reading(3.125), lid=torch.linspace(3, 5, 40),
+        kth_distance=torch.linspace(0.1, 0.2, 40), eigenvalues=torch.linspace(1, 0.5, 8, dtype=torch.float64),
+    )  # fmt: skip
+    return Comparison(other, 0.318)
 
 
 @pytest.fixture

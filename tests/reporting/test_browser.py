@@ -248,13 +248,17 @@ def test_what_is_looked_for_would_be_found(browser: Browser, tmp_path: Path) -> 
     assert browser.evaluate(WIDTH) > 400
 
 
-def test_page_of_inspect_is_quiet_and_fits(browser: Browser, collapsed_report: DimensionReport, tmp_path: Path) -> None:
+def test_page_of_inspect_is_quiet_and_fits(
+    browser: Browser, make_report: Any, collapsed_report: DimensionReport, tmp_path: Path
+) -> None:
+    long = "a_name_without_any_space_" * 8
     path = tmp_path / "inspect.html"
-    path.write_text(page(collapsed_report), encoding="utf-8")
-    for width in (400, 1400):
-        browser.open(path, width=width)
-        assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
-        assert browser.evaluate(WIDTH) == width
+    for report in (collapsed_report, make_report(names=("a", "b"), comparison=long, title=long)):
+        path.write_text(page(report), encoding="utf-8")
+        for width in (400, 1400):
+            browser.open(path, width=width)
+            assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
+            assert browser.evaluate(WIDTH) == width
 
 
 # Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a

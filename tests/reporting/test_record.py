@@ -25,7 +25,12 @@ def test_json_holds_every_number_and_lid_per_point(make_report: MakeReport, tmp_
     assert content == report.to_dict()
     torch.testing.assert_close(torch.tensor(content["lid"]), report.lid, rtol=0, atol=0)
     assert content["mean"] == {"value": 5.5, "low": 5.1, "high": 5.9}
-    assert content["comparison"]["fisher_rao"] == 0.318
+    assert "coordinates" not in content["comparison"]
+    compared = {"title": "other.npy", "points": 40, "dimensions": 8, "fisher_rao": 0.318, "effective_rank": 6.5}
+    assert {name: content["comparison"][name] for name in compared} == compared
+    assert content["comparison"]["lid"] == pytest.approx(torch.linspace(3, 5, 40).tolist())
+    assert content["comparison"]["eigenvalues"][-1] == 0.5
+    assert content["comparison"]["mean"] == {"value": 4.0, "low": 3.5, "high": 4.5}
     assert content["classes"][1]["label"] == "dög"
     assert len(content["most_collapsed"]) == 10
     assert content["danco"]["value"] is None

@@ -1,11 +1,15 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.record import DimensionReport, Guidance
+from ldreg.reporting.summary import local_rows
 from ldreg.reporting.table import as_text
 
 MakeReport = Callable[..., DimensionReport]
+
+KNOWN = Guidance(usual=16.0)
 
 
 def line(text: str, start: str) -> str:
@@ -26,7 +30,33 @@ def test_prints_every_quantity(make_report: MakeReport) -> None:
     assert "not available" in line(text, "DANCo")
     assert line(text, "Fisher-Rao distance").split()[2:5] == ["0.318", "to", "other.npy:"]
     assert line(text, "cat").split()[:3] == ["cat", "4.00", "9"]
+    assert "compared with other.npy, 40 points × 8 dimensions" in text
     assert text.count("\n row ") == 10
+
+
+def test_a_second_set_stands_under_the_first(make_report: MakeReport) -> None:
+    lines = [" ".join(row.split()) for row in str(make_report(comparison="other.npy", guidance=KNOWN)).splitlines()]
+
+    def below(start: str) -> str:
+        return lines[next(place for place, row in enumerate(lines) if row.startswith(start)) + 1]
+
+    assert below("LID, geometric mean") == "other.npy 4.00 95 % confidence 3.50 to 4.50"
+    assert below("LID, usual") == "other.npy –"  # which only the first has
+    assert below("LID, median") == "other.npy 3.75 quartiles 3.25 and 4.75"
+    assert below("Effective rank") == "other.npy 6.50"  # the remark is the same
+    assert below("TwoNN") == "other.npy 3.12"
+    assert "other.npy" not in below("Fisher-Rao distance")
+    assert "other.npy" not in str(make_report())
+
+
+def test_what_only_the_second_set_has_is_shown(make_report: MakeReport) -> None:
+    report = make_report(comparison="other.npy")
+    assert report.comparison is not None
+    found = replace(report.comparison, other=replace(report.comparison.other, guidance=KNOWN))
+    row = next(row for row in local_rows(replace(report, comparison=found)) if row.name == "LID, usual")
+    assert row.value == "–"
+    assert row.beside is not None
+    assert row.beside.value == "16.00"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

@@ -117,8 +117,10 @@ def test_the_text_has_its_words_under_a_heading(make_report: MakeReport) -> None
     assert lines[lines.index("In words") + 1].startswith("LID is lower than usual: 5.50")
 
 
-def beside(verdict: Beside | None, *, points: int = 60, lid: float = 9.0, title: str = "trusted.npy") -> Comparison:
-    return Comparison(title, points, 8, points, MeanLID(lid, 8.5, 9.5), 0.5, verdict)
+def beside(
+    make_report: MakeReport, verdict: Beside | None, *, title: str = "trusted.npy", doubt: str = ""
+) -> Comparison:
+    return Comparison(make_report(title=title, mean=MeanLID(9.0, 8.5, 9.5)), 0.5, verdict, doubt)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def beside(verdict: Beside | None, *, points: int = 60, lid: float = 9.0, title:
     ],
 )
 def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verdict: Beside, sentence: str) -> None:
-    report = replace(make_report(guidance=KNOWN), comparison=beside(verdict))
+    report = replace(make_report(guidance=KNOWN), comparison=beside(make_report, verdict))
     assert headline(report) == sentence
     assert details(report)[0].startswith("LID is lower than usual: 5.50")
     assert "that you trust" not in report.in_words()
@@ -141,15 +143,18 @@ def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verd
 
 def test_a_comparison_that_tells_nothing_says_why(make_report: MakeReport) -> None:
     report = make_report(guidance=KNOWN)
-    other = replace(beside(None), doubt="it has 61 points, and LID depends on their number")
+    other = beside(make_report, None, doubt="it has 61 points, and LID depends on their number")
     told = replace(report, comparison=other).in_words()
     assert "LID cannot be judged by that of trusted.npy: it has 61 points, and LID depends on their number." in told
-    assert "trusted.npy" not in replace(report, comparison=beside(None)).in_words()
-    assert "\x1b" not in replace(report, comparison=beside("lower", title="\x1b[31m")).in_words()
+    assert "trusted.npy" not in replace(report, comparison=beside(make_report, None)).in_words()
+    assert "\x1b" not in replace(report, comparison=beside(make_report, "lower", title="\x1b[31m")).in_words()
 
 
-def test_nothing_is_compared_with_what_is_not_defined(collapsed_report: DimensionReport) -> None:
-    assert "trusted.npy" not in replace(collapsed_report, comparison=replace(beside(None), doubt="why")).in_words()
+def test_nothing_is_compared_with_what_is_not_defined(
+    make_report: MakeReport, collapsed_report: DimensionReport
+) -> None:
+    other = beside(make_report, None, doubt="why")
+    assert "trusted.npy" not in replace(collapsed_report, comparison=other).in_words()
 
 
 JUMP = replace(KNOWN, verdict=None, doubt="jump", jump=40)

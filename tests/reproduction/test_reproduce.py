@@ -311,6 +311,24 @@ def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pyte
     assert "expected batch_size = 256" in capsys.readouterr().err
 
 
+def test_rows_of_methods_that_were_not_asked_for_are_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["table1,methods,figure1", "--batch_size", "128", "--out", str(tmp_path)]
+    asked = request([*words, "--methods", "byol"])
+    asked.place.results.mkdir()
+    for run in asked.jobs:
+        RunRecord(run.name, _flat(run), {"lid": 4.0}, origin={"seed": 0}).to_json(asked.place.record(run))  # type: ignore[arg-type]
+    assert main(["reproduce", *words, "--methods", "byol", "--show"]) == 0
+    told = capsys.readouterr().out
+    row = re.compile(r"^ *(SimCLR|BYOL|MAE|MoCo|VICReg|Barlow)[^,\n]*$", flags=re.MULTILINE)
+    assert row.findall(told) == ["BYOL", "BYOL"]
+    assert "MoCo, VICReg and Barlow Twins\n\nNo row of it is of these methods.\n" in told
+    assert re.search(r"^ *Cloud ", told, flags=re.MULTILINE)
+    assert main(["reproduce", *words, "--show"]) == 0
+    assert set(row.findall(capsys.readouterr().out)) == {"SimCLR", "BYOL", "MAE", "MoCo", "VICReg", "Barlow"}
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_named_in_one_line(tmp_path: Path) -> None:
     command = reproduce(tmp_path, "wallclock", "--jobs", "1")

@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
 from ldreg.reporting.files import write_atomically
+from ldreg.reporting.opening import is_page
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.terminal import show
 from ldreg.training.command import Options, words_to_options
@@ -77,10 +78,11 @@ def make_records(
         points: LID is measured of at most so many images, among all; None: of all.
         k: neighbors that LID is read from; None: as the runs have it.
         data: options such as ("data.path", "X") instead of the runs' own.
-        outputs: files that will be written; none may be an input or a file of a run, and all must be writable.
+        outputs: pages that will be written; none may be an input, a file of a run or any other that is there and no
+            page of ldreg, and all must be writable.
 
     Raises:
-        ValueError: a run that is none or is not finished, or as many names as there are no runs.
+        ValueError: a run that is none or is not finished, as many names as there are no runs, or a wrong output.
         OSError: a file cannot be read or written.
     """
     if names is not None and len(names) != len(runs):
@@ -96,6 +98,7 @@ def make_records(
     check_outputs(inputs=runs, outputs=outputs)
     for path in outputs:
         _check_no_run(Path(path))
+        _check_own(Path(path))
     for run in runs:
         check_run(Path(run), data=data or [])
     records = []
@@ -149,6 +152,17 @@ def _check_no_run(path: Path) -> None:
             raise ValueError(f"cannot write {str(path)!r}: it is a file of the run {above.name!r}")
 
 
+def _check_own(path: Path) -> None:
+    """Refuse to write over a file that somebody else made: one that is no page of ldreg, and not empty."""
+    if _replaces(path) and not is_page(path):
+        raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; --out FILE names another")
+
+
+def _replaces(path: Path) -> bool:
+    """Whether something would be lost by writing there: a file that is not empty, and no device or pipe."""
+    return path.is_file() and path.stat().st_size > 0
+
+
 def write_report(
     records: Sequence[RunRecord],
     out: Path,
@@ -159,8 +173,10 @@ def write_report(
 ) -> None:
     """Write the page that compares the runs and, where asked for, a JSON file for each; say so on stderr.
 
+    What takes the place of an earlier file is said to.
+
     Raises:
-        ValueError: a file would replace one of the `inputs` or one of a run.
+        ValueError: a file would replace one of the `inputs` or of a run, or the page what is no page of ldreg.
         OSError: something cannot be written.
     """
     from ldreg.reporting.comparison import comparison_page
@@ -176,11 +192,13 @@ def write_report(
     check_outputs(inputs=inputs, outputs=[out, *paths])
     for path in (out, *paths):
         _check_no_run(path)
+    _check_own(out)
+    replaced = {path for path in (out, *paths) if _replaces(path)}
     write_atomically(out, page)
     for path, record in zip(paths, records, strict=False):
         record.to_json(path)
     for path in (out, *paths):
-        print(f"wrote {path}", file=sys.stderr)
+        print(f"wrote {path}{', in place of an earlier one' if path in replaced else ''}", file=sys.stderr)
 
 
 def _record(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypedDict
 
@@ -12,7 +13,6 @@ from ldreg import distributed
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
 from ldreg.inspection.gaps import Gaps, gaps
 from ldreg.inspection.guidance import beside, guidance, unfit
-from ldreg.inspection.interval import mean_lid
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
@@ -22,7 +22,7 @@ from ldreg.lid.geometry import fisher_rao
 from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.search import Neighbors
 from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
-from ldreg.reporting.record import Comparison, DimensionReport, MeanLID, Reading
+from ldreg.reporting.record import Comparison, DimensionReport, Reading
 from ldreg.spectrum import entropy_rank, rankme, scaled_eigenvalues
 from ldreg.version import __version__
 
@@ -58,7 +58,8 @@ def inspect(
         k: neighbors of each point, below N.
         estimator: of LID: method of moments, maximum likelihood (Hill), or tight locality.
         convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
-        compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance.
+        compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance; what is
+            known of them is in `comparison.other` of the report.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
@@ -109,6 +110,10 @@ class _Set(NamedTuple):
     name: str
     device: torch.device
 
+    def step(self, name: str) -> str:
+        """What a step of its measurement is called in the progress."""
+        return f"comparison: {name}" if self.name == "compare" else name
+
 
 class _Measured(NamedTuple):
     """Rows (n,) of a set and their LID among all of it, of which only rank 0 has all."""
@@ -131,8 +136,8 @@ def _report(
     sharing: Sharing,
     steps: Steps,
 ) -> DimensionReport:
-    measured = _measured(points, settings, sharing, steps.enter("LID"))
-    compared = None if other is None else _measured(other, settings, sharing, steps.enter("comparison"))
+    measured = _measured(points, settings, sharing, steps.enter(points.step("LID")))
+    compared = None if other is None else _measured(other, settings, sharing, steps.enter(other.step("LID")))
     return sharing.from_first(partial(_completed, measured, names, compared, settings, steps))
 
 
@@ -173,12 +178,25 @@ def _completed(
     measured: _Measured, names: list[str] | None, compared: _Measured | None, settings: _Settings, steps: Steps
 ) -> DimensionReport:
     """The report, once LID is known."""
+    own, seen = _described(measured, names, settings, steps)
+    if compared is None:
+        steps.finish()
+        return own
+    other, others = _described(compared, None, settings, steps)
+    steps.finish()
+    doubt = unfit(measured.found, seen, "these") or unfit(compared.found, others, "its")
+    return replace(own, comparison=_compared(own, replace(other, title="comparison"), doubt))
+
+
+def _described(
+    measured: _Measured, names: list[str] | None, settings: _Settings, steps: Steps
+) -> tuple[DimensionReport, Gaps]:
+    """All that is told of one set, and the gaps in its neighbor distances."""
     (x, _, device), rows, _ = measured
     near = _near(measured)
     statistics = local(near.found, near.rows, len(x), None if names is None else [names[row] for row in rows.tolist()])
     shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
     whole = _global(measured.points, settings.seed, steps)
-    steps.finish()
     seen = gaps(near.found.neighbors.distances)
     told = guidance(
         statistics["mean"],
@@ -193,7 +211,7 @@ def _completed(
         estimator=settings.estimator,
         convention=settings.convention,
     )
-    return DimensionReport(
+    report = DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
         measured=len(rows),
@@ -205,10 +223,11 @@ def _completed(
         **statistics,
         **spectral,
         **whole,
-        comparison=None if compared is None else _compared(near, _near(compared), statistics["mean"], seen),
+        comparison=None,
         version=__version__,
         guidance=told,
     )
+    return report, seen
 
 
 def _near(measured: _Measured) -> _Measured:
@@ -229,11 +248,11 @@ class _Spectral(TypedDict):
 def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tensor, _Spectral]:
     """What is known from the spectrum of the whole set; first its eigenvalues at a scale that float64 holds."""
     x, _, device = points
-    steps.enter("spectrum")
+    steps.enter(points.step("spectrum"))
     shares, scale = scaled_eigenvalues(x, device=device)
-    steps.enter("RankMe")
+    steps.enter(points.step("RankMe"))
     singular = rankme(x, device=device).item()
-    steps.enter("map")
+    steps.enter(points.step("map"))
     return shares.cpu(), _Spectral(
         effective_rank=entropy_rank(shares).item(),
         rankme=singular,
@@ -260,7 +279,7 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
     note = f"from {_GLOBAL_POINTS:,} points drawn at random" if large else ""
 
     def reading(step: str, estimate: Callable[[Tensor], float]) -> Reading:
-        steps.enter(step)
+        steps.enter(points.step(step))
         try:
             return Reading(float(estimate(part)), note)
         except ValueError as error:  # too few distinct points for this one estimator: the rest still stands
@@ -269,21 +288,14 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
     return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
 
 
-def _compared(own: _Measured, other: _Measured, mean: MeanLID, seen: Gaps) -> Comparison:
-    """The other set beside the own, of which mean LID and gaps are known; why LID of the two is not judged, if so."""
-    (x, *_), rows, found = other
-    other_mean = mean_lid(found, rows, len(x))
-    doubt = unfit(own.found, seen, "these") or unfit(found, gaps(found.neighbors.distances), "its")
-    if len(x) != len(own.points.x):
-        doubt = f"it has {len(x):,} points, and LID depends on their number"
-    judged = None if doubt else beside(mean, other_mean)
+def _compared(own: DimensionReport, other: DimensionReport, doubt: str) -> Comparison:
+    """The other set beside the own; in doubt, or without intervals, LID of the two is not judged."""
+    if other.points != own.points:
+        doubt = f"it has {other.points:,} points, and LID depends on their number"
+    judged = None if doubt else beside(own.mean, other.mean)
     return Comparison(
-        title="comparison",
-        points=x.shape[0],
-        dimensions=x.shape[1],
-        measured=len(rows),
-        mean=other_mean,
-        fisher_rao=fisher_rao(*torch.tensor([mean.value, other_mean.value], dtype=torch.float64)).item(),
+        other=other,
+        fisher_rao=fisher_rao(*torch.tensor([own.mean.value, other.mean.value], dtype=torch.float64)).item(),
         verdict=judged,
         doubt=doubt or ("" if judged else "there are too few points for an interval"),
     )
@@ -296,7 +308,8 @@ def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, fl
     part = min(n, _GLOBAL_POINTS)
     costs = {"LID": _search_cost(points.x, sample), "spectrum": spectrum, "RankMe": spectrum}
     costs |= {"map": 200.0 * min(n, ROWS) * d, "TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0)}
-    return costs if other is None else {**costs, "comparison": _search_cost(other.x, sample)}
+    own = {points.step(name): cost for name, cost in costs.items()}
+    return own if other is None else {**own, **_costs(other, None, sample)}
 
 
 def _search_cost(x: Tensor, sample: int | None) -> float:

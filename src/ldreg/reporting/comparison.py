@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from ldreg.reporting.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra, style
+from ldreg.reporting.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra
 from ldreg.reporting.differences import (
     HEADLINES,
     Cell,
@@ -19,6 +19,7 @@ from ldreg.reporting.differences import (
     what_was_measured,
 )  # fmt: skip
 from ldreg.reporting.figures import svg
+from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.reporting.page import document, escaped, figure_card
 from ldreg.reporting.pictures import PICTURES_STYLE, gallery, maps
 from ldreg.reporting.run_record import RunRecord, is_share
@@ -31,13 +32,11 @@ __all__ = ["RunRecord", "comparison_page", "comparison_text"]
 _TILED_RUNS = 4  # of more runs the table alone is easier to read
 
 _STYLE = """
-.tile ul, .keys { list-style: none; margin: 0; padding: 0; }
+.tile ul { list-style: none; margin: 0; padding: 0; }
 .tile li { margin-top: .4rem; line-height: 1.3; }
 .tile li b { display: inline; font-size: 1.4rem; white-space: nowrap; }
 .tile li span { color: var(--soft); font-size: .85rem; white-space: nowrap; }
-.keys { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: .85rem; line-height: 1.4; margin: 0 0 .5rem; }
-.keys li, .tile li small { overflow-wrap: anywhere; }
-svg.key { display: inline-block; width: 1.9rem; height: .5rem; margin-right: .35rem; vertical-align: middle; }
+.tile li small { overflow-wrap: anywhere; }
 .card { margin-bottom: 1rem; }
 .runs { border-collapse: separate; border-spacing: 0; }
 .runs th, .runs td { padding-left: .4rem; }
@@ -110,7 +109,7 @@ def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterab
             _explanation(),
             _origins(records),
         ],
-        style=_STYLE + PICTURES_STYLE,
+        style=KEYS_STYLE + _STYLE + PICTURES_STYLE,
     )
 
 
@@ -132,19 +131,6 @@ def _words(records: Sequence[RunRecord]) -> str:
     return (f'<p class="words">{words}</p>' if words else "") + measured + notes
 
 
-def _key(place: int) -> str:
-    """A run's line as it looks in the figures."""
-    color, dashes = style(place)
-    pattern = f' stroke-dasharray="{" ".join(f"{3 * length:g}" for length in dashes)}"' if dashes else ""
-    line = f'<line x1="0" y1="4" x2="30" y2="4" stroke="{color}" stroke-width="3"{pattern}/>'
-    return f'<svg class="key" viewBox="0 0 30 8" aria-hidden="true">{line}</svg>'
-
-
-def _keys(records: Sequence[RunRecord]) -> str:
-    entries = "".join(f"<li>{_key(place)}{escaped(name)}</li>" for place, name in enumerate(run_names(records)))
-    return f'<ul class="keys">{entries}</ul>' if len(records) > 1 else ""
-
-
 def _tiles(records: Sequence[RunRecord]) -> str:
     if len(records) > _TILED_RUNS:
         return ""
@@ -152,7 +138,7 @@ def _tiles(records: Sequence[RunRecord]) -> str:
 
     def entry(place: int, cell: Cell) -> str:
         changed = f" <span>{cell.change}</span>" if cell.change else ""
-        name = f"<small>{_key(place)}{escaped(names[place])}</small>" if len(records) > 1 else ""
+        name = f"<small>{line_key(place)}{escaped(names[place])}</small>" if len(records) > 1 else ""
         return f"<li>{name}<b>{cell.value}</b>{changed}</li>"
 
     tiles = [
@@ -180,7 +166,7 @@ def _table(title: str, kind: str, records: Sequence[RunRecord], rows: Sequence[t
     if not rows:
         return ""
     names = "".join(
-        f'<th scope="col" class="n">{_key(place) if len(records) > 1 else ""}{escaped(name)}</th>'
+        f'<th scope="col" class="n">{line_key(place) if len(records) > 1 else ""}{escaped(name)}</th>'
         for place, name in enumerate(run_names(records))
     )
     body = "".join(
@@ -215,7 +201,7 @@ def _caption(key: str, lines: Sequence[Sequence[tuple[float, float]]]) -> str:
 
 def _shared(title: str, caption: str, records: Sequence[RunRecord], picture: str) -> str:
     """The card of a figure that shows all runs, with a legend."""
-    return figure_card(escaped(title), caption, picture).replace("</figcaption>", f"</figcaption>{_keys(records)}", 1)
+    return with_keys(figure_card(escaped(title), caption, picture), [escaped(name) for name in run_names(records)])
 
 
 def _distributions(records: Sequence[RunRecord]) -> str:

@@ -13,6 +13,7 @@ from ldreg.reporting.figures import CLASS_COLORS, WIDE_RANGE, canvas, class_map,
 
 Array = NDArray[Any]
 Line = Sequence[tuple[float, float]]
+Values = Sequence[float] | Array
 
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1.2, 1.2), (5, 1.6, 1.2, 1.6))
 _WIDTH = 2.0
@@ -56,13 +57,13 @@ def drawable(lines: Sequence[Line]) -> bool:
     return any(math.isfinite(epoch) and math.isfinite(value) for line in lines for epoch, value in line)
 
 
-def regular_values(lid: Sequence[float]) -> Array:
+def regular_values(lid: Values) -> Array:
     """The finite values above zero."""
     values: Array = numpy.asarray(lid, dtype=float)
     return values[numpy.isfinite(values) & (values > 0)]
 
 
-def histograms(lids: Sequence[Sequence[float]], means: Sequence[float] | None = None) -> Figure:
+def histograms(lids: Sequence[Values], means: Sequence[float] | None = None) -> Figure:
     """How LID is distributed in each run, as shares of its points over common bins, with the means of few.
 
     `means` are the geometric means, where the runs have more points than are given here.
@@ -93,7 +94,7 @@ def histograms(lids: Sequence[Sequence[float]], means: Sequence[float] | None = 
     return figure
 
 
-def spectra(spectra_of_runs: Sequence[Sequence[float]], ranks: Sequence[float]) -> Figure:
+def spectra(spectra_of_runs: Sequence[Values], ranks: Sequence[float]) -> Figure:
     """Eigenvalues as shares of the largest on logarithmic axes, with the ranks of few runs."""
     figure, axes = canvas()
     lowest = 1.0

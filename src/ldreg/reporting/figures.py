@@ -37,14 +37,22 @@ WIDE_RANGE = 20.0  # above this ratio of largest to smallest, an axis is logarit
 def figures(report: DimensionReport) -> dict[str, Figure]:
     """Every figure that the report has data for, by name."""
     some = bool(regular(report.lid).any())
-    drawers: list[tuple[str, bool, Callable[[DimensionReport], Figure]]] = [
-        ("histogram", some, histogram),
-        ("map", some, map_by_lid),
-        ("classes", any(row.regular for row in report.classes), class_bars),
-        ("map-classes", bool(report.classes), map_by_class),
-        ("density", some, density),
-        ("spectrum", bool((report.eigenvalues > 0).any()), spectrum),
-    ]
+    return {
+        **_drawn(report, [("histogram", some, histogram), ("map", some, map_by_lid)]),
+        **class_figures(report),
+        **_drawn(report, [("density", some, density), ("spectrum", bool((report.eigenvalues > 0).any()), spectrum)]),
+    }
+
+
+def class_figures(report: DimensionReport) -> dict[str, Figure]:
+    """Those of them that show classes."""
+    known = any(row.regular for row in report.classes)
+    return _drawn(report, [("classes", known, class_bars), ("map-classes", bool(report.classes), map_by_class)])
+
+
+def _drawn(
+    report: DimensionReport, drawers: Sequence[tuple[str, bool, Callable[[DimensionReport], Figure]]]
+) -> dict[str, Figure]:
     return {name: draw(report) for name, wanted, draw in drawers if wanted}
 
 
@@ -195,7 +203,8 @@ def class_bars(report: DimensionReport) -> Figure:
     errors = (values[:, 0] - values[:, 1], values[:, 2] - values[:, 0])
     axes.barh(places, values[:, 0], color=BLUE, alpha=0.75, height=0.7)
     axes.errorbar(values[:, 0], places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.2, capsize=2.5)
-    axes.axvline(report.mean.value, color=ORANGE, linewidth=1.5)
+    # Beside another set, orange is the other's.
+    axes.axvline(report.mean.value, color=ORANGE if report.comparison is None else INK, linewidth=1.5)
     axes.set_yticks(places, [short(row.label) for row in rows])
     for tick in axes.get_yticklabels():
         tick.set_parse_math(False)

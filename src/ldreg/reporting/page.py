@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, figures, svg
+from matplotlib.figure import Figure
+
+from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, svg
+from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
+from ldreg.reporting.opening import OPENING
 from ldreg.reporting.panels import cloud_numbers, panel
 from ldreg.reporting.record import DimensionReport, PointCloud
 from ldreg.reporting.summary import Row, global_rows, local_rows, settings
 from ldreg.reporting.text import count, interval, number, percent, printable
+from ldreg.reporting.two_sets import figures_of_both
 from ldreg.reporting.words import details, headline
 
 _CAPTIONS = {
@@ -78,6 +83,19 @@ code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-si
 footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; font-size: .85rem; }
 """
 
+_COMPARED_STYLE = """
+.card { margin-bottom: 1rem; }
+.both th[scope=row] { min-width: 6.6rem; overflow-wrap: break-word; }
+.both thead th { vertical-align: bottom; white-space: normal; }
+.both thead td { border-top: 0; }
+.both thead svg.key { margin: 0 .35rem 0 0; }
+.both td.n, .both td.one { font-weight: 600; padding-left: .6rem; min-width: 6.5rem; }
+.both td.one { text-align: center; font-variant-numeric: tabular-nums; }
+.both td small { display: block; color: var(--soft); font-size: .8rem; font-weight: 400; white-space: normal; }
+.both td.remark { padding-left: 1rem; min-width: 8rem; }
+@media (min-width: 48rem) { .both th[scope=row] { width: 19%; } .both td.n, .both thead th { width: 23%; } }
+"""
+
 _READING = (
     "LID counts the independent directions in which points vary close to a given point. Its geometric mean is the "
     "natural summary: the center of all points under the Fisher-Rao metric. Local collapse shows as points, or "
@@ -107,15 +125,11 @@ def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
             _figures(report),
             *further,
             "<h2>All numbers</h2>",
-            '<div class="tables">',
-            _quantities("Local dimensionality", local_rows(report)),
-            _quantities("Global dimensionality", global_rows(report)),
-            _collapsed(report),
-            _classes(report),
-            "</div>",
+            *_tables(report),
             _explanation(),
             _origin(report),
         ],
+        style="" if report.comparison is None else KEYS_STYLE + _COMPARED_STYLE,
     )
 
 
@@ -125,10 +139,7 @@ def document(title: str, body: Iterable[str], *, style: str = "") -> str:
     `style` is CSS that comes after that of all pages.
     """
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{OPENING}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
     )
@@ -144,8 +155,16 @@ def clouds_section(name: str, title: str, text: str, clouds: Sequence[PointCloud
 
 
 def _scope(report: DimensionReport) -> str:
+    own = f"{_size(report)}. Neighbors k = {report.k}."
+    if report.comparison is None:
+        return own
+    other = report.comparison.other
+    return f"{own} Compared with {escaped(other.title)}: {_size(other)}."
+
+
+def _size(report: DimensionReport) -> str:
     part = "" if report.measured == report.points else f"; {count(report.measured)} of them measured"
-    return f"{count(report.points)} points in {count(report.dimensions)} dimensions{part}. Neighbors k = {report.k}."
+    return f"{count(report.points)} points in {count(report.dimensions)} dimensions{part}"
 
 
 def _words(report: DimensionReport) -> str:
@@ -156,7 +175,24 @@ def _words(report: DimensionReport) -> str:
 
 
 def _tiles(report: DimensionReport) -> str:
-    tiles = [
+    tiles = _own_tiles(report)
+    if report.comparison is not None:
+        other = report.comparison.other
+        title = escaped(other.title)
+        tiles = [
+            (name, value, f"{remark}<br>{title}: {beside}")
+            for (name, value, remark), (_, beside, _) in zip(tiles, _own_tiles(other), strict=True)
+        ]
+        tiles.append(("Fisher-Rao distance", number(report.comparison.fisher_rao), f"of LID to that of {title}"))
+    cells = [
+        f'<div class="tile{"" if place else " first"}"><small>{name}</small><b>{value}</b><small>{remark}</small></div>'
+        for place, (name, value, remark) in enumerate(tiles)
+    ]
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _own_tiles(report: DimensionReport) -> list[tuple[str, str, str]]:
+    return [
         (
             "LID, geometric mean",
             number(report.mean.value),
@@ -166,15 +202,6 @@ def _tiles(report: DimensionReport) -> str:
         ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
         ("Degenerate points", percent(report.degenerate_share), f"{count(report.duplicated)} with an exact duplicate"),
     ]
-    if report.comparison is not None:
-        other = report.comparison
-        remark = f"to {escaped(other.title)}, LID {number(other.mean.value)}"
-        tiles.append(("Fisher-Rao distance", number(other.fisher_rao), remark))
-    cells = [
-        f'<div class="tile{"" if place else " first"}"><small>{name}</small><b>{value}</b><small>{remark}</small></div>'
-        for place, (name, value, remark) in enumerate(tiles)
-    ]
-    return f'<div class="tiles">{"".join(cells)}</div>'
 
 
 def _usual(report: DimensionReport) -> str:
@@ -182,11 +209,29 @@ def _usual(report: DimensionReport) -> str:
 
 
 def _figures(report: DimensionReport) -> str:
-    drawn = []
-    for name, figure in figures(report).items():
-        title, caption = _CAPTIONS[name]
-        drawn.append(figure_card(title, caption + _omitted(report, name), svg(figure, name)))
+    if report.comparison is None:
+        drawn = [_figure(report, name, figure) for name, figure in figures(report).items()]
+    else:
+        drawn = _compared_figures(report, report.comparison.other)
     return f'<div class="figures">{"".join(drawn)}</div>' if drawn else ""
+
+
+def _figure(report: DimensionReport, name: str, figure: Figure, remark: str = "") -> str:
+    title, caption = _CAPTIONS[name]
+    return figure_card(title, caption + _omitted(report, name) + remark, svg(figure, name))
+
+
+def _compared_figures(report: DimensionReport, other: DimensionReport) -> list[str]:
+    """Cards of both sets, and of the classes, which only the first has."""
+    cards = [
+        with_keys(
+            figure_card(escaped(drawn.title), escaped(drawn.caption), svg(drawn.figure, drawn.name)),
+            [escaped(name) for name in drawn.legend],
+        )
+        for drawn in figures_of_both(report, other)
+    ]
+    of_whom = f" Of {escaped(report.title)} alone, which has the labels."
+    return [*cards, *(_figure(report, name, figure, of_whom) for name, figure in class_figures(report).items())]
 
 
 def figure_card(title: str, caption: str, picture: str) -> str:
@@ -206,6 +251,22 @@ def _omitted(report: DimensionReport, name: str) -> str:
     return ""
 
 
+def _tables(report: DimensionReport) -> list[str]:
+    """All numbers; those of a set compared with beside them, which takes the whole width."""
+    quantities = [
+        ("Local dimensionality", local_rows(report)),
+        ("Global dimensionality", global_rows(report)),
+    ]
+    if report.comparison is None:
+        cards = [_quantities(title, rows) for title, rows in quantities]
+        return ['<div class="tables">', *cards, _collapsed(report), _classes(report), "</div>"]
+    both = (report, report.comparison.other)
+    names = [escaped(one.title) for one in both]
+    cards = [_quantities_of_both(title, rows, names) for title, rows in quantities]
+    collapsed = [_collapsed(one, of=f" of {name}") for one, name in zip(both, names, strict=True)]
+    return [*cards, '<div class="tables">', *collapsed, _classes(report), "</div>"]
+
+
 def _quantities(title: str, rows: Iterable[Row]) -> str:
     body = "".join(
         f'<tr><th scope="row">{row.name}</th><td class="n">{row.value}</td>'
@@ -216,13 +277,34 @@ def _quantities(title: str, rows: Iterable[Row]) -> str:
     return f'<div class="card">{table}</div>'
 
 
-def _collapsed(report: DimensionReport) -> str:
+def _quantities_of_both(title: str, rows: Iterable[Row], names: Sequence[str]) -> str:
+    """A column for each set, of escaped name; what is remarked of both alike comes last, the rest under its value."""
+    heads = "".join(f'<th scope="col" class="n">{line_key(place)}{name}</th>' for place, name in enumerate(names))
+    body = "".join(f'<tr><th scope="row">{row.name}</th>{_both_cells(row)}</tr>' for row in rows)
+    table = (
+        f'<table class="quantities both"><caption>{title}</caption><thead><tr><td></td>{heads}<td></td></tr></thead>'
+    )
+    return f'<div class="card">{table}<tbody>{body}</tbody></table></div>'
+
+
+def _both_cells(row: Row) -> str:
+    if row.beside is None:
+        return f'<td class="one" colspan="2">{row.value}</td><td class="remark">{escaped(row.remark)}</td>'
+    alike = row.remark == row.beside.remark
+    cells = [
+        f'<td class="n">{one.value}' + ("" if alike else f"<small>{escaped(one.remark)}</small>") + "</td>"
+        for one in (row, row.beside)
+    ]
+    return f'{"".join(cells)}<td class="remark">{escaped(row.remark) if alike else ""}</td>'
+
+
+def _collapsed(report: DimensionReport, *, of: str = "") -> str:
     labeled = report.labels is not None
     rows = [
         [str(point.index), number(point.lid), number(point.standard_error), *([point.label or ""] if labeled else [])]
         for point in report.most_collapsed
     ]
-    return _table("Most collapsed points", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
+    return _table(f"Most collapsed points{of}", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
 
 
 def _classes(report: DimensionReport) -> str:

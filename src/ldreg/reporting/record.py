@@ -98,22 +98,24 @@ class Guidance:
     distinct: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
-    """A second set of embeddings and the Fisher-Rao distance between the two geometric means.
+    """A second set of embeddings, measured like the first, and the Fisher-Rao distance of the two geometric means.
 
     `verdict` is how LID of the first compares with that of the second; None where that cannot be told, for the reason
     that `doubt` names.
     """
 
-    title: str
-    points: int
-    dimensions: int
-    measured: int
-    mean: MeanLID
+    other: "DimensionReport"
     fisher_rao: float
     verdict: Beside | None = None
     doubt: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The other set's numbers and arrays, and how they compare, as `DimensionReport.to_dict` has them."""
+        left_out = ("comparison", "version", "command", "in_words")  # the first set's, whose words tell of both
+        numbers = {name: value for name, value in self.other.to_dict().items() if name not in left_out}
+        return {**numbers, "fisher_rao": strict(self.fisher_rao), "verdict": self.verdict, "doubt": self.doubt}
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +180,14 @@ class DimensionReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything but the map, as plain Python values; numbers that are not finite become None.
 
-        `lid` is None where LID is infinite (all k neighbors equally far).
+        What is known of a second set is in `comparison`, by the same names. `lid` is None where LID is infinite (all k
+        neighbors equally far).
         """
         arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
         plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
         plain["in_words"] = self.in_words()
-        return {**strict(plain), **{name: _column(getattr(self, name)) for name in arrays}}
+        compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
+        return {**strict(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
@@ -204,6 +208,7 @@ class DimensionReport:
 
     def _plain(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["comparison"] = None  # which has arrays of its own
         return {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
 
 

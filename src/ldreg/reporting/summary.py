@@ -1,5 +1,6 @@
 """The rows that the text table and the page both show."""
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ldreg.reporting.record import ClassLID, DimensionReport, Reading
@@ -9,17 +10,46 @@ ESTIMATORS = {"mom": "method of moments", "mle": "maximum likelihood", "tle": "t
 
 
 class Row(NamedTuple):
-    """A quantity, its value, and a remark (empty where there is nothing to say)."""
+    """A quantity, its value, a remark (empty where there is nothing to say), and the same of a set compared with."""
 
     name: str
     value: str
     remark: str
+    beside: "Row | None" = None
 
 
 def local_rows(report: DimensionReport) -> list[Row]:
     """What LID says: means, spread, points without a regular value."""
+    rows = _with_other(_local, report)
+    if report.comparison is not None:
+        other = report.comparison.other
+        remark = f"to {other.title}: |ln({number(report.mean.value)} / {number(other.mean.value)})|"
+        rows.append(Row("Fisher-Rao distance", number(report.comparison.fisher_rao), remark))
+    return rows
+
+
+def global_rows(report: DimensionReport) -> list[Row]:
+    """Dimensions of the set as a whole."""
+    return _with_other(_global, report)
+
+
+def _with_other(measured: Callable[[DimensionReport], list[Row]], report: DimensionReport) -> list[Row]:
+    """The rows of a set, those of the one that it is compared with beside them; a dash where just one has a value."""
+    own = measured(report)
+    if report.comparison is None:
+        return own
+    other = measured(report.comparison.other)
+    names = dict.fromkeys(row.name for rows in sorted((own, other), key=len, reverse=True) for row in rows)
+    return [_named(own, name)._replace(beside=_named(other, name)) for name in names]
+
+
+def _named(rows: Iterable[Row], name: str) -> Row:
+    return next((row for row in rows if row.name == name), Row(name, number(None), ""))
+
+
+def _local(report: DimensionReport) -> list[Row]:
     low, median, high = map(number, report.quartiles)
-    rows = [
+    return [
         Row("LID, geometric mean", number(report.mean.value), f"95 % confidence {_mean_interval(report)}"),
         *_guided(report),
         Row("LID, median", median, f"quartiles {low} and {high}"),
@@ -28,11 +58,6 @@ def local_rows(report: DimensionReport) -> list[Row]:
         Row("Degenerate points", percent(report.degenerate_share), _degenerate(report)),
         Row("Exact duplicates", count(report.duplicated), "points with one; LID reads low there"),
     ]
-    if report.comparison is not None:
-        other = report.comparison
-        remark = f"to {other.title}: LID {number(other.mean.value)} ({interval(other.mean.low, other.mean.high)})"
-        rows.append(Row("Fisher-Rao distance", number(other.fisher_rao), remark))
-    return rows
 
 
 def _guided(report: DimensionReport) -> list[Row]:
@@ -45,8 +70,7 @@ def _guided(report: DimensionReport) -> list[Row]:
     return rows
 
 
-def global_rows(report: DimensionReport) -> list[Row]:
-    """Dimensions of the set as a whole."""
+def _global(report: DimensionReport) -> list[Row]:
     return [
         Row("Effective rank", number(report.effective_rank), "entropy of the covariance spectrum"),
         Row("RankMe", number(report.rankme), "entropy of the singular values, uncentered"),

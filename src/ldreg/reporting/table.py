@@ -25,13 +25,14 @@ def as_text(report: DimensionReport, *, width: int = 80, color: bool = False) ->
 
 
 def _render(report: DimensionReport) -> RenderableType:
+    other = "" if report.comparison is None else report.comparison.other.title
     parts: list[RenderableType] = [
         Text(printable(report.title), style="bold"),
         Text(_scope(report)),
         "",
-        _quantities("Local dimensionality", local_rows(report)),
+        _quantities("Local dimensionality", local_rows(report), other),
         "",
-        _quantities("Global dimensionality", global_rows(report)),
+        _quantities("Global dimensionality", global_rows(report), other),
         "",
         _collapsed(report),
         "",
@@ -42,11 +43,16 @@ def _render(report: DimensionReport) -> RenderableType:
 
 
 def _scope(report: DimensionReport) -> str:
+    lines = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
+    if report.comparison is not None:
+        other = report.comparison.other
+        lines.append(f"compared with {printable(other.title)}, {_size(other)}")
+    return "\n".join(lines)
+
+
+def _size(report: DimensionReport) -> str:
     part = "" if report.measured == report.points else f", {count(report.measured)} measured"
-    return (
-        f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}; "
-        f"k = {report.k}, {report.estimator}, {report.device}"
-    )
+    return f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}"
 
 
 def _table(*, title: str) -> Table:
@@ -55,12 +61,16 @@ def _table(*, title: str) -> Table:
     return table
 
 
-def _quantities(title: str, rows: list[Row]) -> Table:
+def _quantities(title: str, rows: list[Row], other: str) -> Table:
+    """Quantities, each followed by that of the `other` set where it is compared with one."""
     table = _table(title=title)
     table.add_column("", justify="right", width=9, style="bold")
     table.add_column("", ratio=1, style="dim")
     for row in rows:
         table.add_row(row.name, row.value, Text(printable(row.remark)))
+        if row.beside is not None:
+            remark = "" if row.beside.remark == row.remark else row.beside.remark
+            table.add_row(Text(f"  {printable(other)}"), row.beside.value, Text(printable(remark)))
     return table
 
 

@@ -85,13 +85,14 @@ def details(report: DimensionReport) -> list[str]:
 
 def _beside(report: DimensionReport) -> str:
     """What the comparison tells; empty without one."""
-    other = report.comparison
-    if other is None or math.isnan(report.mean.value):
+    found = report.comparison
+    if found is None or math.isnan(report.mean.value):
         return ""
-    title = printable(other.title)
-    if other.verdict is None:
-        return f"LID cannot be judged by that of {title}: {other.doubt}." if other.doubt else ""
-    return _BESIDE[other.verdict].format(title=title, lid=number(report.mean.value), other=number(other.mean.value))
+    title = printable(found.other.title)
+    if found.verdict is None:
+        return f"LID cannot be judged by that of {title}: {found.doubt}." if found.doubt else ""
+    lid, other = number(report.mean.value), number(found.other.mean.value)
+    return _BESIDE[found.verdict].format(title=title, lid=lid, other=other)
 
 
 def _duplicates(report: DimensionReport) -> str:

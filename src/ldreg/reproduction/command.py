@@ -4,8 +4,10 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import table_text
@@ -15,6 +17,9 @@ from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
 from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occupied
 from ldreg.terminal import columns, print_text, show
+
+if TYPE_CHECKING:  # imported where it is used, as it brings matplotlib
+    from ldreg.reproduction.rendering import Rendered
 
 _WIDEST = 110  # columns: the tables have more of them than those of other commands
 
@@ -171,9 +176,19 @@ def _present(asked: Request) -> None:
     page = write(
         found, asked.place.scale, asked.place.out, name=asked.name, title=title, origin=_origin(records, asked.command)
     )
-    show(partial(as_text, found), widest=_WIDEST)
+    show(partial(as_text, [_asked_for(one, asked) for one in found]), widest=_WIDEST)
     figures = f"; figures as PNG and PDF are in {asked.place.out / 'figures'}"
     print(f"The report is {page}{figures if any(one.figures for one in found) else ''}")
+
+
+def _asked_for(one: "Rendered", asked: Request) -> "Rendered":
+    """A study without the rows of methods that --methods leaves out, of which nothing is known here."""
+    rows, arms = one.study.rows(asked.place.scale), {job.arm for job in asked.jobs}
+    if not rows:  # an experiment in the plane, whose table is of clouds
+        return one
+    known = zip(rows, one.table.rows, strict=True)
+    kept = [cells for row, cells in known if given(row.arm, asked.settings) in arms]
+    return replace(one, table=replace(one.table, rows=kept))
 
 
 def gather(asked: Request) -> dict[Arm, list[RunRecord]]:

@@ -31,6 +31,7 @@ _WORDS: Mapping[str, Callable[[Scale, Gathered], str]] = {
     "search": search.in_words,
     "anchor": anchor_study.in_words,
 }
+_NO_ROWS = "No row of it is of these methods."
 _LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
 
 
@@ -66,7 +67,8 @@ def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:
     parts = []
     for one in found:
         words = "\n" + textwrap.fill(one.words, width) if one.words else ""
-        parts.append(f"{one.study.title}\n\n{table_text(one.table, width=width, color=color)}{words}\n")
+        table = table_text(one.table, width=width, color=color) if one.table.rows else _NO_ROWS
+        parts.append(f"{one.study.title}\n\n{table}{words}\n")
     return "\n".join(parts)
 
 
