@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
-from ldreg.inspection import inspect, measure
+from ldreg.inspection import inspect
 from ldreg.inspection.gaps import Gaps
 from ldreg.inspection.guidance import beside, collapsed_classes, guidance, unfit, verdict
 from ldreg.lid.calibration import gaussian_lid
@@ -22,15 +22,7 @@ from ldreg.reporting.record import Beside, ClassLID, DimensionReport, Guidance, 
 NAN = math.nan
 ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(autouse=True)
-def _without_danco(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes most of the time and has no part in guidance."""
-
-    def stand_in(x: Tensor, *, seed: int) -> float:
-        return float(len(x))
-
-    monkeypatch.setattr(measure, "danco", stand_in)
+pytestmark = pytest.mark.usefixtures("quick_danco")
 
 
 def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
