@@ -14,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
+from tests.intruder import Intruder
 
 from ldreg.loading import load_embeddings, load_labels
 
@@ -60,16 +61,6 @@ def npy_bytes(header: str, data: bytes = b"") -> bytes:
     text = header.encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
-
-
-class Intruder:
-    """Unpickled with code allowed, it makes a file."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.target),)
 
 
 # Formats and dtypes

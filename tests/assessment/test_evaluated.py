@@ -6,33 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.assessment.short import short_run
 
 from ldreg.assessment.evaluated import evaluated
 from ldreg.assessment.records import record
 from ldreg.assessment.source import Source, open_source
 from ldreg.cli import main
 from ldreg.reporting.run_record import PRECISIONS
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
-
-QUICK = {
-    "schedule.epochs": "1",
-    "schedule.warmup_epochs": "0",
-    "data.limit": "200",
-    "batch_size": "64",
-    "monitor.k": "16",
-    "trainer.threads": "1",
-    "trainer.device": "cpu",
-}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("evaluated")
-    options = {**QUICK, "data.cache": str(folder / "cache")}
-    pretrain(resolve(load_recipe("digits/simclr"), list(options.items())), folder / "run")
-    return folder / "run"
+    return short_run("simclr", tmp_path_factory.mktemp("evaluated") / "run")
 
 
 @pytest.fixture

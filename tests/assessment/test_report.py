@@ -7,31 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.assessment.short import short_run
 
 from ldreg.assessment.report import check_run
 from ldreg.cli import main
 from ldreg.reporting.run_record import RunRecord
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
-
-QUICK = {
-    "schedule.epochs": "1",
-    "schedule.warmup_epochs": "0",
-    "data.limit": "300",
-    "batch_size": "64",
-    "monitor.k": "16",
-    "trainer.threads": "1",
-    "trainer.device": "cpu",
-}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for recipe in ("simclr", "simclr_ldreg"):
-        options = {**QUICK, "data.cache": str(folder / "cache")}
-        pretrain(resolve(load_recipe(f"digits/{recipe}"), list(options.items())), folder / recipe)
+    for method in ("simclr", "simclr_ldreg"):
+        short_run(method, folder / method)
     return folder
 
 

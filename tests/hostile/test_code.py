@@ -1,7 +1,6 @@
 """Code in files of every kind: it is refused, and none of it runs. Each payload is first seen to work."""
 
 import json
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -13,22 +12,13 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
+from tests.intruder import Intruder
 
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.training.recipes import load_recipe
 from ldreg.training.settings import resolve
 
 Refused = Callable[..., str]
-
-
-class Intruder:
-    """Unpickled with code allowed, it makes a folder."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.target),)
 
 
 def npy(path: Path, value: object) -> None:

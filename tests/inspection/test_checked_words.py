@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
-from ldreg.inspection import inspect, measure
+from ldreg.inspection import inspect
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "check_words.py"))
@@ -20,12 +19,9 @@ CHEAP = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("quick_danco")
 @pytest.mark.parametrize("name", CHEAP)
-def test_sets_are_told_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stand_in(x: Tensor, *, seed: int) -> float:
-        return float(len(x))
-
-    monkeypatch.setattr(measure, "danco", stand_in)  # which has no part in the words
+def test_sets_are_told_as_they_were(name: str) -> None:
     k, draw = SCRIPT["SETS"][name]
     kept = next(row for row in KEPT["sets"] if row["set"] == name)
     found = SCRIPT["told"](inspect(draw(), k=k))

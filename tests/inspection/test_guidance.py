@@ -10,26 +10,19 @@ import torch
 from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
-from ldreg.inspection import inspect, measure
+from ldreg.inspection import inspect
 from ldreg.inspection.gaps import Gaps
-from ldreg.inspection.guidance import beside, collapsed_classes, guidance, verdict
+from ldreg.inspection.guidance import beside, collapsed_classes, guidance, unfit, verdict
 from ldreg.lid.calibration import gaussian_lid
-from ldreg.lid.estimators import Estimator
+from ldreg.lid.estimators import Estimator, LIDEstimate
+from ldreg.lid.search import Neighbors
 from ldreg.lid.synthetic import ball, cube, local_collapse, sphere
 from ldreg.reporting.record import Beside, ClassLID, DimensionReport, Guidance, MeanLID, Verdict
 
 NAN = math.nan
 ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture(autouse=True)
-def _without_danco(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes most of the time and has no part in guidance."""
-
-    def stand_in(x: Tensor, *, seed: int) -> float:
-        return float(len(x))
-
-    monkeypatch.setattr(measure, "danco", stand_in)
+pytestmark = pytest.mark.usefixtures("quick_danco")
 
 
 def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
@@ -142,6 +135,13 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     mostly = gaussian(400, 5)
     mostly[:250] = 0
     assert told(inspect(mostly, k=20)) == (None, "most points have no defined LID")
+    assert inspect(mostly, k=20).guidance.distinct is None  # which is counted only where no point has a LID
+    assert told(inspect(mostly_equally_far(), k=16)) == (None, "most points have no defined LID")
+
+
+def mostly_equally_far() -> Tensor:
+    x: Tensor = torch.block_diag(torch.eye(300), 9 + gaussian(200, 3))
+    return x
 
 
 def test_a_covariance_that_no_number_holds_is_said_to_be_unknown() -> None:
@@ -162,6 +162,7 @@ def test_duplicates_are_named_as_a_cause() -> None:
     assert "Measure again without duplicates" in words
     assert "directions" not in words
     assert words.count("duplicate,") == 1
+    assert inspect(torch.cat([x, x]), k=64, sample=500).guidance.doubt == "duplicates"  # most of those measured
 
 
 def small_clusters() -> Tensor:
@@ -321,7 +322,7 @@ def test_a_comparison_tells_a_collapse_that_the_covariance_hides() -> None:
 
 def test_a_comparison_in_doubt_is_not_judged() -> None:
     whole, flat = gaussian(500, 32), gaussian(500, 3)
-    twice, far = whole[:250].repeat(2, 1), torch.block_diag(torch.eye(300), 9 + gaussian(200, 3))
+    twice, far = whole[:250].repeat(2, 1), mostly_equally_far()
     clusters = 50 * whole[:50].repeat_interleave(10, 0) + gaussian(500, 32, seed=3)
     assert compared(flat, whole) == "collapse"
     assert compared(flat[:499], whole) == "it has 500 points, and LID depends on their number"
@@ -333,6 +334,28 @@ def test_a_comparison_in_doubt_is_not_judged() -> None:
     ):
         assert compared(odd, whole) == why.format("these")
         assert compared(flat, odd) == why.format("its")
+    assert compared(far, twice) == "most of these points have no defined LID"  # the own points are named first
+    assert compared(twice[:499], whole) == "it has 500 points, and LID depends on their number"
+    alone = inspect(whole, k=16, compare=flat, sample=1).comparison
+    assert alone is not None
+    assert (alone.verdict, alone.doubt) == (None, "there are too few points for an interval")
+
+
+def unfitted(*, undefined: int = 0, duplicated: int = 0, jumping: float = 0.0) -> str:
+    """Why ten points, so many of which are odd, do not compare."""
+    lid, nearest = torch.full((10,), 5.0), torch.ones(10, 1)
+    lid[:undefined], nearest[:duplicated] = math.inf, 0.0
+    found = LIDEstimate(lid, lid / 10, Neighbors(nearest, torch.zeros(10, 1, dtype=torch.int64)))
+    return unfit(found, Gaps(jumping), "its")
+
+
+def test_half_of_the_points_are_not_most_of_them() -> None:
+    assert unfitted(undefined=5, duplicated=5, jumping=0.27) == ""
+    assert unfitted(undefined=6, duplicated=6, jumping=0.33) == "most of its points have no defined LID"
+    assert unfitted(duplicated=6, jumping=0.33) == "most of its points have an exact duplicate"
+    assert unfitted(jumping=0.33).startswith("around many of its points the distances to neighbors jump")
+    half = guided(degenerate=0.5, duplicated=0.5)
+    assert (half.verdict, half.doubt, half.note) == ("lower", "", "")
 
 
 def guided(*, lid: float = 5.0, degenerate: float = 0.0, duplicated: float = 0.0, gaps: Gaps | None = None) -> Guidance:

@@ -18,17 +18,7 @@ from ldreg.spectrum import effective_rank, rankme
 
 Array = NDArray[np.float64]
 
-
-@pytest.fixture(autouse=True)
-def _quick_danco(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DANCo has tests of its own; here it tells how many points it was given."""
-
-    def stand_in(x: Tensor, *, seed: int) -> float:
-        if len(x) < 12:
-            raise ValueError(f"x: expected at least 12 distinct points, got {len(x)}")
-        return float(len(x))
-
-    monkeypatch.setattr(measure, "danco", stand_in)
+pytestmark = pytest.mark.usefixtures("quick_danco")
 
 
 def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:

@@ -80,6 +80,7 @@ def test_no_local_collapse_is_no_praise_of_a_set_that_is_collapsed_as_a_whole(ma
     assert "1.55 of 16" in make_report(guidance=usual, effective_rank=1.55).in_words()
     assert "fill few" not in make_report(guidance=usual, effective_rank=1.65).in_words()
     assert "1.10 of 12." in make_report(guidance=usual, effective_rank=1.1, points=13).in_words()
+    assert "fill few" not in make_report(guidance=usual, effective_rank=1.3, points=13).in_words()
     assert "fill few" not in make_report(guidance=replace(KNOWN, verdict=None), effective_rank=1.2).in_words()
 
 
@@ -144,10 +145,22 @@ def test_a_comparison_tells_what_covariance_cannot(make_report: MakeReport, verd
 def test_a_comparison_that_tells_nothing_says_why(make_report: MakeReport) -> None:
     report = make_report(guidance=KNOWN)
     other = beside(make_report, None, doubt="it has 61 points, and LID depends on their number")
-    told = replace(report, comparison=other).in_words()
-    assert "LID cannot be judged by that of trusted.npy: it has 61 points, and LID depends on their number." in told
+    lead, second, *_ = sentences(replace(report, comparison=other))
+    assert lead.startswith("LID is lower than usual")  # what is not judged does not lead
+    assert second == "LID cannot be judged by that of trusted.npy: it has 61 points, and LID depends on their number."
     assert "trusted.npy" not in replace(report, comparison=beside(make_report, None)).in_words()
     assert "\x1b" not in replace(report, comparison=beside(make_report, "lower", title="\x1b[31m")).in_words()
+
+
+def test_verdicts_come_before_directions_and_classes_before_caveats(make_report: MakeReport) -> None:
+    known = replace(KNOWN, collapsed_classes=collapsed("a"))
+    other = beside(make_report, "similar")
+    report = replace(make_report(guidance=known, effective_rank=1.2, duplicated=1), comparison=other)
+    starts = (
+        "LID is much like that of trusted.npy", "LID is lower than usual", "As a whole they fill few directions",
+        "Around a typical point", "Class a is collapsed", "1 point has an exact duplicate",
+    )  # fmt: skip
+    assert [part[: len(start)] for part, start in zip(sentences(report), starts, strict=True)] == list(starts)
 
 
 def test_nothing_is_compared_with_what_is_not_defined(

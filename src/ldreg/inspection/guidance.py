@@ -19,7 +19,7 @@ from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guid
 # does not tell collapse: encoders that were made to collapse read 0.4 to 1.1 times as much, sound ones 0.3 to 0.7
 # (benchmarks/words.json). Beside other classes or embeddings it does.
 _COLLAPSED, _LOWER, _HIGHER = 0.6, 0.8, 1.25
-_MOST = 0.5  # of the points: as many exact duplicates leave nothing to judge
+_MOST = 0.5  # of the points: where more have no LID, or an exact duplicate, there is nothing to judge
 _JUMPING = 0.3  # of the points: of the collapsed shapes that were tried at most 0.12, of small clusters and copies all
 _EVEN = Gaps()
 
@@ -46,7 +46,7 @@ def guidance(
     """
     n, dimensions = shape
     collapsed = collapsed_classes(classes)
-    note = beyond(estimator, k, n, dimensions) or ("most points have no defined LID" if degenerate > 0.5 else "")
+    note = beyond(estimator, k, n, dimensions) or ("most points have no defined LID" if degenerate > _MOST else "")
     doubt: Doubt = "duplicates" if duplicated > _MOST else ""
     if note:
         return Guidance(collapsed_classes=collapsed, note=note, doubt=doubt, tied=gaps.tied, distinct=distinct)
@@ -112,7 +112,7 @@ def unfit(found: LIDEstimate, seen: Gaps, whose: str) -> str:
 
     `seen` are the gaps of its distances, `whose` is what its points are called.
     """
-    if regular(found.lid).double().mean() <= _MOST:
+    if (~regular(found.lid)).double().mean() > _MOST:
         return f"most of {whose} points have no defined LID"
     if (found.neighbors.distances[:, 0] == 0).double().mean() > _MOST:
         return f"most of {whose} points have an exact duplicate"

@@ -11,8 +11,7 @@ of as many points. Other than there,
   `check_estimator` makes sure; `fit_transform`, `transform_pw` and `fit_transform_pw` give what they give there.
 """
 
-# X is scikit-learn's name for the points.
-# ruff: noqa: N803
+# ruff: noqa: N803 - X is scikit-learn's name for the points
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -16,9 +16,9 @@ the largest value, underflow. All that follows is done in those units, since LID
 This module is imported only where it is used, as Triton is not everywhere.
 """
 
-# Kernels are typed and their branches on constants resolved when they are compiled; such constants are in capitals.
+# Kernels are typed when they are compiled, and Triton itself is not.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803, SIM102
+# ruff: noqa: N803 - constants that a kernel is compiled for are in capitals
 
 from collections.abc import Hashable
 from typing import NamedTuple
@@ -128,10 +128,10 @@ def _squares(
 ):
     i = tl.program_id(0)
     j = tl.program_id(1)
-    if HALF:
+    if HALF:  # noqa: SIM102 - a constant, so that the inner branch is only compiled where it holds
         if i > j:
             return
-    if QUEUED:
+    if QUEUED:  # noqa: SIM102 - as above
         if first + i * SIDE >= tl.load(waiting):
             return
     # The tile is written as (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS): Triton hands the last two axes, of as many elements

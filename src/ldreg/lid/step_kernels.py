@@ -8,9 +8,9 @@ are never held at once: rows take turns in one block of memory.
 This module is imported only where it is used, as Triton is not everywhere.
 """
 
-# Kernels are typed and their branches on constants resolved when they are compiled; such constants are in capitals.
+# Kernels are typed when they are compiled, and Triton itself is not.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803
+# ruff: noqa: N803 - constants that a kernel is compiled for are in capitals
 
 import torch
 import triton
