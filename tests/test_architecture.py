@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "completion": set(),
     "lid": {"lid"},
     "spectrum": {"lid"},
+    "invariance": {"lid"},
     "distributed": set(),
     "elapsed": set(),
     "notices": set(),
@@ -60,7 +61,7 @@ ROOMS: dict[str, set[str]] = {
         "notices",
         "termination",
     },
-    "monitor": {"lid", "spectrum", "evaluation", "reporting", "monitor"},
+    "monitor": {"lid", "spectrum", "invariance", "evaluation", "reporting", "monitor"},
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
         *("regularizers", "reporting", "distributed", "elapsed", "inspection", "notices", "termination"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from ldreg.invariance import view_share
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.callback import Monitor
 from ldreg.monitor.config import MonitorConfig
@@ -156,6 +157,24 @@ def test_values_are_those_of_the_step_and_of_the_moment(tmp_path: Path) -> None:
         assert term == pytest.approx(2 * loss)
     assert monitor.latest["set/lid"] == measure_set(Extractor(module)(), CONFIG)["lid"]
     assert monitor.latest["batch/loss"] == found["batch/loss"][-1][2]
+
+
+class TwoViews(Ours):
+    """The rows of a batch are two views of half as many images."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        return {**super().training_step(batch, batch_idx), "view_count": 2}
+
+
+def test_the_share_of_the_view_is_logged_where_views_are_counted(tmp_path: Path) -> None:
+    module, path = TwoViews(), tmp_path / "metrics.csv"
+    fit(module, Monitor(CONFIG, path=path))
+    for step, _, value in read_metrics(path)["batch/view_share"]:
+        assert value == pytest.approx(view_share(module.seen[step - 1].chunk(2)).item())
+    alone, taken = Monitor(CONFIG), Monitor(CONFIG, representations=lambda module, batch: module.encoder(batch[0]))
+    fit(Ours(), alone)
+    fit(TwoViews(), taken)  # of these nobody said how many views they are of
+    assert "batch/view_share" not in alone.latest.keys() | taken.latest.keys()
 
 
 def test_a_monitored_run_is_bitwise_the_unmonitored_one() -> None:

@@ -52,6 +52,9 @@ def test_every_method_learns_on_digits(method: str, regularizer: str, tmp_path: 
     # Ten classes: chance is 0.1.
     assert result.metrics["set/linear"] > 0.6
     assert ("terms/regularizer" in logged) == (regularizer == "ldreg")
+    shares = [value for _, _, value in logged.get("batch/view_share", [])]
+    # MAE has one view, and of MoCo with a queue one passes the encoder.
+    assert (not shares) if method in ("mae", "moco") else (all(0 < share < 1 for share in shares) and shares)
 
 
 @pytest.mark.parametrize("regularizer", ["minlid", "covariance", "variance_covariance", "koleo", "sigreg"])

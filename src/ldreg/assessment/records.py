@@ -41,6 +41,7 @@ CURVES = {
     "set/linear": "linear",
     "set/knn": "knn",
     "set/frechet_variance": "frechet_variance",
+    "batch/view_share": "view_share",
     "batch/loss": "loss",
 }
 KEPT_POINTS = 2000  # of which LID, place and class are listed; statistics are over all

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ldreg.evaluation.extract import undisturbed
+from ldreg.invariance import view_share
 from ldreg.monitor.alarm import CollapseAlarm
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.config import MonitorConfig
@@ -28,9 +29,10 @@ class Monitor(Callback):
     """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
 
     Batch measures, at the first and last optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`,
-    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `lr` and `images_per_second`.
-    They are read from what training_step returns: a dict of loss, and optionally terms (scalars by name) and
-    representations (N, D).
+    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `batch/view_share`, `lr` and
+    `images_per_second`. They are read from what training_step returns: a dict of loss, and optionally terms (scalars by
+    name), representations (N, D), and view_count, how many views of each image those are of, all rows of one after all
+    of the other.
     Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
 
     Set measures, before training, every `every_epochs` epochs and at the end: `set/lid`, `set/frechet_variance`,
@@ -162,6 +164,8 @@ class Monitor(Callback):
             # No more rows than of the set: at batches of thousands, neighbors and spectrum would take seconds.
             dimensions = measure(spread(found, self.config.points), k=self.config.k)
             values |= {f"batch/{name}": value for name, value in dimensions.items()}
+            if self._representations is None and outputs.get("view_count", 1) > 1:
+                values["batch/view_share"] = float(view_share(found.chunk(outputs["view_count"])))
         if self._lr is not None:
             values["lr"] = float(self._lr)
         return values if rate is None else values | {"images_per_second": rate}

@@ -60,6 +60,8 @@ _CURVES = {
     "local collapse.",
     "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
     "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
+    "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image. Growing "
+    "beside LID it says that dimensions are spent on views, as under a regularizer that is too strong.",
     "linear": "Accuracy of a linear classifier on the representations.",
     "knn": "Accuracy of a vote among the nearest neighbors.",
 }

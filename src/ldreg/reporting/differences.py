@@ -24,6 +24,7 @@ TITLES = {
     "rankme": "RankMe",
     "frechet_variance": "Fréchet variance of LID",
     "degenerate": "Degenerate points",
+    "view_share": "Share of the view",
     "loss": "Loss",
     "minutes": "Minutes of training",
     "images_per_second": "Images per second",

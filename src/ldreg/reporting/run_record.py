@@ -17,7 +17,7 @@ Setting = str | float | int | bool | None | Sequence[Any]
 
 ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
 PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
-SHARES = ACCURACIES | {"degenerate", *PRECISIONS}  # results from 0 to 1
+SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
 _LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn

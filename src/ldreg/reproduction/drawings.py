@@ -23,6 +23,7 @@ Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]
 
 _BY_MONITOR = "By the images that the monitor takes, of which there are fewer than in the tables."
+_OF_VIEWS = "Of representations in a batch: the variance that comes from the view of an image and not from the image."
 
 
 def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
@@ -49,6 +50,7 @@ def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
     for title, words, metric, label in (
         ("LID over training", "Solid with LDReg, dashed without.", "lid", "LID, geometric mean"),
         ("kNN accuracy over training", _BY_MONITOR, "knn", "kNN accuracy, %"),
+        ("Share of the view over training", _OF_VIEWS, "view_share", "share of variance, %"),
     ):
         series = _training_curves(rows, gathered, metric)
         if series:

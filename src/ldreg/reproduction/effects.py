@@ -78,7 +78,7 @@ def value_of(record: RunRecord, metric: str) -> float:
 
 def in_percent(metric: str) -> bool:
     """Whether a metric is a share that tables have in percent."""
-    return metric in ACCURACIES or metric in AP or metric.startswith("transfer/")
+    return metric in ACCURACIES or metric in AP or metric == "view_share" or metric.startswith("transfer/")
 
 
 def collapses(records: Sequence[RunRecord]) -> int:

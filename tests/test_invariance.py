@@ -1,0 +1,106 @@
+"""The share of the view: against known variance components, scale, offset, and what it refuses."""
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ldreg.invariance import view_share
+
+IMAGES, COLUMNS = 20_000, 8
+
+
+def drawn(views: int, *, image: float, view: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Views (V, N, D) whose variance has these two parts."""
+    source = torch.Generator().manual_seed(0)
+    means = math.sqrt(image) * torch.randn(IMAGES, COLUMNS, generator=source, dtype=torch.float64)
+    noise = math.sqrt(view) * torch.randn(views, IMAGES, COLUMNS, generator=source, dtype=torch.float64)
+    return (means + noise).to(dtype)
+
+
+@pytest.mark.parametrize("views", [2, 3, 8])
+@pytest.mark.parametrize(("image", "view"), [(3.0, 1.0), (1.0, 1.0), (1.0, 9.0)])
+def test_it_is_the_share_that_was_drawn_whatever_the_number_of_views(views: int, image: float, view: float) -> None:
+    found = view_share(drawn(views, image=image, view=view))
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(view / (image + view), abs=0.01)
+
+
+def test_it_is_that_of_the_analysis_of_variance() -> None:
+    x = drawn(3, image=2.0, view=1.0)[:, :50].numpy()
+    views, images, _ = x.shape
+    grand = x.mean((0, 1))
+    mean_squares = {
+        "image": views * sum(((x[:, i].mean(0) - grand) ** 2).sum() for i in range(images)) / (images - 1),
+        "view": sum(((x[v, i] - x[:, i].mean(0)) ** 2).sum() for v in range(views) for i in range(images))
+        / (images * (views - 1)),
+    }
+    of_images = (mean_squares["image"] - mean_squares["view"]) / views
+    expected = mean_squares["view"] / (mean_squares["view"] + of_images)
+    assert view_share(list(x)).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_views_that_are_other_images_are_all_of_it() -> None:
+    x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    assert view_share([x, x.roll(1, 0)]).item() > 0.95
+    assert view_share([x, -x]).item() == 1.0  # the variance of the means is less than chance would make it
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_scale_and_offset_do_not_matter(scale: float) -> None:
+    x = drawn(2, image=1.0, view=1.0)[:, :100]
+    usual = view_share(x).item()
+    assert view_share(scale * x).item() == pytest.approx(usual, rel=1e-9)
+    assert view_share(scale * (x + 1000)).item() == pytest.approx(usual, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
+def test_other_dtypes_are_summed_in_float64(dtype: torch.dtype) -> None:
+    x = (10 * drawn(2, image=1.0, view=1.0)).to(dtype)
+    assert view_share(x).item() == view_share(x.double()).item()
+
+
+def test_where_nothing_varies_there_is_no_share() -> None:
+    assert math.isnan(view_share(torch.full((2, 5, 3), 0.1)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_has_no_share(bad: float) -> None:
+    x = drawn(2, image=1.0, view=1.0)[:, :10]
+    x[1, 3, 2] = bad
+    assert math.isnan(view_share(x))
+
+
+def test_a_file_is_read_as_it_lies(tmp_path: Path) -> None:
+    x = drawn(2, image=1.0, view=3.0, dtype=torch.float32)
+    np.save(tmp_path / "views.npy", x.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert view_share(np.load(tmp_path / "views.npy", mmap_mode="r")).item() == view_share(x).item()
+
+
+def test_gradients_are_not_asked_for() -> None:
+    x = torch.randn(2, 5, 3, requires_grad=True)
+    assert not view_share(x).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("views", "got"),
+    [
+        ([], "none"),
+        ([torch.zeros(4, 2)], "float32 (4, 2)"),
+        ([torch.zeros(4, 2), torch.zeros(5, 2)], "float32 (4, 2), float32 (5, 2)"),
+        ([torch.zeros(1, 2), torch.zeros(1, 2)], "float32 (1, 2), float32 (1, 2)"),
+        ([torch.zeros(4, 0), torch.zeros(4, 0)], "float32 (4, 0), float32 (4, 0)"),
+        ([torch.zeros(4), torch.zeros(4)], "float32 (4,), float32 (4,)"),
+        (2 * [torch.zeros(4, 2, dtype=torch.complex64)], "complex64 (4, 2), complex64 (4, 2)"),
+    ],
+)
+def test_what_is_no_views_of_images_is_refused(views: list[Tensor], got: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        view_share(views)
+    assert str(refused.value) == f"views: expected two or more real (N, D) of one shape with N >= 2, got {got}"
