@@ -1,7 +1,7 @@
 """How much of representations tells the view of an image, and not the image."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,15 +11,15 @@ from ldreg.lid.neighbors import as_numbers
 
 
 @torch.no_grad()
-def view_share(views: Sequence[Any]) -> Tensor:
+def view_share(views: Iterable[Any]) -> Tensor:
     """The share of representations' variance that comes from the view: a float64 scalar from 0 to 1.
 
     0 where all views of an image agree, 1 where they differ as much as views of different images do. Whatever raises
     LID can do so by telling images apart or by telling views apart; where this share grows beside LID, it is the
-    latter, and accuracy is likely to fall (`docs/too-strong.md` shows it). The variance of the mean of an image's views has a
-    part of the views' own, which is taken off, so the share does not depend on how many views there are (the one-way
-    analysis of variance with random effects: Searle, Casella & McCulloch, "Variance Components", 1992). NaN where no
-    representation differs from another, and where one is NaN or inf.
+    latter, and accuracy is likely to fall (`docs/too-strong.md` shows it). The variance of the mean of an image's views
+    has a part of the views' own, which is taken off, so the share does not depend on how many views there are (the
+    one-way analysis of variance with random effects: Searle, Casella & McCulloch, "Variance Components", 1992). NaN
+    where no representation differs from another, and where one is NaN or inf.
 
     Args:
         views: two or more (N, D), row i of each of the same image; a tensor (V, N, D) is taken as well.
@@ -43,7 +43,7 @@ def view_share(views: Sequence[Any]) -> Tensor:
     return within / (within + between.clamp_min(0))
 
 
-def _checked(views: Sequence[Any]) -> list[Tensor]:
+def _checked(views: Iterable[Any]) -> list[Tensor]:
     with warnings.catch_warnings():
         # A memory-mapped array makes torch warn that writing to the tensor would be undefined; nothing here writes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)

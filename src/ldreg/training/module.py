@@ -79,7 +79,8 @@ class Pretraining(pl.LightningModule):
             loss, terms["regularizer"] = loss + added, added.detach()
         # Lightning divides "loss" by the number of accumulated parts.
         watched = {"objective": loss.detach(), "representations": outcome.representations.detach()}
-        return {"loss": loss, "terms": terms, "view_count": len(outcome.representations) // len(batch.images), **watched}
+        views_each = len(outcome.representations) // len(batch.images)
+        return {"loss": loss, "terms": terms, "view_count": views_each, **watched}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Have the checkpoint say what settings it belongs to."""
