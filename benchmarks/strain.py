@@ -11,7 +11,8 @@ shows test images. Two things are taken at each checkpoint:
   norms say which of the first two leads a step; their cosines what else rises where LID is raised.
 - Shares: the variance of held-out images' representations over several views of each, split into that of classes, of
   images within their class, and of views of one image (a nested analysis of variance); how often an image's other view
-  is its nearest neighbor; how many of the 64 nearest share its class; LID and effective rank.
+  is its nearest neighbor; how many of the 64 nearest share its class; LID and effective rank. At the last checkpoint
+  also kNN accuracy where an image is one view, the mean of four, and as it is.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from torch import Tensor
 
 import ldreg
 from ldreg.data import ResidentImages
-from ldreg.methods import Method
+from ldreg.evaluation import knn_accuracy
 from ldreg.regularizers import LDReg
 from ldreg.training.assembly import build_module, build_views, held_out_images, training_images
 from ldreg.training.folder import environment, existing
@@ -41,6 +43,7 @@ BATCHES, BATCH = 16, 512
 VIEWS = 4
 NEIGHBORS = 64
 SEED = 0
+KNOWN, VOTERS = 10_000, 20  # images that vote, and how many of them on one
 RESULTS = Path(__file__).with_name("strain.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "too-strong.png"
 SHOWN = (10, 40, 70, 100)  # epochs of the table
@@ -95,24 +98,37 @@ def variances(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return outer - inner * (len(sizes) - 1) / images, inner - view / count, view
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Representations of images as they are (N, D), and of several views of each (V, N, D), with their classes."""
+
+    plain: Tensor
+    views: Tensor
+    labels: Tensor
+
+
 @torch.no_grad()
-def shares(method: Method, module: Pretraining, images: Images, device: str) -> dict[str, float]:
+def seen(module: Pretraining, images: Images, device: str) -> Seen:
+    """Images through the encoder as it is used after training."""
+    encoder, generator = module.method.encoder.eval(), torch.Generator(device).manual_seed(SEED)
+    pixels = images[0].to(device).split(BATCH)
+    found: list[Tensor] = []
+    while len(found) < VIEWS:
+        parts = [module.views(part, generator) for part in pixels]
+        found += [torch.cat([encoder(part).float() for part in views]) for views in zip(*parts, strict=True)]
+    plain = torch.cat([encoder(module.views.plain(part)).float() for part in pixels])
+    return Seen(plain, torch.stack(found[:VIEWS]), images[1].to(device))
+
+
+def shares(held_out: Seen) -> dict[str, float]:
     """How representations of held-out images vary."""
-    encoder, generator = method.encoder.eval(), torch.Generator(device).manual_seed(SEED)
-    pixels, labels = images[0].to(device), images[1].to(device)
-    seen = []
-    while len(seen) < VIEWS:
-        parts = [module.views(part, generator) for part in pixels.split(BATCH)]
-        for views in zip(*parts, strict=True):
-            seen.append(torch.cat([encoder(part).float() for part in views]))
-    x = torch.stack(seen[:VIEWS])
+    x, labels = held_out.views, held_out.labels
     classes, within, between = variances(x, labels)
     total = classes + within + between
-    plain = torch.cat([encoder(module.views.plain(part)).float() for part in pixels.split(BATCH)])
+    plain = held_out.plain
     near = torch.cdist(plain, plain).fill_diagonal_(math.inf).topk(NEIGHBORS, largest=False).indices
-    pair = torch.cat((x[0], x[1]))
-    nearest = torch.cdist(x[0], pair)
-    own = torch.arange(len(labels), device=device)
+    nearest = torch.cdist(x[0], torch.cat((x[0], x[1])))
+    own = torch.arange(len(labels), device=labels.device)
     nearest[own, own] = math.inf
     return {
         "share/class": float(classes / total),
@@ -125,20 +141,39 @@ def shares(method: Method, module: Pretraining, images: Images, device: str) -> 
     }
 
 
+def votes(known: Seen, asked: Seen) -> dict[str, dict[str, float]]:
+    """kNN accuracy and LID where an image is one view, the mean of several, and as it is."""
+    ways: dict[str, Callable[[Seen], Tensor]] = {
+        "one view": lambda images: images.views[0],
+        f"mean of {VIEWS} views": lambda images: images.views.mean(0),
+        "the image itself": lambda images: images.plain,
+    }
+    found = {}
+    for name, taken in ways.items():
+        accuracy = knn_accuracy(taken(known), known.labels, taken(asked), asked.labels, k=VOTERS)
+        found[name] = {"knn": accuracy, "lid": float(ldreg.geometric_mean(ldreg.lid(taken(asked), k=NEIGHBORS)))}
+    return found
+
+
 def strained(run: Path, path: str | None, device: str) -> dict[str, Any]:
     """What is found at every checkpoint that was kept of a run, by epoch."""
     _, tree = existing(run)
     options: list[tuple[str, str | None]] = [("trainer.compile", "false"), ("trainer.device", device)]
     settings = resolve(tree, options + ([("data.path", path)] if path else []))
     train, held_out = _resident(settings)
-    found = {}
-    for checkpoint in sorted((run / "kept").glob("*.ckpt"), key=lambda each: int(each.stem)):
+    found, kept = {}, sorted((run / "kept").glob("*.ckpt"), key=lambda each: int(each.stem))
+    for checkpoint in kept:
         module = _module(settings, checkpoint, device)
-        found[int(checkpoint.stem)] = {
-            **shares(module.method, module, held_out, device),
-            **forces(module, train, device),
-        }
-    return {"run": run.name, "beta": settings.regularizer.get("beta", 0.0), "epochs": found}
+        found[int(checkpoint.stem)] = {**shares(seen(module, held_out, device)), **forces(module, train, device)}
+    last = _module(settings, kept[-1], device)
+    told = votes(seen(last, _some(train), device), seen(last, held_out, device))
+    return {"run": run.name, "beta": settings.regularizer.get("beta", 0.0), "epochs": found, "votes": told}
+
+
+def _some(images: Images) -> Images:
+    """As many as vote."""
+    rows = torch.randperm(len(images[0]), generator=torch.Generator().manual_seed(SEED))[:KNOWN]
+    return images[0][rows], images[1][rows]
 
 
 def _resident(settings: Settings) -> tuple[Images, Images]:
@@ -178,6 +213,16 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def votes_table(found: Mapping[str, Any]) -> str:
+    """The page's second table."""
+    heads = "".join(f" kNN %, LID at β = {run['beta']:g} |" for run in found["runs"])
+    lines = [f"| an image is |{heads}", "|---|" + "---|" * len(found["runs"])]
+    for way in found["runs"][0]["votes"]:
+        cells = [run["votes"][way] for run in found["runs"]]
+        lines.append(f"| {way} |" + "".join(f" {100 * cell['knn']:.1f}, {cell['lid']:.1f} |" for cell in cells))
+    return "\n".join(lines)
+
+
 def draw(found: Mapping[str, Any]) -> Figure:
     """The share of the view, neighbors of the same class, and the pull, over epochs."""
     strong = max(run["beta"] for run in found["runs"])
@@ -214,7 +259,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     found = json.loads(RESULTS.read_text())  # where epochs are text
     draw(found).savefig(PICTURE, dpi=110)
-    print(table(found))
+    print(table(found), votes_table(found), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ import pytest
 import torch
 
 from ldreg.invariance import view_share
+from ldreg.training.checkpoints import LAST
+from ldreg.training.recipes import load_recipe
+from ldreg.training.run import pretrain
+from ldreg.training.settings import resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +31,7 @@ def test_the_page_has_the_measured_table_and_commit(strain: ModuleType) -> None:
     found = json.loads((ROOT / "benchmarks" / "strain.json").read_text())
     page = (ROOT / "docs" / "too-strong.md").read_text()
     assert strain.table(found) in page
+    assert strain.votes_table(found) in page
     assert found["origin"]["commit"] in page
     assert [run["beta"] for run in found["runs"]] == [0.0, 0.05]
 
@@ -58,3 +63,22 @@ def test_variance_is_split_into_what_was_drawn(strain: ModuleType) -> None:
     assert between.item() == pytest.approx(6, rel=0.02)
     share = between / (classes + within + between)
     assert view_share(views).item() == pytest.approx(share.item(), rel=0.01)
+
+
+@pytest.mark.slow
+def test_runs_are_measured_from_their_kept_checkpoints(strain: ModuleType, tmp_path: Path) -> None:
+    options = [("data.validation", "0.3"), ("schedule.epochs", "4"), ("schedule.warmup_epochs", "1")]
+    settings = resolve(load_recipe("digits/byol_ldreg"), options)
+    pretrain(settings, tmp_path / "run")
+    kept = tmp_path / "run" / "kept"
+    kept.mkdir()
+    (kept / "4.ckpt").hardlink_to(tmp_path / "run" / "checkpoints" / LAST)
+    found = strain.strained(tmp_path / "run", None, "cpu")
+    (epoch, values), *others = found["epochs"].items()
+    assert epoch == 4
+    assert not others
+    assert sum(values[f"share/{name}"] for name in ("class", "image", "view")) == pytest.approx(1)
+    assert found["beta"] == settings.regularizer["beta"]
+    assert 0 < strain.pull(values, found["beta"]) < 10
+    assert all(0.3 < way["knn"] <= 1 for way in found["votes"].values())
+    assert found["votes"]["mean of 4 views"]["knn"] > found["votes"]["one view"]["knn"]
