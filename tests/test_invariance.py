@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,36 @@ def test_scale_and_offset_do_not_matter(scale: float) -> None:
 def test_other_dtypes_are_summed_in_float64(dtype: torch.dtype) -> None:
     x = (10 * drawn(2, image=1.0, view=1.0)).to(dtype)
     assert view_share(x).item() == view_share(x.double()).item()
+
+
+def test_views_are_not_rounded_to_the_dtype_of_others() -> None:
+    i = torch.tensor([[2**25 + 1], [2**25 + 3], [2**25 + 2]])
+    assert view_share([i, i.float()]).item() == pytest.approx(12 / 37)
+
+
+@pytest.mark.parametrize("largest", [1.7e308, 5e-324 * 2**20])
+def test_the_whole_range_of_float64_is_taken(largest: float) -> None:
+    x = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    share = view_share([largest * x, largest * (0.5 * x)]).item()
+    assert share == pytest.approx(view_share([x, 0.5 * x]).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("views", [3, 7, 100])
+def test_equal_views_have_a_share_of_exactly_0(views: int) -> None:
+    x = drawn(2, image=1.0, view=1.0)[0, :100] / 3
+    assert view_share([x] * views).item() == 0
+
+
+def test_small_differences_beside_a_large_constant_column_count() -> None:
+    x = torch.zeros(2, 4, 2, dtype=torch.float64)
+    x[..., 0], x[..., 1] = 1.0, 1e-200 * torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 3.0, 4.0]]).double()
+    assert view_share(x).item() == pytest.approx(view_share(1e200 * x[..., 1:]).item())
+
+
+@pytest.mark.parametrize("given", [None, 5, torch.tensor(3.0)])
+def test_what_holds_no_views_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^views: expected two or more \(N, D\), got "):
+        view_share(given)
 
 
 def test_where_nothing_varies_there_is_no_share() -> None:

@@ -177,6 +177,31 @@ def test_the_share_of_the_view_is_logged_where_views_are_counted(tmp_path: Path)
     assert "batch/view_share" not in alone.latest.keys() | taken.latest.keys()
 
 
+class Counted(Ours):
+    """What it says of views is `count`."""
+
+    def __init__(self, count: Any) -> None:
+        super().__init__()
+        self.count = count
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        return {**super().training_step(batch, batch_idx), "view_count": self.count}
+
+
+@pytest.mark.parametrize("count", [None, "2", [2], 2.0, torch.tensor(2), 0, -2, 3, 5, 1000])
+def test_a_count_that_is_not_of_the_rows_is_refused_by_name(count: Any) -> None:
+    with pytest.raises(ValueError, match=r"^view_count: expected how many views of an image the 16 rows are of, got "):
+        fit(Counted(count), Monitor(CONFIG))
+
+
+@pytest.mark.parametrize("count", [1, 16])  # one view, and one image
+def test_without_two_views_of_two_images_there_is_no_share(count: int) -> None:
+    monitor = Monitor(CONFIG)
+    fit(Counted(count), monitor)
+    assert "batch/lid" in monitor.latest
+    assert "batch/view_share" not in monitor.latest
+
+
 def test_a_monitored_run_is_bitwise_the_unmonitored_one() -> None:
     plain, watched = Foreign(), Foreign()
     fit(plain, None)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -164,8 +165,8 @@ class Monitor(Callback):
             # No more rows than of the set: at batches of thousands, neighbors and spectrum would take seconds.
             dimensions = measure(spread(found, self.config.points), k=self.config.k)
             values |= {f"batch/{name}": value for name, value in dimensions.items()}
-            if self._representations is None and outputs.get("view_count", 1) > 1:
-                values["batch/view_share"] = float(view_share(found.chunk(outputs["view_count"])))
+            if self._representations is None and (views := _views(found, outputs.get("view_count", 1))):
+                values["batch/view_share"] = float(view_share(views))
         if self._lr is not None:
             values["lr"] = float(self._lr)
         return values if rate is None else values | {"images_per_second": rate}
@@ -206,6 +207,18 @@ class Monitor(Callback):
 def _is_last(trainer: Any) -> bool:
     """Whether this is the last step of the whole training."""
     return bool(trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs)
+
+
+def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
+    """The rows view by view; None where there is but one view, or one image.
+
+    Raises:
+        ValueError: rows are not of so many views.
+    """
+    if not isinstance(count, int | np.integer) or count < 1 or len(rows) % count:
+        told = count if isinstance(count, int | float | str) else type(count).__name__
+        raise ValueError(f"view_count: expected how many views of an image the {len(rows)} rows are of, got {told!r}")
+    return rows.chunk(int(count)) if count > 1 and len(rows) > count else None
 
 
 def _numbers(scalars: dict[str, Tensor]) -> dict[str, float]:
