@@ -589,16 +589,16 @@ def _parser() -> ArgumentParser:
 
 def _check_outputs(*, inputs: Sequence[str | None], outputs: Sequence[str | None]) -> None:
     """Find out before the work that a result could not be written, or would replace an input."""
-    from ldreg.reporting.files import check_writable
+    from ldreg.reporting.files import check_writable, real_path
 
-    taken = {Path(path).resolve() for path in inputs if path is not None}
+    taken = {real_path(path) for path in inputs if path is not None}
     for path in outputs:
         if path is None:
             continue
-        if Path(path).resolve() in taken:
+        if real_path(path) in taken:
             raise ValueError(f"cannot write {path!r}: it is an input, or another output has the same name")
         check_writable(path)
-        taken.add(Path(path).resolve())
+        taken.add(real_path(path))
 
 
 def _write(outputs: dict[str | None, Callable[[str], None]]) -> None:

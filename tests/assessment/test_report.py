@@ -87,6 +87,24 @@ def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[st
         assert headings(Path("comparison.html"))[0] == title
 
 
+@pytest.mark.parametrize("content", ["mine", "{}", '{"name": "a"}'])
+def test_a_file_that_is_no_record_is_not_replaced_by_one(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("named").mkdir()
+    Path("named", "a.json").write_text(content)
+    assert report("good.json", "--json", "named") == 2
+    assert "cannot write 'named/a.json': it is there and no record of a run" in one_error(capsys)
+    assert Path("named", "a.json").read_text() == content
+    assert not Path("comparison.html").exists()
+
+
+def test_links_in_a_circle_give_way_to_the_page() -> None:
+    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("loop.html").symlink_to("loop.html")
+    assert report("good.json", "--out", "loop.html") == 0
+    assert headings(Path("loop.html"))
+
+
 @pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<html>by hand</html>", b"\xff" * 1000, b"x"])
 def test_a_page_of_somebody_else_stays(content: bytes, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("comparison.html").write_bytes(content)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
-from ldreg.reporting.files import check_writable
+from ldreg.reporting.files import check_writable, real_path
 from ldreg.training.folder import RunFolder
 
 Name = str | PathLike[str]
@@ -25,12 +25,12 @@ def check_outputs(*, inputs: Sequence[Name | None], outputs: Sequence[Name | Non
     Traceback (most recent call last):
     ValueError: cannot write 'a.pt': it is an input
     """
-    read = {path.resolve() for given in inputs if given is not None for path in _read(Path(given))}
+    read = {real_path(path) for given in inputs if given is not None for path in _read(Path(given))}
     written: set[Path] = set()
     for name in outputs:
         if name is None:
             continue
-        target = Path(name).resolve()
+        target = real_path(name)
         if not read.isdisjoint((target, *target.parents)):
             raise ValueError(f"cannot write {str(name)!r}: it is an input")
         if target in written:

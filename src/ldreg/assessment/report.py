@@ -12,7 +12,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import real_path, write_atomically
 from ldreg.reporting.opening import is_page
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.terminal import show
@@ -143,7 +143,7 @@ def _checkpoint(path: Path) -> bool:
 
 def _check_no_run(path: Path) -> None:
     """Refuse to write over what a run, also one that is not reported on, left behind."""
-    target = path.resolve()
+    target = real_path(path)
     for above in target.parents:
         folder = RunFolder(above)
         inside = target.relative_to(above).parts
@@ -156,6 +156,15 @@ def _check_own(path: Path) -> None:
     """Refuse to write over a file that somebody else made: one that is no page of ldreg, and not empty."""
     if _replaces(path) and not is_page(path):
         raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; --out FILE names another")
+
+
+def _check_record(path: Path) -> None:
+    """Refuse to write a record over a file that is none, and not empty."""
+    if _replaces(path):
+        try:
+            RunRecord.from_json(path)
+        except ValueError as error:
+            raise ValueError(f"cannot write {str(path)!r}: it is there and no record of a run") from error
 
 
 def _replaces(path: Path) -> bool:
@@ -176,7 +185,8 @@ def write_report(
     What takes the place of an earlier file is said to.
 
     Raises:
-        ValueError: a file would replace one of the `inputs` or of a run, or the page what is no page of ldreg.
+        ValueError: a file would replace one of the `inputs` or of a run, the page what is no page of ldreg, or a record
+            what is none.
         OSError: something cannot be written.
     """
     from ldreg.reporting.comparison import comparison_page
@@ -193,6 +203,8 @@ def write_report(
     for path in (out, *paths):
         _check_no_run(path)
     _check_own(out)
+    for path in paths:
+        _check_record(path)
     replaced = {path for path in (out, *paths) if _replaces(path)}
     write_atomically(out, page)
     for path, record in zip(paths, records, strict=False):

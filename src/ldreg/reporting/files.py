@@ -47,12 +47,21 @@ def check_size(path: str | PathLike[str], *, largest: int) -> None:
         raise ValueError(f"a file of more than {largest} bytes")
 
 
+def real_path(path: str | PathLike[str]) -> Path:
+    """Where links lead; `Path.resolve` would raise RuntimeError for those that lead in a circle.
+
+    >>> real_path("/usr/../usr").name
+    'usr'
+    """
+    return Path(os.path.realpath(path))
+
+
 def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:
     """Write bytes, or text as UTF-8, to a new file beside `path`, then put it in the place of `path` in one step.
 
     A device or a pipe, which cannot be replaced, is written to directly. Raises OSError.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     if target.exists() and not target.is_file():
         target.write_bytes(data)
@@ -70,7 +79,7 @@ def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:
 
 def check_writable(path: str | PathLike[str]) -> None:
     """Raise OSError now if `write_atomically` could not write to `path` later; leaves nothing behind."""
-    target = Path(path).resolve()
+    target = real_path(path)
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {str(path)!r}: it is a directory")
     if not target.parent.is_dir():
