@@ -171,12 +171,12 @@ def _present(asked: Request) -> None:
             f"{asked.place.results}: expected records of these runs, got none; without --show they are made, and "
             "--plan lists them"
         )
-    found = rendered(asked.studies, asked.place.scale, gathered)
+    found = [_asked_for(one, asked) for one in rendered(asked.studies, asked.place.scale, gathered)]
     title = f"The LDReg paper at the scale of {asked.place.scale.name}"
     page = write(
         found, asked.place.scale, asked.place.out, name=asked.name, title=title, origin=_origin(records, asked.command)
     )
-    show(partial(as_text, [_asked_for(one, asked) for one in found]), widest=_WIDEST)
+    show(partial(as_text, found), widest=_WIDEST)
     figures = f"; figures as PNG and PDF are in {asked.place.out / 'figures'}"
     print(f"The report is {page}{figures if any(one.figures for one in found) else ''}")
 

@@ -84,7 +84,7 @@ def request(words: Sequence[str]) -> Request:
         settings=lasting,
         plan="--plan" in rest,
         show="--show" in rest,
-        command=shlex.join(["ldreg", "reproduce", *words]),
+        command=shlex.join(["ldreg", "reproduce", *(word for word in words if word != "--show")]),
         what=what,
         name="report" if what == "all" else "-".join(study.name for study in studies),
         write=Path(target) if (target := own.get("write")) else None,
@@ -172,7 +172,8 @@ def _of_methods(jobs: Sequence[Job], own: Mapping[str, str | None]) -> list[Job]
     known = list(dict.fromkeys(method_of(job.arm) for job in jobs))
     for name in names:
         if name not in known:
-            raise ValueError(f"--methods: expected names among {', '.join(known) or 'none'}, got {name!r}")
+            wanted = f"names among {', '.join(known)}" if known else "to be left out, as nothing is trained for this"
+            raise ValueError(f"--methods: expected {wanted}, got {name!r}")
     return [job for job in jobs if method_of(job.arm) in names]
 
 
