@@ -60,8 +60,8 @@ _CURVES = {
     "local collapse.",
     "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
     "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
-    "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image. Growing "
-    "beside LID it says that dimensions are spent on views, as under a regularizer that is too strong.",
+    "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image; it differs "
+    "from batch to batch. A regularized run that ends far above the plain one has raised LID by telling views apart.",
     "linear": "Accuracy of a linear classifier on the representations.",
     "knn": "Accuracy of a vote among the nearest neighbors.",
 }
