@@ -5,9 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ldreg.reporting.figures import INK, figures, svg
+from ldreg.reporting.figures import INK, figures, plain_log, svg
 from ldreg.reporting.record import DimensionReport
 
 MakeReport = Callable[..., DimensionReport]
@@ -99,3 +101,15 @@ def test_figures_are_saved_in_other_formats(make_report: MakeReport, tmp_path: P
     for name, figure in figures(make_report()).items():
         figure.savefig(tmp_path / f"{name}.{suffix}")
         assert (tmp_path / f"{name}.{suffix}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("high", [3.0, 50.0, 250.0, 1e3, 1e6, 1e9, 1e20, 1e40])
+def test_a_logarithmic_axis_has_some_labels_and_not_too_many(high: float) -> None:
+    figure = Figure(figsize=(6, 3))
+    axes = figure.add_subplot()
+    axes.plot([1.0, high], [0.0, 1.0])
+    plain_log(axes, "x")
+    FigureCanvasAgg(figure).draw()
+    low, end = axes.get_xlim()
+    shown = [tick for tick in axes.get_xticks() if low <= tick <= end]
+    assert 3 <= len(shown) <= 8

@@ -29,6 +29,8 @@ CLASS_COLORS = (
 COLORMAP = LinearSegmentedColormap.from_list("lid", ["#d9482b", "#e58f3a", "#9fae62", "#3fa7a0", "#3b73c6"])
 INK = "#010203"  # stands for the page's text color until the SVG is written
 
+_DECADES_ALONE = 300.0  # ratio of the ends of an axis from which 2 and 5 of every decade would crowd the labels
+_LABELS = 6
 DRAWN_POINTS = 20_000
 DRAWN_CLASSES = 16
 WIDE_RANGE = 20.0  # above this ratio of largest to smallest, an axis is logarithmic
@@ -244,13 +246,14 @@ def canvas(height: float = 3.1, *, width: float = 4.6) -> tuple[Figure, Axes]:
 
 
 def plain_log(axes: Axes, which: str) -> None:
-    """A logarithmic axis labeled with plain numbers, also where it spans less than a decade."""
+    """A logarithmic axis labeled with plain numbers, also where it spans less than a decade, or very many."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set_xscale("log") if which == "x" else axes.set_yscale("log")
     low, high = axis.get_data_interval()
-    narrow = high < 4 * low
-    axis.set_major_locator(MaxNLocator(6) if narrow else LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-    axis.set_minor_locator(NullLocator() if narrow else LogLocator(subs="auto"))
+    narrow, wide = high < 4 * low, high > _DECADES_ALONE * low
+    usual = LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=_LABELS if wide else 8)
+    axis.set_major_locator(MaxNLocator(6) if narrow else usual)
+    axis.set_minor_locator(NullLocator() if narrow or wide else LogLocator(subs="auto"))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
