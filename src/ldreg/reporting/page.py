@@ -304,7 +304,7 @@ def _collapsed(report: DimensionReport, *, of: str = "") -> str:
         [str(point.index), number(point.lid), number(point.standard_error), *([point.label or ""] if labeled else [])]
         for point in report.most_collapsed
     ]
-    return _table(f"Most collapsed points{of}", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
+    return _table(f"Points of lowest LID{of}", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
 
 
 def _classes(report: DimensionReport) -> str:
