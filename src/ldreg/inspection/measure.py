@@ -1,5 +1,6 @@
 """All steps of an inspection, on one process or shared by several."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -202,6 +203,7 @@ def _described(
         statistics["mean"],
         statistics["classes"],
         shares,
+        sizes=Counter(names or ()),
         degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
         duplicated=statistics["duplicated"] / len(rows),
         gaps=seen,

@@ -79,7 +79,7 @@ def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
     second = _alone(report) if _judged(report) else _beside(report)
-    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_caveats(report))
+    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_unjudged(report), *_caveats(report))
     return [part for part in parts if part]
 
 
@@ -207,6 +207,22 @@ def _classes(found: Guidance) -> list[str]:
     named = [f"{printable(row.label)} ({number(row.mean.value)})" for row in rows[:_NAMED]]
     last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
     return [f"Classes {', '.join(named)} and {last} are collapsed beside the others, whose median LID is {others}."]
+
+
+def _unjudged(report: DimensionReport) -> list[str]:
+    """Which classes are not judged beside the others."""
+    if len(report.classes) < 2 or math.isnan(report.mean.value):
+        return []
+    if report.guidance.doubt == "jump":  # of which it is said what k to take
+        return [f"For the same reason none of the {count(len(report.classes))} classes is judged beside the others."]
+    small = sorted(row.points for row in report.guidance.small_classes)
+    if not small:
+        return []
+    some = f"{count(len(small))} of {count(len(report.classes))} classes"
+    told = f"{some} is not judged: it has" if len(small) == 1 else f"{some} are not judged: they have"
+    sizes = "" if small[0] == small[-1] else f"{count(small[0])} to "
+    points = "1 point" if small[-1] == 1 else f"{sizes}{count(small[-1])} points"
+    return [f"{told} {points}, and k = {report.k} reaches beyond; k has to be below that to judge."]
 
 
 def _caveats(report: DimensionReport) -> list[str]:
