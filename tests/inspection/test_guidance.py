@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
-from ldreg.inspection import inspect
+from ldreg.inspection import inspect, measure
 from ldreg.inspection.gaps import Gaps
 from ldreg.inspection.guidance import beside, collapsed_classes, guidance, unfit, verdict
 from ldreg.lid.calibration import gaussian_lid
@@ -220,6 +220,17 @@ def test_points_around_which_nothing_is_defined_say_why() -> None:
     twice = inspect(gaussian(150, 4).repeat(2, 1), k=20, estimator="mle").in_words()
     assert "every point has an exact duplicate, and for mle one is enough (k = 20); of 300 rows 150 are dist" in twice
     assert "the 20 neighbors of every point are equally far." in inspect(torch.eye(150), k=20).in_words()
+
+
+def test_rows_that_are_all_the_same_are_a_complete_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Complete collapse: all 300 representations coincide, so none has a defined LID."
+    assert inspect(torch.full((300, 4), 0.3), k=20).in_words() == told
+    monkeypatch.setattr(measure, "_SORTED", 0)  # as where there are too many rows to sort
+    monkeypatch.setattr(measure, "_COMPARED", 128)
+    assert inspect(torch.full((300, 4), 0.3), k=20).in_words() == told
+    two = torch.ones(300, 4)
+    two[150:] = 2
+    assert inspect(two, k=20).guidance.distinct is None
 
 
 def test_a_few_wide_directions_are_still_gaussian() -> None:

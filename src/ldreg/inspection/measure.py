@@ -30,6 +30,7 @@ from ldreg.version import __version__
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
 _SORTED = 2**24  # entries of which distinct rows are counted
+_COMPARED = 4096  # rows compared with the first at a time
 
 
 @torch.no_grad()
@@ -264,7 +265,9 @@ def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tens
 
 
 def _distinct(x: Tensor) -> int | None:
-    """How many distinct rows there are; None where there is too much to sort."""
+    """How many distinct rows there are; None where there is too much to sort, unless all are the same."""
+    if all(bool((block == x[0]).all()) for block in x.split(_COMPARED)):
+        return 1
     return len(torch.unique(x, dim=0)) if x.numel() <= _SORTED else None
 
 

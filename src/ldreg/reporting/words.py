@@ -64,6 +64,8 @@ def _judged(report: DimensionReport) -> bool:
 def _alone(report: DimensionReport) -> str:
     """Whether LID is what is usual, or why that is left open; empty where it is not known."""
     found = report.guidance
+    if _coincide(report):
+        return f"Complete collapse: all {count(report.points)} representations coincide, so none has a defined LID."
     if math.isnan(report.mean.value):
         return ""
     if found.doubt:
@@ -86,13 +88,32 @@ def details(report: DimensionReport) -> list[str]:
 def _beside(report: DimensionReport) -> str:
     """What the comparison tells; empty without one."""
     found = report.comparison
-    if found is None or math.isnan(report.mean.value):
+    if found is None:
         return ""
     title = printable(found.other.title)
+    if _coincide(report):
+        return _not_so(title, found.other)
+    if math.isnan(report.mean.value):
+        return ""
+    if _coincide(found.other):
+        return f"{title} is a complete collapse: all {count(found.other.points)} representations there coincide."
     if found.verdict is None:
         return f"LID cannot be judged by that of {title}: {found.doubt}." if found.doubt else ""
     lid, other = number(report.mean.value), number(found.other.mean.value)
     return _BESIDE[found.verdict].format(title=title, lid=lid, other=other)
+
+
+def _coincide(report: DimensionReport) -> bool:
+    """Whether all rows are the same."""
+    return report.guidance.distinct == 1
+
+
+def _not_so(title: str, other: DimensionReport) -> str:
+    """Whether the other set is a complete collapse, too."""
+    if _coincide(other):
+        return f"So it is in {title}."
+    lid = "no point has a defined LID either" if math.isnan(other.mean.value) else f"LID {number(other.mean.value)}"
+    return f"In {title} they do not: {lid}, effective rank {number(other.effective_rank)}."
 
 
 def _duplicates(report: DimensionReport) -> str:
@@ -136,7 +157,7 @@ def _unfilled(report: DimensionReport) -> list[str]:
 
 def _directions(report: DimensionReport) -> str:
     if math.isnan(report.mean.value):
-        return _undefined(report)
+        return "" if _coincide(report) else _undefined(report)
     dimension, most = report.guidance.gaussian_dimension, report.dimensions
     if dimension is None:
         return _directions_uncorrected(report)
