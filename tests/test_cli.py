@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import ldreg.inspection
 from ldreg import terminal
@@ -82,6 +83,24 @@ def test_sets_that_are_compared_have_names_that_differ(folder: Path, capsys: Cap
         page = (folder / "r.html").read_text()
         assert [name in page for name in (f"{names[0]}: geometric mean", f"{names[1]}: geometric mean")] == [True, True]
         assert f"compared with {names[1]}, 30 points" in capsys.readouterr().out
+
+
+def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(1).normal(size=(30, 3))
+    np.savez("both.npz", x=x, weights=np.ones(30), few=np.arange(29), kind=np.arange(30) % 2, words=["a b"] * 30)
+    torch.save({"x": torch.from_numpy(x), "my labels": torch.arange(30) % 2, "good": torch.ones(30) > 0}, "both.pt")
+    save_file({"x": torch.from_numpy(x), "y": torch.arange(30) % 2, "w": torch.ones(30)}, "both.safetensors")
+    told = "{} holds what may be labels: {} measures LID per class\n"
+    for words, options in (
+        ("both.npz", "--label-key kind or --label-key words"),
+        ("both.pt", "--label-key 'my labels'"),
+        ("both.safetensors", "--label-key y"),
+        ("both.npz --label-key kind", None),
+        ("both.npz --labels both.pt --label-key 'my labels'", None),
+        ("x.npy", None),
+    ):
+        assert main(["inspect", *shlex.split(words), "--k", "8"]) == 0
+        assert capsys.readouterr().err == ("" if options is None else told.format(words, options))
 
 
 def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # imported where it is used, so that help stays quick
     from ldreg.reporting.record import DimensionReport
 
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
+_HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
 
 
@@ -93,6 +95,8 @@ def inspect_command(
         from ldreg.reporting.table import as_text
 
         show(partial(as_text, report))
+        if hint := files.hint(report.points):
+            print(hint, file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,14 @@ class _Files:
             return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
         except ValueError as error:  # of the first file the option is --key
             raise ValueError(str(error).replace(" --key ", " --compare-key ")) from error
+
+    def hint(self, points: int) -> str:
+        """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
+        from ldreg.loading import label_arrays
+
+        names = [] if self.labels or self.label_key else label_arrays(self.file, points)
+        options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
+        return f"{self.file} holds what may be labels: {options} measures LID per class" if names else ""
 
     def named_in(self, report: "DimensionReport") -> "DimensionReport":
         """The report with the names of the files that its sets come from."""

@@ -10,14 +10,14 @@ import torch
 from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
-from ldreg.inspection import inspect
+from ldreg.inspection import inspect, measure
 from ldreg.inspection.gaps import Gaps
 from ldreg.inspection.guidance import beside, collapsed_classes, guidance, unfit, verdict
 from ldreg.lid.calibration import gaussian_lid
 from ldreg.lid.estimators import Estimator, LIDEstimate
 from ldreg.lid.search import Neighbors
 from ldreg.lid.synthetic import ball, cube, local_collapse, sphere
-from ldreg.reporting.record import Beside, ClassLID, DimensionReport, Guidance, MeanLID, Verdict
+from ldreg.reporting.record import Beside, ClassLID, DimensionReport, Guidance, MeanLID, SmallClass, Verdict
 
 NAN = math.nan
 ROOT = Path(__file__).parents[2]
@@ -146,7 +146,7 @@ def mostly_equally_far() -> Tensor:
 
 def test_a_covariance_that_no_number_holds_is_said_to_be_unknown() -> None:
     found = guidance(
-        MeanLID(5.0, 4.9, 5.1), (), torch.tensor([math.inf, 1.0]), degenerate=0.0, k=64, shape=(1000, 2),
+        MeanLID(5.0, 4.9, 5.1), (), torch.tensor([math.inf, 1.0]), sizes={}, degenerate=0.0, k=64, shape=(1000, 2),
         estimator="mom", convention="paper",
     )  # fmt: skip
     assert (found.verdict, found.usual, found.note) == (None, None, "the covariance is zero, or too large for a number")
@@ -220,6 +220,17 @@ def test_points_around_which_nothing_is_defined_say_why() -> None:
     twice = inspect(gaussian(150, 4).repeat(2, 1), k=20, estimator="mle").in_words()
     assert "every point has an exact duplicate, and for mle one is enough (k = 20); of 300 rows 150 are dist" in twice
     assert "the 20 neighbors of every point are equally far." in inspect(torch.eye(150), k=20).in_words()
+
+
+def test_rows_that_are_all_the_same_are_a_complete_collapse(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Complete collapse: all 300 representations coincide, so none has a defined LID."
+    assert inspect(torch.full((300, 4), 0.3), k=20).in_words() == told
+    monkeypatch.setattr(measure, "_SORTED", 0)  # as where there are too many rows to sort
+    monkeypatch.setattr(measure, "_COMPARED", 128)
+    assert inspect(torch.full((300, 4), 0.3), k=20).in_words() == told
+    two = torch.ones(300, 4)
+    two[150:] = 2
+    assert inspect(two, k=20).guidance.distinct is None
 
 
 def test_a_few_wide_directions_are_still_gaussian() -> None:
@@ -358,13 +369,23 @@ def test_half_of_the_points_are_not_most_of_them() -> None:
     assert (half.verdict, half.doubt, half.note) == ("lower", "", "")
 
 
-def guided(*, lid: float = 5.0, degenerate: float = 0.0, duplicated: float = 0.0, gaps: Gaps | None = None) -> Guidance:
-    """Of 10,000 points with the covariance of a Gaussian of 32 dimensions, for which LID 22 is usual."""
+def guided(
+    *,
+    lid: float = 5.0,
+    degenerate: float = 0.0,
+    duplicated: float = 0.0,
+    gaps: Gaps | None = None,
+    size: int = 5000,
+) -> Guidance:
+    """Of 10,000 points with the covariance of a Gaussian of 32 dimensions, for which LID 22 is usual.
+
+    `size` is that of the second of two classes, which reads lower than the first.
+    """
     classes = rows(MeanLID(10.0, 9.0, 11.0), MeanLID(3.0, 2.8, 3.2))
     return guidance(
-        MeanLID(lid, lid - 0.1, lid + 0.1), classes, torch.ones(32), degenerate=degenerate, duplicated=duplicated,
-        gaps=Gaps() if gaps is None else gaps, distinct=7, k=64, shape=(10_000, 32), estimator="mom",
-        convention="paper",
+        MeanLID(lid, lid - 0.1, lid + 0.1), classes, torch.ones(32), sizes={"0": 5000, "1": size},
+        degenerate=degenerate, duplicated=duplicated, gaps=Gaps() if gaps is None else gaps, distinct=7, k=64,
+        shape=(10_000, 32), estimator="mom", convention="paper",
     )  # fmt: skip
 
 
@@ -424,6 +445,51 @@ def test_a_class_without_a_lid_has_no_say() -> None:
     undefined = MeanLID(NAN, NAN, NAN)
     found = collapsed_classes(rows(undefined, MeanLID(10.0, 9.0, 11.0), MeanLID(3.0, 2.8, 3.2), undefined))
     assert [(row.label, row.others) for row in found] == [("2", 10.0)]
+
+
+def labeled_clusters(*sizes: int) -> tuple[Tensor, list[int]]:
+    """Clusters of so many points, far apart, each a Gaussian of all 64 dimensions."""
+    labels = [label for label, size in enumerate(sizes) for _ in range(size)]
+    return 8 * gaussian(len(sizes), 64, seed=1)[labels] + gaussian(len(labels), 64), labels
+
+
+def test_a_class_that_cannot_hold_k_neighbors_is_not_judged() -> None:
+    assert [row.label for row in guided(size=65).collapsed_classes] == ["1"]
+    assert guided(size=65).small_classes == ()
+    assert guided(size=64).collapsed_classes == ()
+    assert guided(size=64).small_classes == (SmallClass("1", 64),)
+    report = inspect(*labeled_clusters(300, 64, 300, 300, 20), k=64)
+    assert report.guidance.doubt == ""
+    assert report.guidance.collapsed_classes == ()
+    assert (
+        "2 of 5 classes are not judged: they have 20 to 64 points, and k = 64 reaches beyond; k has to be below that"
+    ) in report.in_words()
+
+
+def test_classes_of_which_few_points_are_measured_are_judged_by_all_their_neighbors() -> None:
+    x, labels = labeled_clusters(300, 300, 300, 300)
+    x[:300, 4:] = x[0, 4:]
+    report = inspect(x, labels, k=64, sample=160)
+    assert max(row.count for row in report.classes) < 64
+    assert report.guidance.small_classes == ()
+    assert [row.label for row in report.guidance.collapsed_classes] == ["0"]
+
+
+def test_small_classes_are_not_among_the_others() -> None:
+    x, labels = labeled_clusters(300, 300, 30, 30, 30, 30)
+    x[:300, 4:] = x[0, 4:]
+    [found] = inspect(x, labels, k=64).guidance.collapsed_classes
+    assert (found.label, found.others > 15) == ("0", True)
+
+
+def test_where_distances_jump_no_class_is_judged() -> None:
+    assert guided(gaps=Gaps(0.33, 49.0)).collapsed_classes == ()
+    report = inspect(*labeled_clusters(75, 75, 75, 75, 75, 75, 64, 62, 60, 59), k=64)
+    assert report.guidance.doubt == "jump"
+    words = report.in_words()
+    assert "are collapsed" not in words
+    assert "such as 32." in words
+    assert "For the same reason none of the 10 classes is judged beside the others." in words
 
 
 def test_a_flattened_class_is_named() -> None:

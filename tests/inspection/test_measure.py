@@ -145,7 +145,7 @@ def test_nothing_regular_leaves_the_numbers_undefined() -> None:
     assert math.isnan(report.frechet_variance)
     assert all(map(math.isnan, report.quartiles))
     assert (report.zero, report.effective_rank) == (30, 0)
-    assert "None of the 30" in report.in_words()
+    assert "Complete collapse: all 30" in report.in_words()
 
 
 def test_too_few_points_for_one_estimator_leave_the_rest() -> None:

@@ -261,6 +261,30 @@ def test_page_of_inspect_is_quiet_and_fits(
             assert browser.evaluate(WIDTH) == width
 
 
+def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "inspect.html"
+    path.write_text(page(make_report(comparison="other.npy")), encoding="utf-8")
+    cut = "[...document.querySelectorAll('.card')].filter(card => card.scrollWidth > card.clientWidth).length"
+    row = "[...document.querySelectorAll('.both tr')].find(row => row.textContent.startsWith('RankMe'))"
+    below = f"(cells => cells[3].top >= cells[1].bottom)([...{row}.children].map(cell => cell.getBoundingClientRect()))"
+    for width, narrow in ((400, True), (760, False)):
+        browser.open(path, width=width)
+        assert (browser.evaluate(cut), browser.evaluate(below)) == (0, narrow)
+
+
+def test_the_number_of_the_first_of_two_sets_has_the_color_of_text(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "inspect.html"
+    color = "getComputedStyle(document.querySelector('.tile.first b')).color"
+    for comparison, expected in ((None, "rgb(180, 81, 26)"), ("other.npy", "rgb(28, 33, 39)")):
+        path.write_text(page(make_report(comparison=comparison)), encoding="utf-8")
+        browser.open(path, width=1400)
+        assert browser.evaluate(color) == expected
+
+
 # Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
 # style, in a comment, in SVG, in what is unescaped twice.
 PAYLOADS = [

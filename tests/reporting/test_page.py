@@ -53,7 +53,7 @@ def test_is_well_formed_and_complete(full: DimensionReport) -> None:
     assert structure.attributes.count(("role", "img")) == 7
     assert structure.tags.count("h1") == 1
     text = " ".join(structure.words)
-    for word in ("5.50", "5.10 to 5.90", "Effective rank", "RankMe", "TwoNN", "Most collapsed points", "LID per class"):
+    for word in ("5.50", "5.10 to 5.90", "Effective rank", "RankMe", "TwoNN", "Points of lowest LID", "LID per class"):
         assert word in text
     assert "ldreg 1.2.3" in text
     assert "ldreg inspect <script>" in text
@@ -65,7 +65,7 @@ def test_a_second_set_is_in_every_figure_and_table(make_report: MakeReport) -> N
     for told in (
         "embeddings.npy: geometric mean 5.50", "other.npy: geometric mean 4.00", "other.npy: effective rank 6.50",
         "Where LID is low in embeddings.npy", "Where LID is low in other.npy", "other.npy: 4.00",
-        "Most collapsed points of other.npy", "95 % confidence 3.50 to 4.50", "quartiles 3.25 and 4.75",
+        "Points of lowest LID of other.npy", "95 % confidence 3.50 to 4.50", "quartiles 3.25 and 4.75",
     ):  # fmt: skip
         assert any(told in word for word in words), told
     assert "Compared with other.npy: 40 points in 8 dimensions." in text

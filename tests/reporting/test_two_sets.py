@@ -103,6 +103,17 @@ def test_a_set_without_a_dimension_leaves_the_other(make_report: MakeReport, col
     assert list(drawn(own)) == ["histogram", "spectrum", "map-0", "density"]
     assert drawn(own)["map-0"].title == "Where LID is low in other.npy"
     assert "left out" in drawn(own)["histogram"].caption
+    assert "embeddings.npy has no map: no point has a defined LID." in drawn(own)["map-0"].caption
+    assert drawn(own)["histogram"].legend == (
+        "embeddings.npy: no point has a defined LID",
+        "other.npy: geometric mean 4.00",
+    )
+    assert drawn(own)["spectrum"].legend == (
+        "embeddings.npy: no eigenvalue above 0",
+        "other.npy: effective rank 6.50",
+    )
+    assert drawn(own)["density"].legend == ("embeddings.npy: no point has a defined LID", "other.npy")
+    assert "has no map" not in drawn(report)["map-0"].caption
     assert lines(drawn(own)["density"].figure)[0][0] == COLORS[1]
     neither = replace(own, comparison=replace(report.comparison, other=collapsed_report))
     assert drawn(neither) == {}

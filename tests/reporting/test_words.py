@@ -14,8 +14,9 @@ from ldreg.reporting.record import (
     Guidance,
     MeanLID,
     Reading,
+    SmallClass,
 )
-from ldreg.reporting.summary import local_rows
+from ldreg.reporting.summary import Row, local_rows
 from ldreg.reporting.words import details, headline, sentences
 
 MakeReport = Callable[..., DimensionReport]
@@ -257,6 +258,52 @@ def test_ties_are_named_from_a_tenth_on(make_report: MakeReport, tied: float, *,
     assert ("tie in distance" in make_report(guidance=replace(KNOWN, tied=tied)).in_words()) == told
 
 
+def test_a_complete_collapse_comes_first_and_is_told_of_either_set(
+    make_report: MakeReport, collapsed_report: DimensionReport
+) -> None:
+    same = replace(collapsed_report, guidance=Guidance(doubt="duplicates", note="why", distinct=1), title="same.npy")
+    other = beside(make_report, None, doubt="why")
+    lead = "Complete collapse: all 60 representations coincide, so none has a defined LID."
+    assert headline(same) == lead
+    assert sentences(replace(same, comparison=other)) == [
+        lead,
+        "In trusted.npy they do not: LID 9.00, effective rank 9.50.",
+    ]
+    undefined = replace(other, other=replace(collapsed_report, title="few.npy"))
+    told = "In few.npy they do not: no point has a defined LID either, effective rank 0."
+    assert sentences(replace(same, comparison=undefined)) == [lead, told]
+    assert sentences(replace(same, comparison=replace(other, other=same))) == [lead, "So it is in same.npy."]
+    words = replace(make_report(guidance=KNOWN), comparison=replace(other, other=same)).in_words()
+    assert "same.npy is a complete collapse: all 60 representations there coincide." in words
+    assert "cannot be judged" not in words
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ((), None),
+        ((1,), "1 of 3 classes is not judged: it has 1 point, and k = 20 reaches beyond; k has to be below that to"),
+        ((7, 7), "2 of 3 classes are not judged: they have 7 points, and k = 20"),
+        ((19, 7), "2 of 3 classes are not judged: they have 7 to 19 points, and k = 20"),
+    ],
+)
+def test_classes_that_are_not_judged_are_counted(
+    make_report: MakeReport, sizes: tuple[int, ...], told: str | None
+) -> None:
+    small = tuple(SmallClass(str(place), size) for place, size in enumerate(sizes))
+    words = make_report(guidance=replace(KNOWN, small_classes=small), names=("0", "1", "2")).in_words()
+    assert "judged" not in words if told is None else told in words
+    assert "judged" not in make_report(guidance=replace(KNOWN, small_classes=small), names=("0",)).in_words()
+
+
+def test_a_distance_that_is_not_defined_is_a_dash_alone(
+    make_report: MakeReport, collapsed_report: DimensionReport
+) -> None:
+    other = Comparison(make_report(title="trusted.npy"), math.nan)
+    assert local_rows(replace(collapsed_report, comparison=other))[-1] == Row("Fisher-Rao distance", "–", "")
+    assert "|ln(5.50 / 4.00)|" in local_rows(make_report(comparison="trusted.npy"))[-1].remark
+
+
 def test_points_that_are_left_out_are_counted(make_report: MakeReport) -> None:
     assert "1 point has no defined LID and are left out" not in make_report(guidance=KNOWN).in_words()
     assert "3 points have no defined LID and are left out (5.0 %)." in make_report(guidance=KNOWN, zero=3).in_words()
@@ -264,11 +311,11 @@ def test_points_that_are_left_out_are_counted(make_report: MakeReport) -> None:
 
 
 def test_where_nothing_is_defined_that_alone_is_said(collapsed_report: DimensionReport) -> None:
-    doubtful = Guidance(doubt="duplicates", note="most points have no defined LID", distinct=1)
+    doubtful = Guidance(doubt="duplicates", note="most points have no defined LID", distinct=2)
     words = replace(collapsed_report, guidance=doubtful).in_words()
     assert words == (
         "None of the 60 measured points has a defined LID: every point has k or more exact duplicates (k = 20); of 60 "
-        "rows 1 are distinct."
+        "rows 2 are distinct."
     )
     both = replace(collapsed_report, zero=50, infinite=10).in_words()
     assert both.endswith("50 have too many exact duplicates, 10 neighbors equally far.")

@@ -1,7 +1,7 @@
 """LID beside what Gaussian points read, and beside other classes or embeddings: what is usual, what a collapse."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy
@@ -12,7 +12,7 @@ from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimen
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
 from ldreg.lid.expected import expected_lid
 from ldreg.lid.geometry import regular
-from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, Verdict
+from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, SmallClass, Verdict
 
 # Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
 # cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64. However low, LID beside the usual
@@ -29,6 +29,7 @@ def guidance(
     classes: Sequence[ClassLID],
     eigenvalues: Tensor,
     *,
+    sizes: Mapping[str, int],
     degenerate: float,
     duplicated: float = 0.0,
     gaps: Gaps = _EVEN,
@@ -40,16 +41,26 @@ def guidance(
 ) -> Guidance:
     """What mean LID of points (N, D) = `shape` tells, with the eigenvalues of their covariance, at any scale.
 
+    `sizes` are the points of each class, of which `classes` may tell a part: neighbors come from all.
     `degenerate` is the share of points that have no LID; where it is most of them, nothing is said of the rest.
     `duplicated` is the share that have an exact duplicate, `gaps` what their neighbor distances show, and `distinct`
     the number of distinct rows where it was counted.
     """
     n, dimensions = shape
-    collapsed = collapsed_classes(classes)
+    small = tuple(SmallClass(row.label, sizes[row.label]) for row in classes if sizes[row.label] <= k)
+    # Neighbors of a point in a class of at most k reach into others: LID reads low there, or high, by that alone.
+    collapsed = collapsed_classes([row for row in classes if sizes[row.label] > k])
     note = beyond(estimator, k, n, dimensions) or ("most points have no defined LID" if degenerate > _MOST else "")
     doubt: Doubt = "duplicates" if duplicated > _MOST else ""
     if note:
-        return Guidance(collapsed_classes=collapsed, note=note, doubt=doubt, tied=gaps.tied, distinct=distinct)
+        return Guidance(
+            collapsed_classes=collapsed,
+            small_classes=small,
+            note=note,
+            doubt=doubt,
+            tied=gaps.tied,
+            distinct=distinct,
+        )
     known = cast(Calibrated, estimator)
     usual = expected_lid(eigenvalues, k, n, dimensions, estimator=known, convention=convention)
     dimension = gaussian_dimension(mean.value, k, n, estimator=known, convention=convention)
@@ -62,7 +73,8 @@ def guidance(
         fisher_rao=None if usual is None else abs(math.log(mean.value / usual)),
         gaussian_dimension=dimension,
         filled=gaussian_lid(dimensions, k, n, estimator=known, convention=convention),
-        collapsed_classes=collapsed,
+        collapsed_classes=() if doubt == "jump" else collapsed,
+        small_classes=small,
         note=_note(mean, usual, dimension),
         doubt=doubt,
         jump=round(gaps.before) if doubt == "jump" else None,

@@ -1,5 +1,6 @@
 """All steps of an inspection, on one process or shared by several."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -29,6 +30,7 @@ from ldreg.version import __version__
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
 _SORTED = 2**24  # entries of which distinct rows are counted
+_COMPARED = 4096  # rows compared with the first at a time
 
 
 @torch.no_grad()
@@ -202,6 +204,7 @@ def _described(
         statistics["mean"],
         statistics["classes"],
         shares,
+        sizes=Counter(names or ()),
         degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
         duplicated=statistics["duplicated"] / len(rows),
         gaps=seen,
@@ -262,7 +265,9 @@ def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tens
 
 
 def _distinct(x: Tensor) -> int | None:
-    """How many distinct rows there are; None where there is too much to sort."""
+    """How many distinct rows there are; None where there is too much to sort, unless all are the same."""
+    if all(bool((block == x[0]).all()) for block in x.split(_COMPARED)):
+        return 1
     return len(torch.unique(x, dim=0)) if x.numel() <= _SORTED else None
 
 

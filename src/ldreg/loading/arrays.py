@@ -22,17 +22,25 @@ from ldreg.loading.torch_files import load_torch
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
+WHOLE = (
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+)  # fmt: skip
+DISCRETE = "iuUS"  # kinds of NumPy's dtypes: whole numbers, words
 NUMPY_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 HEADER_BYTES = 1 << 14  # NumPy refuses headers above 10000 bytes, but reads up to 4 GiB of them first
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An array in a file, not read yet: its name (None where the file is that one array), shape, and reader."""
+    """An array in a file, not read yet: its name (None where the file is that one array), shape, and reader.
+
+    `discrete` says whether its dtype is one of whole numbers or words.
+    """
 
     name: str | None
     shape: Shape
     read: Callable[[], Array | Tensor]
+    discrete: bool
 
 
 def choose(
@@ -76,7 +84,7 @@ def npy_entries(path: Path) -> list[Entry]:
         # Copy-on-write: torch wants memory that may be written to, and the file stays as it is.
         return np.memmap(path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
 
-    return [Entry(None, shape, read)]
+    return [Entry(None, shape, read, dtype.kind in DISCRETE)]
 
 
 def npz_entries(path: Path) -> list[Entry]:
@@ -97,7 +105,7 @@ def npz_entries(path: Path) -> list[Entry]:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
     return [
-        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info, dtype))
+        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info, dtype), dtype.kind in DISCRETE)
         for info, (shape, _, dtype) in zip(members, headers, strict=True)
     ]
 
@@ -138,28 +146,33 @@ def _check_numpy_dtype(dtype: np.dtype[Any]) -> None:
 def safetensors_entries(path: Path) -> list[Entry]:
     """The tensors of a .safetensors file, to be memory-mapped."""
     with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
-        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 - no dict
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 - no dict
+        found = {name: (tuple(part.get_shape()), part.get_dtype()[0] in "IU") for name, part in slices.items()}
 
     def read(name: str) -> Tensor:
         with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
             tensor: Tensor = tensors.get_tensor(name)
         return tensor
 
-    return [Entry(name, shape, partial(read, name)) for name, shape in shapes.items()]
+    return [Entry(name, shape, partial(read, name), discrete) for name, (shape, discrete) in found.items()]
 
 
 def torch_entries(path: Path) -> list[Entry]:
     """The tensor, or the tensors of the flat dict, in a file of `torch.save`, memory-mapped."""
     content = load_torch(path)
     if isinstance(content, Tensor):
-        return [Entry(None, tuple(content.shape), partial(_plain, content))]
+        return [_torch_entry(None, content)]
     if not isinstance(content, dict):
         hint = "; torch.stack makes one tensor of vectors" if isinstance(content, list | tuple) else ""
         raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}{hint}")
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}")
-    return [Entry(name, tuple(value.shape), partial(_plain, value)) for name, value in tensors.items()]
+    return [_torch_entry(name, value) for name, value in tensors.items()]
+
+
+def _torch_entry(name: str | None, tensor: Tensor) -> Entry:
+    return Entry(name, tuple(tensor.shape), partial(_plain, tensor), tensor.dtype in WHOLE)
 
 
 def _plain(tensor: Tensor) -> Tensor:

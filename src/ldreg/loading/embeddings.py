@@ -9,15 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ldreg.loading.arrays import READERS, choose
+from ldreg.loading.arrays import READERS, WHOLE, choose
 from ldreg.loading.files import check_file, named
 from ldreg.loading.memory import check_fits
 from ldreg.loading.parquet import parquet_embeddings
 from ldreg.loading.tables import csv_embeddings
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
-SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 TABLES: dict[str, Callable[[Path, str | None, Sequence[str]], NDArray[Any]]] = {
     ".csv": csv_embeddings,
@@ -80,7 +78,7 @@ def floating(values: NDArray[Any] | Tensor) -> Tensor:
     (tensor([[1., 2.]]), torch.float64)
     """
     tensor = values if isinstance(values, Tensor) else _from_numpy(values)
-    if tensor.dtype not in (*FLOATS, *SIGNED, *UNSIGNED):
+    if tensor.dtype not in (*FLOATS, torch.bool, *WHOLE):
         raise ValueError(f"expected real numbers, got dtype {tensor.dtype}")
     if tensor.dtype in FLOATS:
         return tensor

@@ -53,6 +53,16 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
         return labels
 
 
+def label_arrays(path: str | Path, count: int) -> list[str]:
+    """Names of the arrays of a file that look like labels of `count` points: one whole number or word for each."""
+    path = Path(path)
+    with named(path):
+        suffix = check_file(path, [*READERS, *TABLES])
+        entries = READERS[suffix](path) if suffix in READERS else []
+        names = [entry.name for entry in entries if entry.discrete and entry.shape == (count,)]
+    return [name for name in names if name is not None and name == one_line(name)]
+
+
 def _check_count(found: int, count: int | None) -> None:
     if count is not None and found != count:
         raise ValueError(f"expected {count} labels, one for each point, got {found}")

@@ -84,6 +84,7 @@ footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8r
 """
 
 _COMPARED_STYLE = """
+.tile.first b { color: inherit; }
 .card { margin-bottom: 1rem; }
 .both th[scope=row] { min-width: 6.6rem; overflow-wrap: break-word; }
 .both thead th { vertical-align: bottom; white-space: normal; }
@@ -94,6 +95,16 @@ _COMPARED_STYLE = """
 .both td small { display: block; color: var(--soft); font-size: .8rem; font-weight: 400; white-space: normal; }
 .both td.remark { padding-left: 1rem; min-width: 8rem; }
 @media (min-width: 48rem) { .both th[scope=row] { width: 19%; } .both td.n, .both thead th { width: 23%; } }
+@media (max-width: 34rem) {
+  .both tr { display: grid; grid-template-columns: minmax(0, 1fr) repeat(2, minmax(0, 6.5rem));
+    border-top: 1px solid var(--line); padding: .35rem 0; }
+  .both tr > * { border: 0; padding-top: 0; padding-bottom: 0; }
+  .both thead tr { border: 0; align-items: end; }
+  .both td.n { min-width: 0; overflow-wrap: anywhere; }
+  .both td.one { grid-column: span 2; }
+  .both td.remark { grid-column: 1 / -1; padding-left: 0; }
+  .both td:empty:last-child { display: none; }
+}
 """
 
 _READING = (
@@ -304,7 +315,7 @@ def _collapsed(report: DimensionReport, *, of: str = "") -> str:
         [str(point.index), number(point.lid), number(point.standard_error), *([point.label or ""] if labeled else [])]
         for point in report.most_collapsed
     ]
-    return _table(f"Most collapsed points{of}", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
+    return _table(f"Points of lowest LID{of}", ["row", "LID", "± s.e.", *(["label"] if labeled else [])], rows)
 
 
 def _classes(report: DimensionReport) -> str:

@@ -61,6 +61,14 @@ class CollapsedClass:
     fisher_rao: float
 
 
+@dataclass(frozen=True)
+class SmallClass:
+    """A class that cannot hold a point and its k neighbors: how many points it has, measured or not."""
+
+    label: str
+    points: int
+
+
 Verdict = Literal["lower", "usual", "higher"]
 Beside = Literal["collapse", "lower", "similar", "higher"]
 Doubt = Literal["", "duplicates", "jump"]
@@ -76,7 +84,8 @@ class Guidance:
         fisher_rao: distance of LID to it, |ln ratio|
         gaussian_dimension: dimension of the standard Gaussian that reads this LID
         filled: LID that a standard Gaussian of all D coordinates reads
-        collapsed_classes: classes far below the others, lowest first
+        collapsed_classes: classes far below the others, lowest first; none where distances jump
+        small_classes: classes of at most k points, which are not judged and not among the others
         note: why a number is not known
         doubt: why LID that is not usual gets no verdict: most points have an exact duplicate, or the neighbor
             distances jump, as where k reaches beyond small clusters
@@ -91,6 +100,7 @@ class Guidance:
     gaussian_dimension: float | None = None
     filled: float | None = None
     collapsed_classes: tuple[CollapsedClass, ...] = ()
+    small_classes: tuple[SmallClass, ...] = ()
     note: str = ""
     doubt: Doubt = ""
     jump: int | None = None

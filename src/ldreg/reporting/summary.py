@@ -1,5 +1,6 @@
 """The rows that the text table and the page both show."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -23,8 +24,10 @@ def local_rows(report: DimensionReport) -> list[Row]:
     rows = _with_other(_local, report)
     if report.comparison is not None:
         other = report.comparison.other
-        remark = f"to {other.title}: |ln({number(report.mean.value)} / {number(other.mean.value)})|"
-        rows.append(Row("Fisher-Rao distance", number(report.comparison.fisher_rao), remark))
+        distance = report.comparison.fisher_rao
+        ratio = f"{number(report.mean.value)} / {number(other.mean.value)}"
+        remark = "" if math.isnan(distance) else f"to {other.title}: |ln({ratio})|"
+        rows.append(Row("Fisher-Rao distance", number(distance), remark))
     return rows
 
 

@@ -75,7 +75,7 @@ def _quantities(title: str, rows: list[Row], other: str) -> Table:
 
 
 def _collapsed(report: DimensionReport) -> Table:
-    table = _table(title="Most collapsed points")
+    table = _table(title="Points of lowest LID")
     table.add_column("LID", justify="right", width=9, style="bold")
     table.add_column("± s.e.", justify="right", width=8)
     table.add_column("label" if report.labels is not None else "", ratio=1, no_wrap=True, overflow="ellipsis")

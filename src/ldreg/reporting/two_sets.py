@@ -42,7 +42,7 @@ def _histogram(both: Both) -> list[Drawn]:
     caption = "In percent of the points of each set. Thin lines: the geometric means."
     if any(one.degenerate for one in both):
         caption += " Points without a defined LID are left out."
-    legend = tuple(f"{one.title}: geometric mean {number(one.mean.value)}" for one in both)
+    legend = tuple(f"{one.title}: {_undefined(one) or f'geometric mean {number(one.mean.value)}'}" for one in both)
     return [Drawn("histogram", "How LID is spread", caption, legend, histograms(lids, means))]
 
 
@@ -51,20 +51,25 @@ def _spectrum(both: Both) -> list[Drawn]:
     if not any(len(regular_values(values)) for values in spectra_of_both):
         return []
     caption = "Eigenvalues of the covariance; thin lines: effective rank. A cliff means that directions are unused."
-    legend = tuple(f"{one.title}: effective rank {number(one.effective_rank)}" for one in both)
+    legend = tuple(
+        f"{one.title}: {f'effective rank {number(one.effective_rank)}' if len(known) else 'no eigenvalue above 0'}"
+        for one, known in zip(both, map(regular_values, spectra_of_both), strict=True)
+    )
     drawn = spectra(spectra_of_both, [one.effective_rank for one in both])
     return [Drawn("spectrum", "Global spectrum", caption, legend, drawn)]
 
 
 def _maps(both: Both) -> list[Drawn]:
     """The map of each set; the sets have axes of their own, but the colors are the same."""
-    known = [one for one in both if regular(one.lid).any()]
+    known = [one for one in both if not _undefined(one)]
     if not known:
         return []
     scale = lid_scale(numpy.concatenate([regular_values(one.lid.double().numpy()) for one in known]))
     caption = "First two principal axes of this set; red points are the most collapsed."
     if len(known) > 1:
         caption += " The colors are the same on both maps."
+    else:
+        caption += "".join(f" {one.title} has no map: {_undefined(one)}." for one in both if _undefined(one))
     drawn = []
     for place, one in enumerate(known):
         keep = regular(one.lid).numpy()
@@ -81,7 +86,7 @@ def _density(both: Both) -> list[Drawn]:
     caption = "Each dot is a point. Lines: the geometric means. Collapse in dense spots pulls the left side down."
     if any(map(_many, both)):
         caption += f" At most {count(DRAWN_POINTS)} points of each set are drawn."
-    legend = tuple(one.title for one in both)
+    legend = tuple(f"{one.title}: {told}" if (told := _undefined(one)) else one.title for one in both)
     return [Drawn("density", "LID against density", caption, legend, _densities(both, points))]
 
 
@@ -110,6 +115,11 @@ def _distances_and_lid(one: DimensionReport) -> Array:
     keep = regular(one.lid) & (one.kth_distance > 0)
     columns = thinned(one.kth_distance[keep].double().numpy(), one.lid[keep].double().numpy())
     return numpy.stack(columns, axis=1)
+
+
+def _undefined(one: DimensionReport) -> str:
+    """Why a set is not drawn; empty where it is."""
+    return "" if regular(one.lid).any() else "no point has a defined LID"
 
 
 def _many(one: DimensionReport) -> bool:

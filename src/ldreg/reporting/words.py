@@ -64,6 +64,8 @@ def _judged(report: DimensionReport) -> bool:
 def _alone(report: DimensionReport) -> str:
     """Whether LID is what is usual, or why that is left open; empty where it is not known."""
     found = report.guidance
+    if _coincide(report):
+        return f"Complete collapse: all {count(report.points)} representations coincide, so none has a defined LID."
     if math.isnan(report.mean.value):
         return ""
     if found.doubt:
@@ -79,20 +81,39 @@ def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
     second = _alone(report) if _judged(report) else _beside(report)
-    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_caveats(report))
+    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_unjudged(report), *_caveats(report))
     return [part for part in parts if part]
 
 
 def _beside(report: DimensionReport) -> str:
     """What the comparison tells; empty without one."""
     found = report.comparison
-    if found is None or math.isnan(report.mean.value):
+    if found is None:
         return ""
     title = printable(found.other.title)
+    if _coincide(report):
+        return _not_so(title, found.other)
+    if math.isnan(report.mean.value):
+        return ""
+    if _coincide(found.other):
+        return f"{title} is a complete collapse: all {count(found.other.points)} representations there coincide."
     if found.verdict is None:
         return f"LID cannot be judged by that of {title}: {found.doubt}." if found.doubt else ""
     lid, other = number(report.mean.value), number(found.other.mean.value)
     return _BESIDE[found.verdict].format(title=title, lid=lid, other=other)
+
+
+def _coincide(report: DimensionReport) -> bool:
+    """Whether all rows are the same."""
+    return report.guidance.distinct == 1
+
+
+def _not_so(title: str, other: DimensionReport) -> str:
+    """Whether the other set is a complete collapse, too."""
+    if _coincide(other):
+        return f"So it is in {title}."
+    lid = "no point has a defined LID either" if math.isnan(other.mean.value) else f"LID {number(other.mean.value)}"
+    return f"In {title} they do not: {lid}, effective rank {number(other.effective_rank)}."
 
 
 def _duplicates(report: DimensionReport) -> str:
@@ -136,7 +157,7 @@ def _unfilled(report: DimensionReport) -> list[str]:
 
 def _directions(report: DimensionReport) -> str:
     if math.isnan(report.mean.value):
-        return _undefined(report)
+        return "" if _coincide(report) else _undefined(report)
     dimension, most = report.guidance.gaussian_dimension, report.dimensions
     if dimension is None:
         return _directions_uncorrected(report)
@@ -207,6 +228,22 @@ def _classes(found: Guidance) -> list[str]:
     named = [f"{printable(row.label)} ({number(row.mean.value)})" for row in rows[:_NAMED]]
     last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
     return [f"Classes {', '.join(named)} and {last} are collapsed beside the others, whose median LID is {others}."]
+
+
+def _unjudged(report: DimensionReport) -> list[str]:
+    """Which classes are not judged beside the others."""
+    if len(report.classes) < 2 or math.isnan(report.mean.value):
+        return []
+    if report.guidance.doubt == "jump":  # of which it is said what k to take
+        return [f"For the same reason none of the {count(len(report.classes))} classes is judged beside the others."]
+    small = sorted(row.points for row in report.guidance.small_classes)
+    if not small:
+        return []
+    some = f"{count(len(small))} of {count(len(report.classes))} classes"
+    told = f"{some} is not judged: it has" if len(small) == 1 else f"{some} are not judged: they have"
+    sizes = "" if small[0] == small[-1] else f"{count(small[0])} to "
+    points = "1 point" if small[-1] == 1 else f"{sizes}{count(small[-1])} points"
+    return [f"{told} {points}, and k = {report.k} reaches beyond; k has to be below that to judge."]
 
 
 def _caveats(report: DimensionReport) -> list[str]:
