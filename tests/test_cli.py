@@ -75,6 +75,7 @@ def test_sets_that_are_compared_have_names_that_differ(folder: Path, capsys: Cap
         ("two.npz --key a --compare before/x.npy", ["two.npz", "x.npy"]),
         ("x.npy --compare before/x.npy", ["x.npy", "before/x.npy"]),
         ("two.npz --key b --compare two.npz --compare-key a", ["two.npz, b", "two.npz, a"]),
+        ("before/x.npy --compare before/x.npy", ["x.npy", "x.npy again"]),
     ):
         assert main(["inspect", *words.split(), "--k", "8", "--json", "r.json", "--html", "r.html"]) == 0
         content = json.loads((folder / "r.json").read_text())

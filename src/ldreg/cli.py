@@ -161,7 +161,7 @@ class _Files:
         if first != second:
             return self.file, self.compare
         one, two = (first.name if key is None else f"{first.name}, {key}" for key in (self.key, self.compare_key))
-        return one, two
+        return one, two if one != two else f"{two} again"
 
 
 def _is_table(file: str) -> bool:

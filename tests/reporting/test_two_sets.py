@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ldreg.reporting.curves import style
 from ldreg.reporting.figures import DRAWN_POINTS, INK, class_figures, svg
+from ldreg.reporting.page import page
 from ldreg.reporting.record import DimensionReport
 from ldreg.reporting.two_sets import Drawn, figures_of_both
 
@@ -127,6 +128,15 @@ def test_many_points_are_thinned_and_said_to_be(make_report: MakeReport) -> None
     assert "20,000 of 20,001 points are drawn." in found["map-0"].caption
     assert "are drawn" not in found["map-1"].caption
     assert "are drawn" not in drawn(make_report(comparison="other.npy"))["density"].caption
+
+
+def test_only_points_with_a_lid_are_said_to_be_drawn(make_report: MakeReport) -> None:
+    report = make_report(points=DRAWN_POINTS + 1, comparison="other.npy")
+    lid = report.lid.clone()
+    lid[:-1000] = 0
+    found = drawn(replace(report, lid=lid))
+    assert len(places(found["density"].figure)) == 1000 + 40
+    assert "are drawn" not in found["map-0"].caption + found["density"].caption + page(replace(report, lid=lid))
 
 
 def test_the_mean_of_all_classes_has_not_the_color_of_the_other_set(make_report: MakeReport) -> None:

@@ -125,6 +125,13 @@ def beside(
     return Comparison(make_report(title=title, mean=MeanLID(9.0, 8.5, 9.5)), 0.5, verdict, doubt)
 
 
+def test_a_stop_in_the_name_of_a_file_ends_no_sentence(make_report: MakeReport) -> None:
+    other = beside(make_report, "lower", title="v. 2 <b>. Final.npy")
+    text = page(replace(make_report(guidance=KNOWN), comparison=other))
+    name = "v. 2 &lt;b&gt;. Final.npy"
+    assert f"<strong>LID is lower than that of {name}: 5.50, where that reads 9.00.</strong>" in text
+
+
 @pytest.mark.parametrize(
     ("verdict", "sentence"),
     [

@@ -5,6 +5,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
+from ldreg.lid.geometry import regular
 from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, svg
 from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.reporting.opening import OPENING
@@ -180,8 +181,12 @@ def _size(report: DimensionReport) -> str:
 
 def _words(report: DimensionReport) -> str:
     head, rest = escaped(headline(report)), escaped(" ".join(details(report)))
-    first, stop, more = head.partition(". ")
-    verdict = f'<p class="words"><strong>{first}{stop.strip()}</strong> {more}</p>' if head else ""
+    # The first sentence; stops within the name of the other file end none.
+    title = "" if report.comparison is None else escaped(report.comparison.other.title)
+    masked = head.replace(title, "\0" * len(title)) if title else head
+    end = masked.find(". ")
+    first, stop, more = (head, "", "") if end < 0 else (head[:end], ".", head[end + 2 :])
+    verdict = f'<p class="words"><strong>{first}{stop}</strong> {more}</p>' if head else ""
     return f'{verdict}<p class="words">{rest}</p>'
 
 
@@ -257,8 +262,9 @@ def _omitted(report: DimensionReport, name: str) -> str:
         return f" Of {count(len(report.classes))} classes, the lowest and the highest."
     if name == "map-classes" and len(report.classes) > len(CLASS_COLORS):
         return " The classes of lowest LID are in color."
-    if name in ("map", "density") and report.measured > DRAWN_POINTS:
-        return f" {count(DRAWN_POINTS)} of {count(report.measured)} points are drawn."
+    known = int(regular(report.lid).sum())
+    if name in ("map", "density") and known > DRAWN_POINTS:
+        return f" {count(DRAWN_POINTS)} of {count(known)} points are drawn."
     return ""
 
 

@@ -74,7 +74,7 @@ def _maps(both: Both) -> list[Drawn]:
     for place, one in enumerate(known):
         keep = regular(one.lid).numpy()
         figure = lid_map(one.coordinates.numpy()[keep], one.lid.double().numpy()[keep], scale=scale)
-        left_out = f" {count(DRAWN_POINTS)} of {count(one.measured)} points are drawn." if _many(one) else ""
+        left_out = f" {count(DRAWN_POINTS)} of {count(int(keep.sum()))} points are drawn." if _many(one) else ""
         drawn.append(Drawn(f"map-{place}", f"Where LID is low in {one.title}", caption + left_out, (), figure))
     return drawn
 
@@ -123,4 +123,5 @@ def _undefined(one: DimensionReport) -> str:
 
 
 def _many(one: DimensionReport) -> bool:
-    return one.measured > DRAWN_POINTS
+    """Whether there are more points with a LID, which are those drawn, than a picture shows."""
+    return int(regular(one.lid).sum()) > DRAWN_POINTS
