@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -19,3 +20,16 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
         del os.environ["LDREG_CACHE"]
     else:
         os.environ["LDREG_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def no_log_into_a_closed_stream() -> None:
+    """Take away what a test left in the loggers of libraries that set up logging where they are first imported.
+
+    They write to the standard error of that moment, which for a test with captured output is closed when it ends.
+    """
+    known = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    for logger in (logging.root, *known):
+        for handler in list(logger.handlers):
+            if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
+                logger.removeHandler(handler)

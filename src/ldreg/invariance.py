@@ -29,7 +29,7 @@ def view_share(views: Iterable[Any]) -> Tensor:
 
     >>> image = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]])
     >>> view_share([image, image]).item(), round(view_share([image, image.flip(1)]).item(), 3)
-    (0.0, 0.5)
+    (0.0, 0.857)
     """
     x = torch.stack([view.double() for view in _checked(views)])
     if not torch.isfinite(x).all():
