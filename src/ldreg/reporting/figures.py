@@ -87,11 +87,16 @@ def density(report: DimensionReport) -> Figure:
     figure, axes = canvas()
     axes.scatter(distance, lid, s=dot(len(lid)), color=BLUE, alpha=0.45, linewidths=0, rasterized=True)
     axes.axhline(report.mean.value, color=ORANGE, linewidth=1.5)
+    density_axes(axes, lid, report.k)
+    return figure
+
+
+def density_axes(axes: Axes, lid: Array, k: int) -> None:
+    """Scales and names of the axes that LID is drawn in against the distance of the k-th neighbor."""
     plain_log(axes, "x")
     if lid.max() > WIDE_RANGE * lid.min():
         plain_log(axes, "y")
-    axes.set(xlabel=f"distance to neighbor {report.k}   (dense → sparse)", ylabel="LID")
-    return figure
+    axes.set(xlabel=f"distance to neighbor {k}   (dense → sparse)", ylabel="LID")
 
 
 def spectrum(report: DimensionReport) -> Figure:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ldreg.lid.geometry import regular
 from ldreg.reporting.curves import histograms, regular_values, spectra, style
-from ldreg.reporting.figures import DRAWN_POINTS, WIDE_RANGE, canvas, dot, lid_map, lid_scale, plain_log, thinned
+from ldreg.reporting.figures import DRAWN_POINTS, canvas, density_axes, dot, lid_map, lid_scale, thinned
 from ldreg.reporting.record import DimensionReport
 from ldreg.reporting.text import count, number
 
@@ -103,10 +103,7 @@ def _densities(both: Both, points: list[Array]) -> Figure:
         color, dashes = style(place)
         if len(points[place]):
             axes.axhline(one.mean.value, color=color, linestyle=(0, dashes) if dashes else "solid", linewidth=1.5)
-    plain_log(axes, "x")
-    if lid.max() > WIDE_RANGE * lid.min():
-        plain_log(axes, "y")
-    axes.set(xlabel=f"distance to neighbor {both[0].k}   (dense → sparse)", ylabel="LID")
+    density_axes(axes, lid, both[0].k)
     return figure
 
 
