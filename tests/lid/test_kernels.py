@@ -194,8 +194,13 @@ def main(out: str, path: str, compiled: str, *names: str) -> None:
     if path == "screened":
         take_small_blocks()
     cases = CASES | MORE | NOT_FINITE | SCREENED
-    outcomes = {name: tuple(step(cases[name](), path, compiled=compiled == "1")) for name in names}
-    torch.save(outcomes | {"sum": sum_of_squares(path), "doubtful": (doubtful(), torch.zeros(0), None)}, out)
+    outcomes: dict[str, tuple[Tensor | None, ...]] = {
+        name: tuple(step(cases[name](), path, compiled=compiled == "1")) for name in names
+    }
+    outcomes["sum"] = sum_of_squares(path)
+    if path == "screened":
+        outcomes["doubtful"] = (doubtful(), torch.zeros(0), None)
+    torch.save(outcomes, out)
 
 
 def doubtful() -> Tensor:
