@@ -296,7 +296,7 @@ class Products(TorchDispatchMode):
     """The setting under which each product of matrices is taken."""
 
     def __init__(self, setting: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.setting = setting
         self.seen: list[str] = []
 
