@@ -12,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/ldreg demo --out out/demo
 
 test: $(STAMP) lint
-	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not gpu"

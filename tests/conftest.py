@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import signal
@@ -33,3 +34,14 @@ def no_log_into_a_closed_stream() -> None:
         for handler in list(logger.handlers):
             if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
                 logger.removeHandler(handler)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over all that was imported: else it looks at that for half a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave what was imported to the end of the process, as ever; libraries complain of what outlives it."""
+    gc.unfreeze()

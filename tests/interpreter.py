@@ -1,11 +1,15 @@
 """Triton's interpreter, which must be asked for before Triton is imported and so has a process of its own."""
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -26,7 +30,8 @@ def run_interpreted(file: str, *arguments: str) -> None:
     """Run a file of the tests as a script, in a process in which Triton interprets its kernels."""
     module = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts)
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", module, *arguments], check=True, cwd=ROOT, env=environment)
+    words = [sys.executable, "-m", __name__, module, *arguments]
+    subprocess.run(words, check=True, cwd=ROOT, env=environment)
 
 
 def take_small_blocks() -> None:
@@ -36,3 +41,18 @@ def take_small_blocks() -> None:
     screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
     kernels.TILES = kernels.Tiles(16, 8, 1)
     step_kernels.SCORES = 16 * 64
+
+
+def adapt_once() -> None:
+    """Have the interpreter adapt Triton's language once; at every call, as it is, that takes half of the time."""
+    language = importlib.import_module("triton.language")
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    # Triton looks for its modules among what a function can see.
+    interpreter._patch_lang(FunctionType(adapt_once.__code__, {"tl": language, "core": language.core}))
+    interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
+
+
+if __name__ == "__main__":
+    adapt_once()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

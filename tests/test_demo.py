@@ -1,13 +1,19 @@
 """The main job, end to end with few steps."""
 
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from ldreg.cli import main
 from ldreg.demo import Demo, demo
 from ldreg.reporting.comparison import RunRecord
+from ldreg.reproduction.plane import collapse_and_cure
 
 
 class Headings(HTMLParser):
@@ -22,16 +28,39 @@ class Headings(HTMLParser):
         self.text += data
 
 
+class Made(NamedTuple):
+    """What the command was given by `demo`, how far that said it was, and what was printed."""
+
+    demo: Demo
+    said: list[float]
+    printed: str
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[float]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A demo by the command."""
+    found: list[Demo] = []
     said: list[float] = []
+
+    def watched(out: Path, *, progress: Callable[[str, float], None], **options: Any) -> Demo:
+        def told(name: str, done: float) -> None:
+            said.append(done)
+            progress(name, done)
+
+        found.append(demo(out, steps=2, progress=told, **options))
+        return found[-1]
+
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
-    return demo(out, epochs=3, steps=2, progress=lambda name, done: said.append(done)), said
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as printed:
+        patch.setattr("ldreg.demo.demo", watched)
+        assert main(["demo", "--out", str(out), "--epochs", "3"]) == 0
+    return Made(found[0], said, printed.getvalue())
 
 
-def test_demo_writes_its_report(made: tuple[Demo, list[float]]) -> None:
-    found, said = made
-    assert said == sorted(said)
+def test_demo_writes_its_report(made: Made) -> None:
+    found = made.demo
+    assert made.said[-1] == 1
+    assert made.said == sorted(made.said)
     page = Headings()
     page.feed(found.report.read_text())
     assert page.pictures >= 5 + 6 + 4
@@ -43,8 +72,8 @@ def test_demo_writes_its_report(made: tuple[Demo, list[float]]) -> None:
     assert len(found.reached) == 6
 
 
-def test_demo_trains_without_and_with_ldreg(made: tuple[Demo, list[float]]) -> None:
-    plain, regularized = made[0].runs
+def test_demo_trains_without_and_with_ldreg(made: Made) -> None:
+    plain, regularized = made.demo.runs
     assert (plain.settings["regularizer"], regularized.settings["regularizer"]) == ("none", "ldreg")
     for run in (plain, regularized):
         assert run.results["linear"] > 0.8
@@ -52,25 +81,21 @@ def test_demo_trains_without_and_with_ldreg(made: tuple[Demo, list[float]]) -> N
         assert len(run.lid) == len(run.map) == 1437
         assert {"lid", "effective_rank", "loss"} <= set(run.curves)
         assert [image.lid for image in run.most_collapsed] == pytest.approx(sorted(run.lid)[:12])
-    assert RunRecord.from_json(made[0].report.parent / "simclr_ldreg.json").name == "SimCLR + LDReg"
+    assert RunRecord.from_json(made.demo.report.parent / "simclr_ldreg.json").name == "SimCLR + LDReg"
 
 
-def test_a_second_demo_takes_new_folders(made: tuple[Demo, list[float]]) -> None:
-    out = made[0].report.parent
+def test_a_second_demo_takes_new_folders(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ldreg.demo.collapse_and_cure", partial(collapse_and_cure, n=100, k=16, steps=1))
+    out = made.demo.report.parent
     again = demo(out, epochs=3, steps=2)
     assert (out / "runs" / "simclr-2" / "encoder.safetensors").is_file()
-    assert again.runs[0].results["lid"] == made[0].runs[0].results["lid"]  # the same seed
+    assert again.runs[0].results["lid"] == made.demo.runs[0].results["lid"]  # the same seed
 
 
-def test_command_says_where_the_report_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demo, "__kwdefaults__", (demo.__kwdefaults__ or {}) | {"steps": 2})
-    assert main(["demo", "--out", str(tmp_path), "--epochs", "3"]) == 0
-    out = capsys.readouterr().out
-    assert f"The report is {tmp_path / 'report.html'}" in out
-    assert "target 1.4: reached LID" in out
-    assert "SimCLR + LDReg" in out
+def test_command_says_where_the_report_is(made: Made) -> None:
+    assert f"The report is {made.demo.report}" in made.printed
+    assert "target 1.4: reached LID" in made.printed
+    assert "SimCLR + LDReg" in made.printed
 
 
 def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

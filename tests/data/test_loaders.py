@@ -1,5 +1,7 @@
+import time
 from collections.abc import Iterator
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,21 @@ def test_resuming_with_workers_that_had_fetched_ahead(tmp_path: Path) -> None:
     loader.load_state_dict(loader.state_dict())
     resumed = first + list(loader)
     assert all(same(left, right) for left, right in zip(resumed, uninterrupted, strict=True))
+
+
+def test_a_closed_loader_has_no_workers_and_can_be_iterated_again(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=2)
+    batches = list(loader)
+    iterator = iter(loader)
+    next(iterator)  # and the rest is fetched ahead
+    assert len(set(active_children()) - before) == 2
+    start = time.monotonic()
+    loader.close()
+    assert set(active_children()) == before
+    assert time.monotonic() - start < 4  # torch gives workers that do not hear of their end five seconds
+    assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
+    loader.close()
 
 
 def test_positions(loader: Loader) -> None:

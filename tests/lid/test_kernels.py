@@ -194,21 +194,32 @@ def main(out: str, path: str, compiled: str, *names: str) -> None:
     if path == "screened":
         take_small_blocks()
     cases = CASES | MORE | NOT_FINITE | SCREENED
-    outcomes = {name: tuple(step(cases[name](), path, compiled=compiled == "1")) for name in names}
-    torch.save(outcomes | {"sum": sum_of_squares(path), "doubtful": (doubtful(), torch.zeros(0), None)}, out)
+    shares = watch_doubt()
+    outcomes: dict[str, tuple[Tensor | None, ...]] = {}
+    doubtful: list[Tensor] = []
+    for name in names:
+        outcomes[name] = tuple(step(cases[name](), path, compiled=compiled == "1"))
+        doubtful += shares[-1:] if name in SCREENED else []
+    outcomes["sum"] = sum_of_squares(path)
+    if doubtful:
+        outcomes["doubtful"] = (torch.cat(doubtful), torch.zeros(0), None)
+    torch.save(outcomes, out)
 
 
-def doubtful() -> Tensor:
-    """The share of rows that the tensor cores leave in doubt, of each case that is about it."""
-    from ldreg.lid import kernels, step_kernels
+def watch_doubt() -> list[Tensor]:
+    """The share of rows that the tensor cores leave in doubt, of each step from now on that asks them."""
+    from ldreg.lid import step_kernels
 
-    shares = []
-    for case in (make() for make in SCREENED.values()):
-        x, k = case.x, case.options["k"]
-        peaks, found = kernels.find_peaks(x, x), kernels.empty_rows(x, k)
-        lists, count = step_kernels.candidates(x, x, None, k, peaks, torch.empty(16, len(x)), same=True)
-        shares.append(step_kernels.measure(x, x, lists, count, peaks, found, paper=True).waiting / len(x))
-    return torch.cat(shares)
+    shares: list[Tensor] = []
+    measure = step_kernels.measure
+
+    def watched(x: Tensor, *arguments: Any, **options: Any) -> Any:
+        queue = measure(x, *arguments, **options)
+        shares.append(queue.waiting / len(x))
+        return queue
+
+    step_kernels.measure = watched
+    return shares
 
 
 def sum_of_squares(path: str) -> tuple[Tensor, Tensor, Tensor]:

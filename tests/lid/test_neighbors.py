@@ -1,11 +1,13 @@
 """Neighbors against float64 brute force: every offset, scale, shape, dtype and setting."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ldreg.lid.neighbors import neighbor_distances, neighbors
 from ldreg.lid.search import _PAIR_BYTES, _SEARCH_BYTES, search
@@ -290,13 +292,31 @@ def test_cuda_with_tf32_on(name: str) -> None:
     torch.testing.assert_close(found.cpu().double(), brute_force(x, 20), rtol=1e-6, atol=0)
 
 
+class Products(TorchDispatchMode):
+    """The setting under which each product of matrices is taken."""
+
+    def __init__(self, setting: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.setting = setting
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm"):
+            self.seen.append(self.setting.fp32_precision)
+        return func(*args, **(kwargs or {}))
+
+
 def test_products_in_low_precision_are_shut_out_on_the_cpu_too() -> None:
+    """Whether the processor has any or not: what they would lose is mostly found again, and takes its time."""
     setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
     try:
-        x = random(1200, 300) + 5
-        torch.testing.assert_close(neighbor_distances(x, 9).double(), brute_force(x, 9), rtol=5e-7, atol=0)
+        x = random(400, 300) + 5
+        with Products(setting) as products:
+            found = neighbor_distances(x, 9)
+        torch.testing.assert_close(found.double(), brute_force(x, 9), rtol=5e-7, atol=0)
+        assert set(products.seen) == {"ieee"}
         assert setting.fp32_precision == "bf16"
     finally:
         setting.fp32_precision = before

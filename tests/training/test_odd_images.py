@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,7 @@ def test_odd_files_are_read_or_counted_listed_and_left_out(
     assert count in log
     assert count in capfd.readouterr().err
     assert RunFolder(Path("run")).encoder.exists()
+    assert not active_children()
 
 
 def test_images_decoded_before_there_is_a_log_are_listed_in_it_too(folder: Path) -> None:

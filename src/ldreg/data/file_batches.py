@@ -34,7 +34,7 @@ class FileBatches:
         self._source = source
         self._device = torch.device(device)
         self._decoder = device_decoder(source.files.decoding, device)
-        self._loader: Iterable[Any] = DataLoader(
+        self._loader: DataLoader[Any] = DataLoader(
             _Prepared(source) if self._decoder is None else _Coded(source),
             batch_sampler=keys,
             num_workers=workers,  # torch gives each one thread
@@ -55,6 +55,13 @@ class FileBatches:
             return
         made = _on_device(items, self._source, decoder=self._decoder, device=self._device)
         yield from made_ahead(made, device=self._device)
+
+    def close(self) -> None:
+        """End the worker processes, which a further iteration begins anew.
+
+        The garbage collector, which finds the queues before the loader, would wait for each of them for five seconds.
+        """
+        self._loader._iterator = None
 
 
 class _Prepared(Dataset[Sample]):

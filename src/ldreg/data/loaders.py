@@ -63,6 +63,9 @@ class Loader:
         self.set_epoch(state["epoch"])
         self.skip(state["batches"])
 
+    def close(self) -> None:
+        """End what makes batches in advance; a further iteration begins it anew."""
+
     def __iter__(self) -> Iterator[Batch]:
         start, self._start = self._start, 0
         self._yielded = start
@@ -158,9 +161,17 @@ class FileLoader(Loader):
         """The unreadable files of the set met so far by this rank, each with the reason."""
         return self._tally.listed
 
-    def _batches(self, order: Tensor) -> Iterator[Batch]:
-        if self._running is not None:  # an iteration that was left, whose thread may still be at work
+    def close(self) -> None:
+        """End the iteration, its thread and the worker processes; a further iteration begins them anew."""
+        self._end_iteration()
+        self._made.close()
+
+    def _end_iteration(self) -> None:
+        if self._running is not None:  # one that was left, whose thread may still be at work
             self._running.close()
+
+    def _batches(self, order: Tensor) -> Iterator[Batch]:
+        self._end_iteration()
         self._keys.epoch, self._keys.order = self.epoch, order
         with closing(self._made.batches()) as self._running:
             for batch, failures in self._running:

@@ -1,6 +1,5 @@
 """A linear classifier on an encoder, frozen or trained with it, as Lightning runs it."""
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, ResidentLoader, derived_seed
+from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, ResidentLoader, derived_seed
 from ldreg.distributed import active, total
 from ldreg.evaluation.channels import with_channels
 from ldreg.evaluation.compute import AUTOCAST, Precision
@@ -90,6 +89,7 @@ class Classifier(pl.LightningModule):
         self._train, self._test = train, test
         self._precision, self._workers, self._identity = precision, workers, identity
         self._losses: list[Tensor] = []
+        self._batches: Loader | None = None
         self.history: list[dict[str, float]] = []
 
     @property
@@ -103,11 +103,13 @@ class Classifier(pl.LightningModule):
             encoder.to(self.device).eval()
 
     def release(self) -> None:
-        """Give a frozen encoder back to the CPU, whatever ended the training."""
+        """Give a frozen encoder back to the CPU and end the processes that make batches, whatever ended it."""
+        if self._batches is not None:
+            self._batches.close()
         for encoder in self._outside:
             encoder.to("cpu")
 
-    def train_dataloader(self) -> Iterable[Batch]:
+    def train_dataloader(self) -> Loader:
         """The batches of this process."""
         world = self.trainer.world_size
         shared: dict[str, Any] = {
@@ -123,6 +125,7 @@ class Classifier(pl.LightningModule):
         else:
             made = ResidentLoader(self._train, device=self.device, **shared)
         made.sampler = made  # where Lightning looks for set_epoch
+        self._batches = made
         return made  # type: ignore[no-any-return]
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:

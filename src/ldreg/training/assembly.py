@@ -1,6 +1,6 @@
 """Settings to the parts of a run: data, views, module, and what the monitor looks at."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ldreg.data import (
-    Batch,
     DataConfig,
     FileLoader,
     ImageFiles,
     ImageSet,
+    Loader,
     RandomCrops,
     ResidentImages,
     ResidentLoader,
@@ -139,7 +139,7 @@ def _check_neighbors(settings: Settings, method: Method) -> None:
 def loader_factory(settings: Settings, images: ImageSet, views: Views) -> LoaderFactory:
     """What makes the training batches of one rank on its device."""
 
-    def loader(rank: int, world: int, device: torch.device) -> Iterable[Batch]:
+    def loader(rank: int, world: int, device: torch.device) -> Loader:
         shared: dict[str, Any] = {
             "batch_size": settings.micro_batch,
             "seed": settings.run.seed,

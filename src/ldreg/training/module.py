@@ -1,13 +1,13 @@
 """One training step, as Lightning runs it: loss = method's loss + regularizer(representations)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ldreg.data import Batch, derived_seed
+from ldreg.data import Batch, Loader, derived_seed
 from ldreg.methods import Method, Outcome
 from ldreg.optim import OptimizerConfig, ScheduleConfig, build_optimizer, build_scheduler
 from ldreg.training.regularization import penalty
@@ -15,7 +15,7 @@ from ldreg.views import Views
 
 SETTINGS = "ldreg_settings"  # key of a checkpoint
 
-LoaderFactory = Callable[[int, int, torch.device], Iterable[Batch]]  # of rank, world and device
+LoaderFactory = Callable[[int, int, torch.device], Loader]  # of rank, world and device
 
 
 class Pretraining(pl.LightningModule):
@@ -62,10 +62,17 @@ class Pretraining(pl.LightningModule):
         self._batch_size, self._start, self._seed = batch_size, regularizer_start, seed
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._generator: torch.Generator | None = None
+        self._batches: Loader | None = None
 
-    def train_dataloader(self) -> Iterable[Batch]:
+    def train_dataloader(self) -> Loader:
         """The batches of this process."""
-        return self._loader(self.global_rank, self.trainer.world_size, self.device)
+        self._batches = self._loader(self.global_rank, self.trainer.world_size, self.device)
+        return self._batches
+
+    def release(self) -> None:
+        """End the processes that make the batches, whatever ended the training."""
+        if self._batches is not None:
+            self._batches.close()
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         """The loss to minimize, with its terms and the representations for those who watch."""

@@ -161,6 +161,7 @@ def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -
             raise ConnectionError(ENDED) from error
         raise
     finally:
+        run.module.release()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
 

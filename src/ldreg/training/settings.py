@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -160,8 +161,7 @@ def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] =
     # Who replaces the recipe's method or regularizer by another has no use for its options.
     replaced = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
     given = {key: value for key, value in given.items() if key.partition(".")[0] not in replaced}
-    parser = _parser(chosen["method"], chosen["regularizer"])
-    known = flattened(parser.get_defaults().as_dict())
+    parser, known = _kept_parser(chosen["method"], chosen["regularizer"])
     for key in given:
         _check_key(key, known, chosen)
     arguments = [f"--{key}={_as_word(value)}" for key, value in given.items()]
@@ -224,6 +224,13 @@ def _check_key(key: str, known: Mapping[str, Any], chosen: Mapping[str, str]) ->
         if group in names and group != chosen[kind]:
             raise ValueError(f"{key}: expected options of the {kind} {chosen[kind]!r}, got one of {group!r}")
     raise ValueError(f"unknown setting {key!r}; nearest: {nearest(key, known)}")
+
+
+@cache
+def _kept_parser(method: str, regularizer: str) -> tuple[ArgumentParser, Tree]:
+    """The parser, which takes longer to make than to use, and all its keys with their defaults; not to be changed."""
+    parser = _parser(method, regularizer)
+    return parser, flattened(parser.get_defaults().as_dict())
 
 
 def _parser(method: str, regularizer: str) -> ArgumentParser:
