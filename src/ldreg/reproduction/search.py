@@ -25,7 +25,7 @@ VALIDATION = 0.1  # share of the training images that judges
 # Of the paper's beta for the method, and of the scale's k; k varies at the paper's beta for the methods that tables
 # have with several seeds. Some losses are small or large here. MAE's beta at the paper's size does nothing on digits
 # (LID 6.05 without, 6.06 with it), a hundred times as much a little (6.62), a thousand times much (8.65). On CIFAR-10
-# ten times the paper's beta is the best of four for VICReg, and moves the LID of Barlow Twins, whose loss is 400, by 0.2.
+# ten times the paper's beta is the best of four for VICReg, and raises LID by 0.2 for Barlow Twins, whose loss is 400.
 _BETAS = (0.3, 1.0, 3.0, 10.0)
 _WIDER: Mapping[str, tuple[float, ...]] = {
     "mae": (1.0, 10.0, 100.0, 1000.0),
