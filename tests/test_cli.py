@@ -209,6 +209,22 @@ def test_unwritable_output_is_found_before_the_work(
     assert main(["inspect", "x.npy", "--html", "absent/r.html"]) == 2
 
 
+def test_a_page_replaces_no_file_of_others(folder: Path, capsys: Capture) -> None:
+    notes, page, empty = folder / "notes.md", folder / "r.html", folder / "empty.html"
+    notes.write_text("mine")
+    empty.touch()
+    assert main(["inspect", "x.npy", "--k", "5", "--html", "notes.md"]) == 2
+    message = "cannot write 'notes.md': it is there and no page of ldreg; --html FILE names another"
+    assert capsys.readouterr() == ("", f"ldreg inspect: error: {message}\n")
+    assert notes.read_text() == "mine"
+    assert main(["inspect", "x.npy", "--k", "5", "--html", "r.html"]) == 0
+    first = page.read_text()
+    for path in (page, empty):
+        assert main(["inspect", "x.npy", "--k", "6", "--html", path.name]) == 0
+        assert path.read_text().startswith("<!DOCTYPE html>")
+        assert path.read_text() != first
+
+
 def test_file_names_with_line_breaks_stay_on_one_line(folder: Path, capsys: Capture) -> None:
     assert main(["inspect", "a\nb\x1b[31m.npy"]) == 2
     err = capsys.readouterr().err

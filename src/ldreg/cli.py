@@ -78,7 +78,9 @@ def inspect_command(
 
     def read(first: bool) -> tuple[Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        _check_outputs(inputs=[file, labels, compare], outputs=[json, html] if first else [])
+        if first:
+            _check_outputs(inputs=[file, labels, compare], outputs=[json, html])
+            _check_page(html)
         return files.read()
 
     with _together("ldreg inspect") as first, progress_bar(shown=first) as progress:
@@ -597,6 +599,14 @@ def _parser() -> ArgumentParser:
     for name, run in WORDS.items():
         commands.add_subcommand(name, ArgumentParser(), help=(run.__doc__ or "").partition("\n")[0])
     return parser
+
+
+def _check_page(html: str | None) -> None:
+    """Refuse to write the page over what is no page of ours."""
+    from ldreg.reporting.opening import check_own
+
+    if html is not None:
+        check_own(Path(html), option="--html")
 
 
 def _check_outputs(*, inputs: Sequence[str | None], outputs: Sequence[str | None]) -> None:

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
 from ldreg.reporting.files import real_path, write_atomically
-from ldreg.reporting.opening import is_page
+from ldreg.reporting.opening import check_own, would_lose
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.terminal import show
 from ldreg.training.command import Options, words_to_options
@@ -98,7 +98,7 @@ def make_records(
     check_outputs(inputs=runs, outputs=outputs)
     for path in outputs:
         _check_no_run(Path(path))
-        _check_own(Path(path))
+        check_own(Path(path), option="--out")
     for run in runs:
         check_run(Path(run), data=data or [])
     records = []
@@ -152,24 +152,13 @@ def _check_no_run(path: Path) -> None:
             raise ValueError(f"cannot write {str(path)!r}: it is a file of the run {above.name!r}")
 
 
-def _check_own(path: Path) -> None:
-    """Refuse to write over a file that somebody else made: one that is no page of ldreg, and not empty."""
-    if _replaces(path) and not is_page(path):
-        raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; --out FILE names another")
-
-
 def _check_record(path: Path) -> None:
     """Refuse to write a record over a file that is none, and not empty."""
-    if _replaces(path):
+    if would_lose(path):
         try:
             RunRecord.from_json(path)
         except ValueError as error:
             raise ValueError(f"cannot write {str(path)!r}: it is there and no record of a run") from error
-
-
-def _replaces(path: Path) -> bool:
-    """Whether something would be lost by writing there: a file that is not empty, and no device or pipe."""
-    return path.is_file() and path.stat().st_size > 0
 
 
 def write_report(
@@ -202,10 +191,10 @@ def write_report(
     check_outputs(inputs=inputs, outputs=[out, *paths])
     for path in (out, *paths):
         _check_no_run(path)
-    _check_own(out)
+    check_own(out, option="--out")
     for path in paths:
         _check_record(path)
-    replaced = {path for path in (out, *paths) if _replaces(path)}
+    replaced = {path for path in (out, *paths) if would_lose(path)}
     write_atomically(out, page)
     for path, record in zip(paths, records, strict=False):
         record.to_json(path)
