@@ -84,9 +84,13 @@ ROOMS: dict[str, set[str]] = {
     },
     "demo": {"assessment", "demo_plain", "extras", "reporting", "reproduction", "training"},
     "demo_plain": {"evaluation", "inspection", "lid", "regularizers", "reporting", "spectrum"},
+    "commands": {
+        *("commands", "inspection", "loading", "reporting", "benchmarking", "completion", "distributed"),
+        *("subcommands", "terminal"),
+    },
     "cli": {
-        *("inspection", "loading", "reporting", "demo", "benchmarking", "training", "assessment", "reproduction"),
-        *("completion", "distributed", "extras", "integrations", "subcommands", "terminal"),
+        *("commands", "reporting", "demo", "training", "assessment", "reproduction", "completion", "distributed"),
+        *("extras", "integrations", "subcommands", "terminal"),
     },
     "__main__": {"cli"},
 }

@@ -282,6 +282,14 @@ def test_an_output_never_takes_the_place_of_an_input(
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+def test_a_page_replaces_no_file_of_others(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = run.parent / "notes.md"
+    notes.write_text("mine")
+    assert main(["evaluate", "dimension", str(run), "--html", str(notes)]) == 2
+    assert "it is there and no page of ldreg; --html FILE names another" in capsys.readouterr().err
+    assert notes.read_text() == "mine"
+
+
 def test_a_checkpoint_and_an_archive_are_inputs_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("ck").mkdir()
     torch.save(open_source(run).encoder.module.state_dict(), "ck/victim.pt")

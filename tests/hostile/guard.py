@@ -99,8 +99,8 @@ def guarded(words: list[str]) -> dict[str, object]:
 
 
 def _run(words: list[str]) -> int:
-    from ldreg.cli import _fail
     from ldreg.cli import main as ldreg
+    from ldreg.commands.messages import fail
 
     before = _status("VmRSS")
     resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + MEMORY,) * 2)
@@ -112,7 +112,7 @@ def _run(words: list[str]) -> int:
         readers()[words[1]](Path(words[2]))
         return 0
     except (ValueError, OSError, MemoryError) as error:
-        return _fail("ldreg read", error)
+        return fail("ldreg read", error)
     finally:
         sys.stderr.write(f"\ngrown {(_status('VmHWM') - before) >> 20}")
         sys.stderr.flush()

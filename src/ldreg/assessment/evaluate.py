@@ -81,10 +81,14 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     """
     from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
+    from ldreg.reporting.opening import check_own
     from ldreg.training.launch import first_process
 
     first = first_process()
-    check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, *_written(asked).values()])
+    written = _written(asked)
+    check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, *written.values()])
+    if "html" in written:
+        check_own(Path(written["html"]), option="--html")
     if not first:  # one process of several speaks for all
         logging.getLogger("ldreg").setLevel(logging.ERROR)
     entry = kind_of(asked.kind)

@@ -1,13 +1,11 @@
 """Which files a command may write: none that it reads, none of a run's own, none twice."""
 
 from collections.abc import Iterator, Sequence
-from os import PathLike
 from pathlib import Path
 
-from ldreg.reporting.files import check_writable, real_path
+from ldreg.reporting import files
+from ldreg.reporting.files import Name
 from ldreg.training.folder import RunFolder
-
-Name = str | PathLike[str]
 
 
 def check_outputs(*, inputs: Sequence[Name | None], outputs: Sequence[Name | None]) -> None:
@@ -20,23 +18,9 @@ def check_outputs(*, inputs: Sequence[Name | None], outputs: Sequence[Name | Non
     Raises:
         ValueError: an output is an input, or comes twice.
         OSError: an output cannot be written.
-
-    >>> check_outputs(inputs=["a.pt"], outputs=[None, "a.pt"])
-    Traceback (most recent call last):
-    ValueError: cannot write 'a.pt': it is an input
     """
-    read = {real_path(path) for given in inputs if given is not None for path in _read(Path(given))}
-    written: set[Path] = set()
-    for name in outputs:
-        if name is None:
-            continue
-        target = real_path(name)
-        if not read.isdisjoint((target, *target.parents)):
-            raise ValueError(f"cannot write {str(name)!r}: it is an input")
-        if target in written:
-            raise ValueError(f"cannot write {str(name)!r}: another output has the same name")
-        check_writable(name)
-        written.add(target)
+    read = [path for given in inputs if given is not None for path in _read(Path(given))]
+    files.check_outputs(inputs=read, outputs=outputs)
 
 
 def _read(path: Path) -> Iterator[Path]:

@@ -2,13 +2,16 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
+
+Name = str | PathLike[str]
 
 LARGEST = 1 << 26  # of a text, in bytes; JSON takes some twenty times that in memory
 
 
-def read_text(path: str | PathLike[str], *, largest: int = LARGEST) -> str:
+def read_text(path: Name, *, largest: int = LARGEST) -> str:
     """The UTF-8 text of a file of at most `largest` bytes.
 
     Raises:
@@ -18,7 +21,7 @@ def read_text(path: str | PathLike[str], *, largest: int = LARGEST) -> str:
     return read_bytes(path, largest=largest).decode("utf-8")
 
 
-def read_bytes(path: str | PathLike[str], *, largest: int) -> bytes:
+def read_bytes(path: Name, *, largest: int) -> bytes:
     """The content of a file of at most `largest` bytes.
 
     Raises:
@@ -33,7 +36,7 @@ def read_bytes(path: str | PathLike[str], *, largest: int) -> bytes:
     return content
 
 
-def check_size(path: str | PathLike[str], *, largest: int) -> None:
+def check_size(path: Name, *, largest: int) -> None:
     """Refuse a file of more than `largest` bytes before it is opened.
 
     Raises:
@@ -47,7 +50,7 @@ def check_size(path: str | PathLike[str], *, largest: int) -> None:
         raise ValueError(f"a file of more than {largest} bytes")
 
 
-def real_path(path: str | PathLike[str]) -> Path:
+def real_path(path: Name) -> Path:
     """Where links lead; `Path.resolve` would raise RuntimeError for those that lead in a circle.
 
     >>> real_path("/usr/../usr").name
@@ -56,7 +59,7 @@ def real_path(path: str | PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:
+def write_atomically(path: Name, content: str | bytes) -> None:
     """Write bytes, or text as UTF-8, to a new file beside `path`, then put it in the place of `path` in one step.
 
     A device or a pipe, which cannot be replaced, is written to directly. Raises OSError.
@@ -77,7 +80,7 @@ def write_atomically(path: str | PathLike[str], content: str | bytes) -> None:
             raise
 
 
-def check_writable(path: str | PathLike[str]) -> None:
+def check_writable(path: Name) -> None:
     """Raise OSError now if `write_atomically` could not write to `path` later; leaves nothing behind."""
     target = real_path(path)
     if target.is_dir():
@@ -91,6 +94,35 @@ def check_writable(path: str | PathLike[str]) -> None:
             pass
     except OSError as error:
         raise type(error)(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_outputs(*, inputs: Iterable[Name], outputs: Iterable[Name | None]) -> None:
+    """Find out before the work that a result could not be written, or would replace an input or another result.
+
+    Args:
+        inputs: files that are read, and folders of which no file may be replaced.
+        outputs: files to be written; None stands for none.
+
+    Raises:
+        ValueError: an output is an input, or comes twice.
+        OSError: an output cannot be written.
+
+    >>> check_outputs(inputs=["a.pt"], outputs=[None, "a.pt"])
+    Traceback (most recent call last):
+    ValueError: cannot write 'a.pt': it is an input
+    """
+    read = {real_path(path) for path in inputs}
+    written: set[Path] = set()
+    for name in outputs:
+        if name is None:
+            continue
+        target = real_path(name)
+        if not read.isdisjoint((target, *target.parents)):
+            raise ValueError(f"cannot write {str(name)!r}: it is an input")
+        if target in written:
+            raise ValueError(f"cannot write {str(name)!r}: another output has the same name")
+        check_writable(name)
+        written.add(target)
 
 
 def _mode(target: Path) -> int:

@@ -1,0 +1,1 @@
+"""What `ldreg inspect` and `ldreg bench` do, and how all commands speak of errors."""

@@ -1,0 +1,91 @@
+"""The files that `ldreg inspect` reads."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported where it is used, so that help stays quick
+    from ldreg.reporting.record import DimensionReport
+
+_HINTED = 3  # arrays of a file that may be labels
+_TABLES = (".csv", ".tsv", ".parquet")
+
+
+@dataclass(frozen=True)
+class InspectedFiles:
+    """What `ldreg inspect` reads: embeddings, labels and a second set, and the names of arrays or columns in them."""
+
+    file: str
+    labels: str | None
+    compare: str | None
+    key: str | None
+    label_key: str | None
+    compare_key: str | None
+    exclude: str | None
+
+    def check_outputs(self, *, json: str | None, html: str | None) -> None:
+        """Refuse, before the work, to write where it cannot be, over what is read, and a page over what is none."""
+        from ldreg.reporting.files import check_outputs
+        from ldreg.reporting.opening import check_own
+
+        read = [path for path in (self.file, self.labels, self.compare) if path is not None]
+        check_outputs(inputs=read, outputs=[json, html])
+        if html is not None:
+            check_own(Path(html), option="--html")
+
+    def read(self) -> tuple[Any, Any, Any]:
+        """Embeddings, labels and second embeddings, each None where there are none."""
+        from ldreg.loading import load_embeddings, load_labels
+
+        if self.compare_key is not None and self.compare is None:
+            raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
+        for path in (self.file, self.compare):
+            if path is not None and Path(path).is_dir():
+                advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
+                raise IsADirectoryError(f"{path}: expected a file of embeddings, got a folder; {advice}")
+        excluded = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
+        labels = self.labels
+        if self.label_key is not None and labels is None:  # labels beside the embeddings, in the same file
+            labels = self.file
+            if _is_table(self.file) and self.label_key not in excluded:
+                excluded.append(self.label_key)
+        x = load_embeddings(self.file, key=self.key, exclude=excluded)
+        names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
+        if self.compare is None:
+            return x, names, None
+        others = excluded if _is_table(self.compare) else []
+        try:
+            return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+        except ValueError as error:  # of the first file the option is --key
+            raise ValueError(str(error).replace(" --key ", " --compare-key ")) from error
+
+    def hint(self, points: int) -> str:
+        """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
+        from ldreg.loading import label_arrays
+
+        names = [] if self.labels or self.label_key else label_arrays(self.file, points)
+        options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
+        return f"{self.file} holds what may be labels: {options} measures LID per class" if names else ""
+
+    def named_in(self, report: "DimensionReport") -> "DimensionReport":
+        """The report with the names of the files that its sets come from."""
+        title, other = self._titles()
+        report, found = replace(report, title=title), report.comparison
+        if found is None:
+            return report
+        return replace(report, comparison=replace(found, other=replace(found.other, title=other)))
+
+    def _titles(self) -> tuple[str, str]:
+        """What the two sets are called: by their files' names, or by as much more as tells them apart."""
+        first, second = Path(self.file), Path(self.compare or "")
+        if self.compare is None or first.name != second.name:
+            return first.name, second.name
+        if first != second:
+            return self.file, self.compare
+        one, two = (first.name if key is None else f"{first.name}, {key}" for key in (self.key, self.compare_key))
+        return one, two if one != two else f"{two} again"
+
+
+def _is_table(file: str) -> bool:
+    return Path(file).suffix.lower() in _TABLES
