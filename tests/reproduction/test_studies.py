@@ -140,8 +140,8 @@ def test_the_paper_says_these_numbers() -> None:
     rows = [("Min LID", beta, values) for beta, values in paper.MINLID.items()]
     rows += [(titles[name], beta, values) for (name, beta), values in paper.REGULARIZERS.items()]
     for title, beta, values in rows:
-        numbers = f"{values['linear']} & {values['effective_rank']} & {values['lid']}"
-        assert f"& {title} & {beta} & {numbers.replace('nan & nan & nan', 'Complete collapse & - & -')} " in lines
+        told = f"{values['linear']} & {values['effective_rank']} & {values['lid']}"
+        assert f"& {title} & {beta} & {told.replace('nan & nan & nan', 'Complete collapse & - & -')} " in lines
     for pair in (*paper.TRANSFER.values(), *paper.DETECTION.values()):
         for values in pair:
             numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
@@ -149,8 +149,8 @@ def test_the_paper_says_these_numbers() -> None:
     for accuracies in zip(*paper.BATCHES.values(), strict=True):
         assert "& " + " & ".join(map(str, accuracies)) + " " in lines
     for norm in ("L1", "L2"):
-        accuracies = [f"{paper.NORMS[norm.lower(), k]}" for k in (64, 128)]
-        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {' & '.join(accuracies)} " in lines
+        both = " & ".join(str(paper.NORMS[norm.lower(), k]) for k in (64, 128))
+        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both} " in lines
     assert f"SimCLR & {paper.HOURS[0]} hours" in lines
     assert f"SimCLR + LDReg & {paper.HOURS[1]} hours" in lines
 
