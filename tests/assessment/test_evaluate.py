@@ -188,6 +188,8 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
     assert like_the_run(LinearConfig("transfer", flip=0.4), source).flip == 0.4
     assert like_the_run(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
     assert like_the_run(LinearConfig("fast"), source) == LinearConfig("fast")
+    masked = replace(source, settings=resolve(load_recipe("imagenet/mae")))  # whose policy has 0.2 for its own training
+    assert like_the_run(LinearConfig("imagenet"), masked).min_scale is None
     (run / "card.json").unlink()  # nothing says that the encoder is the run's
     plain = open_source(run / "encoder.safetensors")
     assert like_the_run(LinearConfig("transfer"), plain) == LinearConfig("transfer")

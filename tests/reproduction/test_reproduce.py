@@ -9,13 +9,15 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from ldreg.cli import main
+from ldreg.data import DataConfig
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction import harness
+from ldreg.reproduction import harness, measure
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
@@ -81,6 +83,25 @@ def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_pa
     assert second.results["transfer/digits"] == pytest.approx(first.results["linear"])
     assert len(second.tsne) == 360
     assert where.folder(asked).encoder.stat().st_mtime_ns == written, "trained again"
+
+
+def test_transfer_to_the_set_of_the_pretraining_is_its_linear_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: dict[str, str] = {}
+
+    def linear_on(source: object, data: DataConfig, *, protocol: str, **compute: object) -> float:
+        taken[data.name] = protocol
+        return 0.5
+
+    monkeypatch.setattr(measure, "linear_on", linear_on)
+    monkeypatch.setattr(measure, "load_images", lambda data, split: [data])
+    where = replace(place(tmp_path), scale=SCALES["imagenet"])
+    source = SimpleNamespace(data=DataConfig(name="imagenet", path="images"))
+    found, tested = measure._transfer(source, where)  # type: ignore[arg-type]
+    assert taken.pop("imagenet") == "imagenet"
+    assert taken == dict.fromkeys(("food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"), "transfer")
+    assert (len(found), len(tested)) == (7, 7)
 
 
 def test_a_record_made_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
@@ -174,6 +195,20 @@ def test_wrong_words_are_answered_in_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "iterations"),
+    [
+        (["--scale", "imagenet"], 180_000),
+        (["--scale", "imagenet", "--detection.schedule", "1x"], 90_000),
+        (["--scale", "imagenet", "--detection.iterations", "10"], 10),
+        (["--scale", "cifar10"], 90_000),
+    ],
+)
+def test_detectors_of_the_papers_scale_are_trained_as_long_as_the_papers(words: list[str], iterations: int) -> None:
+    config = request(["table3", "--coco", "coco", *words]).place.detection_config()
+    assert (config.total_iterations, config.batch_size, config.peak_lr) == (iterations, 16, 0.02)
 
 
 def test_settings_for_every_run_are_in_their_names() -> None:

@@ -1,5 +1,5 @@
-import math
 import re
+from collections.abc import Callable
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -8,6 +8,14 @@ from typing import Any
 import pytest
 from lightly.transforms.simclr_transform import SimCLRTransform
 
+from ldreg.lid.geometry import (
+    arithmetic_mean,
+    fisher_rao,
+    frechet_mean,
+    geometric_mean,
+    harmonic_mean,
+    kl_distance,
+)
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
 from ldreg.reproduction import paper
@@ -128,13 +136,39 @@ def test_the_paper_says_these_numbers() -> None:
     for pair in (*paper.LINEAR.values(),):
         for values in pair:
             assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
-    for beta, values in {**paper.MINLID, **{key[1]: value for key, value in paper.REGULARIZERS.items()}}.items():
-        if not math.isnan(values["lid"]):
-            assert f"& {beta} & {values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
+    titles = {"covariance": "Cov", "variance_covariance": "Cov+Var"}
+    rows = [("Min LID", beta, values) for beta, values in paper.MINLID.items()]
+    rows += [(titles[name], beta, values) for (name, beta), values in paper.REGULARIZERS.items()]
+    for title, beta, values in rows:
+        told = f"{values['linear']} & {values['effective_rank']} & {values['lid']}"
+        assert f"& {title} & {beta} & {told.replace('nan & nan & nan', 'Complete collapse & - & -')} " in lines
     for pair in (*paper.TRANSFER.values(), *paper.DETECTION.values()):
         for values in pair:
             numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
             assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
-    for without, with_ldreg in paper.BATCHES.values():
-        assert f"{without}" in lines
-        assert f"{with_ldreg}" in lines
+    for accuracies in zip(*paper.BATCHES.values(), strict=True):
+        assert "& " + " & ".join(map(str, accuracies)) + " " in lines
+    for norm in ("L1", "L2"):
+        both = " & ".join(str(paper.NORMS[norm.lower(), k]) for k in (64, 128))
+        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both} " in lines
+    assert f"SimCLR & {paper.HOURS[0]} hours" in lines
+    assert f"SimCLR + LDReg & {paper.HOURS[1]} hours" in lines
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+@pytest.mark.parametrize(
+    ("function", "kind", "label"),
+    [
+        (fisher_rao, "Definition", "asymFR"),
+        (frechet_mean, "Definition", "frechet"),
+        (geometric_mean, "Theorem", "frechetmeanvar"),
+        (arithmetic_mean, "Theorem", "themeans"),
+        (harmonic_mean, "Theorem", "themeans"),
+        (kl_distance, "Lemma", "asymKL"),
+    ],
+)
+def test_what_the_paper_numbers_is_cited_by_its_number(function: Callable[..., Any], kind: str, label: str) -> None:
+    before = PAPER.read_text().partition(f"\\label{{{label}}}")[0]
+    environment = {"Definition": "mydefinition"}.get(kind, kind.lower())
+    number = before.count(f"\\begin{{{environment}}}")
+    assert re.findall(rf"{kind} (\d+)", str(function.__doc__)) == [str(number)]

@@ -76,6 +76,23 @@ def test_imagenet_recipes_have_the_papers_heads() -> None:
     assert settings("imagenet/mae").optimizer.betas == (0.9, 0.95)
 
 
+def test_simclr_with_a_vit_has_the_optimization_of_the_authors_configuration() -> None:
+    found = settings("imagenet/simclr_vit")
+    got = found.optimizer
+    # Their file leaves betas out, which for AdamW are PyTorch's; ours are MAE's unless a recipe says otherwise.
+    assert (got.name, got.lr, got.lr_scaling, got.weight_decay, got.betas) == (
+        "adamw", 1.5e-4, "linear", 0.1, (0.9, 0.999)
+    )  # fmt: skip
+    assert (found.schedule.epochs, found.schedule.warmup_epochs, found.method.temperature) == (200, 20, 0.2)
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("imagenet/")])
+def test_imagenet_recipes_crop_as_the_methods_originals_do(name: str) -> None:
+    policy = settings(name).views.resolve()
+    assert policy.interpolation == "bicubic"
+    assert policy.scale == ((0.2, 1.0) if "mae" in name else (0.08, 1.0))
+
+
 def test_a_recipe_is_a_delta_over_its_base() -> None:
     tree = load_recipe("imagenet/simclr_bs4096_e1000_ldreg")
     assert tree["schedule"] == {"epochs": 1000, "warmup_epochs": 10}

@@ -44,17 +44,18 @@ def linear_on(
 
 
 def like_the_run(config: Augmented, source: Source) -> Augmented:
-    """The config with the flip and the smallest crop of the run's own views, where neither is given.
+    """The config with the flip and the smallest crop that the run's settings name, where neither is given.
 
-    Whoever pretrained without mirroring, as with digits, had reason to.
+    Whoever pretrained without mirroring, as with digits, had reason to. What a policy has by itself is no such choice:
+    MAE pretrains on crops of at least 0.2 of the area, and is judged on the usual ones.
     """
     if source.settings is None or (isinstance(config, LinearConfig) and config.protocol == "fast"):
         return config
-    policy = source.settings.views.resolve()
+    views = source.settings.views
     return replace(
         config,
-        flip=policy.flip if config.flip is None else config.flip,
-        min_scale=policy.scale[0] if config.min_scale is None else config.min_scale,
+        flip=views.flip if config.flip is None else config.flip,
+        min_scale=views.min_scale if config.min_scale is None else config.min_scale,
     )
 
 

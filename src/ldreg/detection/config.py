@@ -1,4 +1,4 @@
-"""How a detector is trained and evaluated; the defaults are MoCo's on COCO."""
+"""How a detector is trained and evaluated; the defaults are MoCo's on COCO, but for half of its iterations."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class DetectionConfig:
 
     Args:
         path: Folder with train2017, val2017 and annotations/instances_{train,val}2017.json.
-        schedule: 1x (90,000 iterations) or 2x (180,000), as counted for a batch of 16.
+        schedule: 1x (90,000 iterations) or 2x (180,000; MoCo's, and so the LDReg paper's), for a batch of 16.
         iterations: Iterations to train, in place of the schedule's.
         batch_size: Images of an iteration, over all devices.
         lr: Peak learning rate at a batch of 16; in proportion at others.

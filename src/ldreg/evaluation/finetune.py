@@ -47,7 +47,7 @@ class FinetuneConfig:
         weight_decay: of the weights; default 0
         fraction: share of each class's training images that is used, always the same ones for a seed
         flip: probability of a horizontal flip; default that of the run, else 0.5, and 0 for digits
-        min_scale: smallest share of an image's area that a crop keeps; default that of the run, else 0.08
+        min_scale: smallest share of an image's area that a crop keeps; default what the run names, else 0.08
         seed: of every random draw
 
     >>> FinetuneConfig(fraction=0)

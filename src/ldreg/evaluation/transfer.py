@@ -27,7 +27,7 @@ class TransferConfig:
         lr: learning rate; default the protocol's
         weight_decay: of the weights; default the protocol's
         flip: probability of a horizontal flip; default that of the run, else 0.5, and 0 for digits
-        min_scale: smallest share of an image's area that a crop keeps; default that of the run, else 0.08
+        min_scale: smallest share of an image's area that a crop keeps; default what the run names, else 0.08
         strength: weight of the penalty of fast, as 1/C of scikit-learn; default 1
         iterations: steps of fast at most; default 1000
         seed: of every random draw; default 0, and fast has none

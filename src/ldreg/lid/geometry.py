@@ -18,7 +18,7 @@ def regular(lid: Tensor) -> Tensor:
 
 
 def fisher_rao(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Asymptotic Fisher-Rao distance |ln(b / a)| between distance distributions of LID a and b (Definition 4).
+    """Asymptotic Fisher-Rao distance |ln(b / a)| between distance distributions of LID a and b (Definition 3).
 
     Shapes broadcast. It is 0 for equal values, degenerate ones too, and inf between a regular and a degenerate one.
 
@@ -54,7 +54,7 @@ def geometric_mean(lid: Tensor) -> Tensor:
 
 
 def arithmetic_mean(lid: Tensor) -> Tensor:
-    """Arithmetic mean of the regular values: the Fréchet mean under the asymptotic KL distance (Theorem 3.2).
+    """Arithmetic mean of the regular values: the Fréchet mean under the asymptotic KL distance (Theorem 4, part 2).
 
     >>> arithmetic_mean(torch.tensor([2.0, 8.0]))
     tensor(5.)
@@ -64,7 +64,7 @@ def arithmetic_mean(lid: Tensor) -> Tensor:
 
 
 def harmonic_mean(lid: Tensor) -> Tensor:
-    """Harmonic mean of the regular values: the Fréchet mean under the reverse KL distance (Theorem 3.3).
+    """Harmonic mean of the regular values: the Fréchet mean under the reverse KL distance (Theorem 4, part 3).
 
     >>> harmonic_mean(torch.tensor([2.0, 8.0]))
     tensor(3.2000)
@@ -74,7 +74,7 @@ def harmonic_mean(lid: Tensor) -> Tensor:
 
 
 def frechet_mean(lid: Tensor) -> Tensor:
-    """LID of the Fréchet mean under the asymptotic Fisher-Rao metric (Definition 5), which is the geometric mean.
+    """LID of the Fréchet mean under the asymptotic Fisher-Rao metric (Definition 4), which is the geometric mean.
 
     >>> frechet_mean(torch.tensor([2.0, 8.0]))
     tensor(4.)

@@ -163,14 +163,16 @@ def _tsne(x: Tensor) -> Tensor:
 
 
 def _transfer(source: Source, place: Workplace) -> tuple[dict[str, float], dict[str, int]]:
-    """Linear accuracy on every dataset of the scale, and on how many images each was tested."""
+    """Linear accuracy on every dataset of the scale, and on how many images each was tested.
+
+    On the set of the pretraining it is that of the linear evaluation: the paper's table of transfer repeats it.
+    """
     found, tested = {}, {}
     for name in place.scale.datasets:
         own = source.data if source.data is not None and source.data.name == name else None
         data: DataConfig = own or dataset(name, place.datasets)
-        found[f"transfer/{name}"] = linear_on(
-            source, data, protocol=place.scale.transfer, device=place.device, cache=place.cache
-        )
+        protocol = place.scale.transfer if own is None else place.scale.linear
+        found[f"transfer/{name}"] = linear_on(source, data, protocol=protocol, device=place.device, cache=place.cache)
         tested[f"tested/{name}"] = len(load_images(data, "test"))
     return found, tested
 

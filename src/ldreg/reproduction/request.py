@@ -33,6 +33,8 @@ _SHORT: Mapping[str, Options] = {
     "cifar10": (*_SMALL, ("iterations", "1000"), ("lr", "0.04"), ("regions", "64")),
     "imagenet": (*_SMALL, ("iterations", "1000"), ("lr", "0.04"), ("regions", "64")),
 }
+# And on COCO itself; the paper's encoders are fine-tuned by MoCo's configuration, coco_R_50_C4_2x.
+_ON_COCO: Mapping[str, Options] = {"imagenet": (("schedule", "2x"),)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _workplace(scale: Scale, own: Mapping[str, str | None], settings: Options, d
         datasets=_datasets(own.get("datasets"), scale),
         coco=own.get("coco") or str(out / "generated"),
         generated=not own.get("coco"),
-        detection=(*(() if own.get("coco") else _SHORT[scale.name]), *detection),
+        detection=(*(_ON_COCO.get(scale.name, ()) if own.get("coco") else _SHORT[scale.name]), *detection),
     )
 
 

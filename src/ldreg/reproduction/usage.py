@@ -63,10 +63,10 @@ interrupted go on where they stood.
   --datasets NAME=PATH,...
                     where the sets of the transfer table are
   --coco FOLDER     train2017, val2017 and annotations for table3 (default: a
-                    small generated set)
+                    small generated set); 2x schedule at the scale of imagenet
   --detection.OPTION VALUE
                     of table3, as of ldreg evaluate detection:
-                    --detection.schedule 2x, --detection.devices 8
+                    --detection.schedule 1x, --detection.devices 8
   --SETTING VALUE   of every run, as of ldreg pretrain: --data.path,
                     --batch_size, --trainer.device, ...
 
