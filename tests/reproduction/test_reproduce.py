@@ -113,6 +113,10 @@ def test_the_plan_says_what_is_there_and_runs_nothing(tmp_path: Path, capsys: py
     assert said.count("missing") == 10
     assert "10 runs, 0 of them done" in said
     assert not out.exists()
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.split()[0].endswith("-epochs40-seed0") for line in lines if "missing" in line) == 10, "whole names"
+    assert said.count("~") == 11, "every time is a guess, and is told to be"
 
 
 def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Path) -> None:
