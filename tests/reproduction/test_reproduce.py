@@ -191,6 +191,22 @@ def reproduce(out: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "ldreg", "reproduce", *words, "--scale", "digits", "--out", str(out)]
 
 
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*waited: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(harness, "_ended_by", interrupted)
+    words = ["reproduce", "table1", "--scale", "digits", "--methods", "simclr", "--jobs", "1", "--out", str(tmp_path)]
+    assert main(words) == 130
+    assert capsys.readouterr().err.splitlines() == [
+        f"2 runs to do, 0 done before; 1 at a time, into {tmp_path}",
+        f"what they say until they are done is in {tmp_path / 'workers.log'}",
+        "ldreg reproduce: interrupted; the same command goes on where this one stood",
+    ]
+
+
 @pytest.mark.slow
 def test_a_study_that_was_killed_half_way_goes_on_and_does_no_run_twice(tmp_path: Path) -> None:
     command = reproduce(tmp_path, "table1,figure2cd", *SMALL, "--jobs", "2")

@@ -146,6 +146,8 @@ def _carry_out(asked: Request, seconds: float) -> int:
     if asked.jobs:
         ready = len(asked.jobs) - left
         _say(f"{left} runs to do, {ready} done before; {asked.processes} at a time, into {asked.place.out}")
+        if left:
+            _say(f"what they say until they are done is in {asked.place.log}")
 
     def told(job: Job, record: RunRecord, done: int, of: int) -> None:
         elapsed = time.monotonic() - started
