@@ -1,8 +1,8 @@
-"""What MkDocs does not do by itself: files of the repository outside docs/, formulas, doctests.
+"""What MkDocs does not do by itself: files of the repository outside docs/, formulas, doctests, whole options.
 
 Pages link to files outside docs/ by relative paths, which work where the repository is browsed. Here each such file
-becomes part of the site, Markdown as a page, and links are turned to it. TeX between dollar signs becomes MathML, and
-doctests in docstrings become blocks of code.
+becomes part of the site, Markdown as a page, and links are turned to it. TeX between dollar signs becomes MathML,
+doctests in docstrings become blocks of code, and options of commands are kept on one line.
 """
 
 import posixpath
@@ -35,6 +35,8 @@ _LINK = re.compile(
 _MATH = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\s*(?:\\\(|\\\[)(?P<tex>.*?)(?:\\\)|\\\])\s*</(?P=tag)>', re.DOTALL
 )
+_INLINE_CODE = re.compile(r"<code>[^<]*</code>")  # blocks of code have spans in them
+_OPTION = re.compile(r"(?<![\w-])--[\w.-]*\w")
 _DOCTEST = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?! *$)(?P=indent).*)*", re.MULTILINE)
 
 
@@ -70,13 +72,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """TeX, which Arithmatex has found, as MathML."""
+    """TeX, which Arithmatex has found, as MathML; options in running text whole, as browsers break after hyphens."""
     del page, config, files
 
     def drawn(found: re.Match[str]) -> str:
         return str(convert(unescape(found["tex"]), display="block" if found["tag"] == "div" else "inline"))
 
-    return _MATH.sub(drawn, html)
+    def whole(found: re.Match[str]) -> str:
+        return _OPTION.sub(r'<span class="option">\g<0></span>', found[0])
+
+    return _INLINE_CODE.sub(whole, _MATH.sub(drawn, html))
 
 
 class DoctestsAsCode(Extension):

@@ -9,6 +9,7 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background; tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.pop("COLUMNS", None)  # tables are 80 columns wide, whatever the terminal of those who run the tests
 
 
 @pytest.fixture(scope="session", autouse=True)

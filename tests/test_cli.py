@@ -320,6 +320,18 @@ def test_help_fits_80_columns_and_has_an_example(
     assert "\n  ldreg inspect embeddings.npy" in text
 
 
+@pytest.mark.parametrize(("asked", "width"), [(None, 80), ("60", 60), ("90", 90), ("300", 100)])
+def test_piped_text_is_as_wide_as_columns_says(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str | None, width: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("COLUMNS", asked)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(100, 4)))
+    assert main(["inspect", str(tmp_path / "x.npy"), "--k", "16"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines()[1:])) == width
+
+
 def test_every_option_is_explained(capsys: Capture) -> None:
     main(["inspect", "--help"])
     text = capsys.readouterr().out

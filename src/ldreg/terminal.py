@@ -27,8 +27,8 @@ def show(text: Text, *, widest: int = 100) -> None:
 
 
 def columns(*, widest: int = 100) -> int:
-    """How wide text may be: as the terminal, up to `widest`; 80 where there is none."""
-    return min(widest, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 80
+    """How wide text may be: as `COLUMNS` says, else as the terminal, up to `widest`; 80 where there is neither."""
+    return min(widest, shutil.get_terminal_size().columns)
 
 
 def print_text(text: str) -> None:

@@ -12,8 +12,8 @@ from ldreg.data.config import available_cores, cache_folder
     ("options", "message"),
     [
         ({"name": "cifar1O", "path": "x"}, "name: expected a known dataset, got 'cifar1O'; nearest: cifar10, cifar100"),
-        ({"name": "zzz", "path": "x"}, "nearest: digits, cifar10, .*, folder"),
-        ({"path": "x"}, "path: expected none for digits, .*, got 'x'"),
+        ({"name": "zzz", "path": "x"}, "; known are digits, cifar10, .*, folder; images of your own are named folder"),
+        ({"path": "x"}, "path: expected none for digits, .*, got 'x'; images of your own are named folder"),
         ({"decode": "cuda"}, "decode: expected auto, cpu or gpu, got 'cuda'"),
         ({"resident": "maybe"}, "resident: expected auto, yes or no, got 'maybe'"),
         ({"resident_limit": float("nan")}, "resident_limit: expected at least 0, got nan"),

@@ -111,6 +111,13 @@ def test_formulas_are_mathml_and_doctests_are_code(site: Path) -> None:
     assert "&gt;&gt;&gt; " in (site / "api" / "measure.html").read_text()
 
 
+def test_options_in_running_text_stay_on_one_line(site: Path) -> None:
+    page = (site / "howto" / "pretrain.html").read_text()
+    assert '<code><span class="option">--data.size</span></code>' in page
+    assert '<code>ldreg pretrain <span class="option">--resume</span> runs/first</code>' in page
+    assert ".option { white-space: nowrap; }" in (site / "site.css").read_text()
+
+
 def test_every_public_name_is_on_the_site(site: Path) -> None:
     import ldreg
     from ldreg import methods, regularizers

@@ -121,8 +121,24 @@ def test_footer_says_once_who_made_it() -> None:
 
 def test_names_of_rows_are_broken_where_they_may_be() -> None:
     name = "a_name_of_many_words_that_is_long"
-    lines = table_text(StudyTable(["Name", "LID"], [[StudyCell(name), StudyCell("1.0")]])).splitlines()
-    assert [line.split()[0] for line in lines[2:4]] == ["a_name_of_many_words_that_", "is_long"]
+    table = StudyTable(["Name", "LID"], [[StudyCell(name), StudyCell("1.0")]])
+    lines = table_text(table, width=40).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["a_name_of_many_words_that_is_", "long"]
+
+
+def test_names_are_whole_where_the_width_allows_it() -> None:
+    names = ["a_name_of_many_words_that_is_long", "another_name_of_many_words_that_is_long"]
+    cells = [StudyCell(f"{value}.0", "50.0") for value in range(3)]
+    titles = ["Run", "Base", "LID, geometric mean", "Rank", "kNN"]
+    table = StudyTable(titles, [[*map(StudyCell, names), *cells]], keys=2)
+    head, _, row = table_text(table, width=140).splitlines()[:3]
+    assert "LID, geometric mean" in head
+    assert row.split()[:2] == names
+    lines = table_text(table, width=100).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert names[1] not in "".join(lines)
+    together = [line for line in lines if "0.0 (50.0)" in line and "2.0 (50.0)" in line]
+    assert len(together) == 1, "names give way before the table is broken"
 
 
 def test_html_says_in_words_what_a_mark_means() -> None:

@@ -134,6 +134,10 @@ def test_the_plan_says_what_is_there_and_runs_nothing(tmp_path: Path, capsys: py
     assert said.count("missing") == 10
     assert "10 runs, 0 of them done" in said
     assert not out.exists()
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.split()[0].endswith("-epochs40-seed0") for line in lines if "missing" in line) == 10, "whole names"
+    assert said.count("~") == 11, "every time is a guess, and is told to be"
 
 
 def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Path) -> None:
@@ -220,6 +224,22 @@ def test_settings_for_every_run_are_in_their_names() -> None:
 
 def reproduce(out: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "ldreg", "reproduce", *words, "--scale", "digits", "--out", str(out)]
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*waited: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(harness, "_ended_by", interrupted)
+    words = ["reproduce", "table1", "--scale", "digits", "--methods", "simclr", "--jobs", "1", "--out", str(tmp_path)]
+    assert main(words) == 130
+    assert capsys.readouterr().err.splitlines() == [
+        f"2 runs to do, 0 done before; 1 at a time, into {tmp_path}",
+        f"what they say until they are done is in {tmp_path / 'workers.log'}",
+        "ldreg reproduce: interrupted; the same command goes on where this one stood",
+    ]
 
 
 @pytest.mark.slow

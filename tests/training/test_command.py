@@ -85,7 +85,10 @@ def test_the_default_recipe_follows_method_and_regularizer(
             ["--data.limit", "30", "--batch_size", "20", "--ldreg.k", "8"],
             "monitor.k: expected fewer than the 30 images",
         ),
-        (["--schedule.epochs", "1", "--schedule.warmup_epochs", "0.95"], "schedule.warmup_epochs: expected to leave"),
+        (
+            ["--schedule.epochs", "1", "--schedule.warmup_epochs", "0.95"],
+            "schedule.warmup_epochs: expected to leave a step of 5 after the warm-up, got 0.95 epochs of 5; take 0, or",
+        ),
         (["--schedule.min_lr", "5"], "schedule.min_lr: expected at most the peak learning rate"),
         (
             ["--trainer.precision", "fp16", "--trainer.device", "cpu"],

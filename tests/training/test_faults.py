@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.training.processes import PATIENCE, ended
 from ldreg.cli import main
 from ldreg.training.checkpoints import LAST, PREVIOUS, CheckpointFiles, latest
 from ldreg.training.folder import RunFolder, held, say
+from ldreg.training.progress import ProgressBar
 
 QUICK = {
     "recipe": "digits/byol_ldreg",
@@ -193,6 +195,25 @@ def test_a_loss_not_finite_before_anything_was_saved_says_so(
     error = the_error(capsys.readouterr().err)
     assert error.startswith("the loss is not finite at step 1: ")
     assert error.endswith("; nothing was saved yet")
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_ends_before_an_interruption_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    def interrupt(self: ProgressBar, trainer: Any, *rest: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgressBar, "on_train_epoch_end", interrupt)
+    assert main(["pretrain", *words(), "--out", str(tmp_path / "run")]) == 130
+    bar, _, told = terminal.getvalue().partition("ldreg pretrain: interrupted at step 5")
+    assert "epoch 1/3" in bar
+    assert told == f"; --resume {tmp_path / 'run'} goes on from step 5\n"
 
 
 SLURM = {

@@ -102,7 +102,8 @@ def test_odd_files_are_read_or_counted_listed_and_left_out(
         [line] = [line for line in log.splitlines() if f"unreadable image: {name}: " in line]
         assert reason in line.lower()
     assert log.count("unreadable image: ") == len(bad)
-    count = f"{len(bad)} of {COUNT // 2 + len(readable) + len(bad)} images could not be read and were left out"
+    images = COUNT // 2 + len(readable) + len(bad)
+    count = f"{len(bad)} of {images} images could not be read and were left out; run/log.txt lists them"
     assert count in log
     assert count in capfd.readouterr().err
     assert RunFolder(Path("run")).encoder.exists()

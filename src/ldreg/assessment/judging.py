@@ -3,6 +3,7 @@
 import time
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ldreg.assessment.dimension import DimensionConfig, dimension, write_rows
 from ldreg.assessment.shown import lines, table
 from ldreg.assessment.tasks import Outcome, Task
 from ldreg.assessment.transfer import like_the_run, listed, work_folder
+from ldreg.data import DataConfig
 from ldreg.evaluation.classes import load_classification
 from ldreg.evaluation.features import features
 from ldreg.evaluation.finetune import FinetuneConfig, finetune
@@ -83,6 +85,15 @@ def knn(config: KnnConfig, task: Task) -> Outcome:
     return Outcome("knn", results, lines(shown), (time.monotonic() - started) / 60)
 
 
+def _set_name(data: DataConfig) -> str:
+    """What a set is called, which for images of one's own is the name of the folder or archive.
+
+    >>> _set_name(DataConfig(name="folder", path="/data/photos")), _set_name(DataConfig(name="digits"))
+    ('photos', 'digits')
+    """
+    return Path(data.path).resolve().name if data.name == "folder" and data.path else data.name
+
+
 def dimensions(config: DimensionConfig, task: Task) -> Outcome:
     """All of `ldreg inspect`."""
     started, data = time.monotonic(), task.data
@@ -92,7 +103,7 @@ def dimensions(config: DimensionConfig, task: Task) -> Outcome:
         task.source.encoder,
         data,
         config,
-        title=f"{task.source.name}, {config.split} images of {data.name}",
+        title=f"{task.source.name}, {config.split} images of {_set_name(data)}",
         compute=task.compute,
         cache=task.cache,
         progress=task.progress,

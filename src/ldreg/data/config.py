@@ -22,6 +22,7 @@ DATASETS = (
 )
 # Where the sets that need no path come from.
 WITHOUT_PATH = {"digits": "come with scikit-learn", "shapes": "are drawn", "textures": "are drawn"}
+_OWN = "images of your own are named folder"
 
 Resident = Literal["auto", "yes", "no"]
 Decode = Literal["auto", "cpu", "gpu"]
@@ -68,10 +69,13 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
-            near = difflib.get_close_matches(self.name, DATASETS, n=3, cutoff=0.6) or DATASETS
-            raise ValueError(f"name: expected a known dataset, got {self.name!r}; nearest: {', '.join(near)}")
+            near = difflib.get_close_matches(self.name, DATASETS, n=3, cutoff=0.6)
+            advice = f"nearest: {', '.join(near)}" if near else f"known are {', '.join(DATASETS)}; {_OWN}"
+            raise ValueError(f"name: expected a known dataset, got {self.name!r}; {advice}")
         if self.name in WITHOUT_PATH and self.path is not None:
-            raise ValueError(f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}")
+            raise ValueError(
+                f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}; {_OWN}"
+            )
         if self.decode not in ("auto", "cpu", "gpu"):
             raise ValueError(f"decode: expected auto, cpu or gpu, got {self.decode!r}")
         if self.resident not in ("auto", "yes", "no"):

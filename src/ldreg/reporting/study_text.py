@@ -13,7 +13,7 @@ from rich.text import Text
 from ldreg.reporting.study_table import MARKS, StudyTable, legend
 from ldreg.reporting.text import broken, printable
 
-_KEY_WIDTH = 26  # columns of a terminal that the name of a row takes at most
+_KEY_WIDTH = 26  # columns of a terminal that the name of a row has at least before the table is broken
 _GAP = 3  # columns of a terminal between two columns of a table
 
 
@@ -22,20 +22,39 @@ def table_text(table: StudyTable, *, width: int = 80, color: bool = False) -> st
     console = Console(
         file=StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, highlight=False
     )
-    blocks = _blocks(table, width)
-    parts: list[RenderableType] = [part for block in blocks for part in (_block(table, block, width), "")]
+    widths = _widths(table, width)
+    blocks = _blocks(table, widths, width)
+    parts: list[RenderableType] = [part for block in blocks for part in (_block(table, block, widths), "")]
     with console.capture() as capture:
         console.print(Group(*parts, Text(legend(table, "In parentheses: the paper's values."), style="dim")))
     return "\n".join(line.rstrip() for line in capture.get().splitlines()).rstrip()
 
 
-def _blocks(table: StudyTable, width: int) -> list[list[int]]:
+def _widths(table: StudyTable, width: int) -> list[int]:
+    """What each column takes in a terminal: names of columns and rows are whole where all fits beside each other.
+
+    Else the names of columns are broken first, then those of rows.
+    """
+    names = [max(map(cell_len, _key_texts(table, place))) for place in range(table.keys)]
+    values = [_value_width(table, place) for place in range(table.keys, len(table.columns))]
+    titles = [cell_len(printable(title)) for title in table.columns[table.keys :]]
+    whole = [*names, *map(max, values, titles)]
+    if sum(whole) + _GAP * len(whole) <= width:
+        return whole
+    room = width - sum(values) - _GAP * len(whole)
+    least = max(_KEY_WIDTH, width // (3 * table.keys))
+    while sum(names) > room and max(names) > least:
+        names[names.index(max(names))] -= 1
+    return [min(each, width) for each in (*names, *values)]  # a column alone may still be too wide
+
+
+def _blocks(table: StudyTable, widths: Sequence[int], width: int) -> list[list[int]]:
     """Places of the value columns, in as many groups as the width asks for."""
-    room = width - sum(_width(table, place) + _GAP for place in range(table.keys))
+    room = width - sum(widths[place] + _GAP for place in range(table.keys))
     groups: list[list[int]] = []
     left = -1
     for place in range(table.keys, len(table.columns)):
-        need = _width(table, place) + _GAP
+        need = widths[place] + _GAP
         if need > left:
             groups.append([])
             left = room
@@ -44,10 +63,8 @@ def _blocks(table: StudyTable, width: int) -> list[list[int]]:
     return groups or [[]]
 
 
-def _width(table: StudyTable, place: int) -> int:
-    """What a column takes in a terminal: its longest cell, or the longest word of its name."""
-    if place < table.keys:
-        return min(_KEY_WIDTH, max(cell_len(text) for text in _key_texts(table, place)))
+def _value_width(table: StudyTable, place: int) -> int:
+    """What a column of values needs: its longest cell, or the longest word of its name."""
     cells = [cell.cell_len for cell in _values(table, place)]
     return max(*cells, *map(cell_len, printable(table.columns[place]).split()), 1)
 
@@ -80,21 +97,21 @@ def _padded(text: str, length: int) -> str:
     return " " * (length - cell_len(text)) + text
 
 
-def _block(table: StudyTable, places: Sequence[int], width: int) -> Table:
+def _block(table: StudyTable, places: Sequence[int], widths: Sequence[int]) -> Table:
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
     columns = []
     for place in (*range(table.keys), *places):
         side: Literal["left", "right"] = "left" if place < table.keys else "right"
-        most = min(_width(table, place), width)
+        most = widths[place]
         drawn.add_column(Text(printable(table.columns[place]), justify=side), width=most, overflow="fold")
-        columns.append(_keys(table, place) if place < table.keys else _pushed(_values(table, place), most))
+        columns.append(_keys(table, place, most) if place < table.keys else _pushed(_values(table, place), most))
     for cells in zip(*columns, strict=True):
         drawn.add_row(*cells)
     return drawn
 
 
-def _keys(table: StudyTable, place: int) -> list[Text]:
-    return [Text(broken(printable(row[place].text), _width(table, place))) for row in table.rows]
+def _keys(table: StudyTable, place: int, width: int) -> list[Text]:
+    return [Text(broken(printable(row[place].text), width)) for row in table.rows]
 
 
 def _pushed(texts: Sequence[Text], width: int) -> list[Text]:

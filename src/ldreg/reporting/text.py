@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 
 
 def number(value: float | None) -> str:
@@ -84,6 +85,15 @@ def broken(text: str, width: int) -> str:
         lines[-1] += pieces[0]
         lines += pieces[1:]
     return "\n".join(line.strip() for line in lines)
+
+
+def filled(text: str, width: int) -> str:
+    r"""Sentences in lines of at most `width` characters, and of no more than 100, as longer ones are hard to read.
+
+    >>> filled("Of 3 effects, 3 within noise.", 20)
+    'Of 3 effects, 3\nwithin noise.'
+    """
+    return textwrap.fill(text, min(width, 100))
 
 
 def markdown_text(text: str) -> str:

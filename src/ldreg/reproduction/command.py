@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import table_text
-from ldreg.reporting.text import duration, number
+from ldreg.reporting.text import duration, filled, number
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
@@ -21,7 +21,7 @@ from ldreg.terminal import columns, print_text, show
 if TYPE_CHECKING:  # imported where it is used, as it brings matplotlib
     from ldreg.reproduction.rendering import Rendered
 
-_WIDEST = 110  # columns: the tables have more of them than those of other commands
+_WIDEST = 240  # columns of a terminal: the tables have more of their own than those of other commands
 
 
 def reproduce(words: Sequence[str]) -> None:
@@ -81,7 +81,8 @@ def _show_plan(asked: Request) -> None:
     from ldreg.reproduction.plan import plan_table
 
     table, words = plan_table(asked.jobs, asked.place, processes=asked.processes)
-    print_text(f"{table_text(table, width=columns(widest=_WIDEST), color=False)}\n\n{words}")
+    width = columns(widest=_WIDEST)
+    print_text(f"{table_text(table, width=width, color=False)}\n\n{filled(words, width)}")
 
 
 def check_data(asked: Request) -> None:
@@ -145,6 +146,8 @@ def _carry_out(asked: Request, seconds: float) -> int:
     if asked.jobs:
         ready = len(asked.jobs) - left
         _say(f"{left} runs to do, {ready} done before; {asked.processes} at a time, into {asked.place.out}")
+        if left:
+            _say(f"what they say until they are done is in {asked.place.log}")
 
     def told(job: Job, record: RunRecord, done: int, of: int) -> None:
         elapsed = time.monotonic() - started

@@ -28,6 +28,7 @@ from ldreg.reproduction.workplace import Workplace
 Told = Callable[[Job, RunRecord, int, int], None]
 Measure = Callable[[], RunRecord]
 
+_GOES_ON = "the same command goes on where this one stood"
 _ENDING = 10.0  # seconds that processes get to leave
 
 
@@ -57,9 +58,8 @@ def carry_out(
     processes = min(processes, len(left))
     place = replace(place, at_once=processes)
     place.results.mkdir(parents=True, exist_ok=True)
-    log = place.out / "workers.log"
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(log),))
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(place.log),))
     waiting: dict[Future[None], Job] = {}
     try:
         with _terminable(), _ended(pool):
@@ -71,6 +71,9 @@ def carry_out(
                         told(job, RunRecord.from_json(place.record(job)), len(left) - len(waiting), len(left))
     except _TimeOverError:
         return len(waiting)
+    except KeyboardInterrupt as stop:
+        stop.args = stop.args or (f"interrupted; {_GOES_ON}",)
+        raise
     return 0
 
 
@@ -90,8 +93,7 @@ def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None
             future.result()
         except BrokenProcessPool as error:
             raise ChildProcessError(
-                "the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and the "
-                "same command goes on where this one stood"
+                f"the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and {_GOES_ON}"
             ) from error
     return list(finished)
 
@@ -213,7 +215,7 @@ def _terminable() -> Iterator[None]:
     """Have SIGTERM end the work as SIGINT does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError("terminated; the same command goes on where this one stood")
+        raise _TerminatedError(f"terminated; {_GOES_ON}")
 
     before: Any = signal.signal(signal.SIGTERM, stop)
     try:

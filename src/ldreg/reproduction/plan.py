@@ -161,31 +161,34 @@ def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tupl
     """All runs with their state and what is still to come of time and memory, and the sum in words."""
     states: list[State] = [place.state(job) for job in jobs]
     known = [RunRecord.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
-    rows, minutes, most = [], 0.0, 0.0
+    rows, minutes, most, guessed = [], 0.0, 0.0, False
     for job, state in zip(jobs, states, strict=True):
         need = estimate(job, place, known)
         ahead = need.minutes if state in ("missing", "to continue") else 0.0
         minutes, most = minutes + ahead, max(most, need.gigabytes if ahead else 0.0)
+        guess = bool(ahead) and need.basis == "arithmetic"
+        guessed = guessed or guess
         texts = (
             job.name,
             state,
             str(job.settings.schedule.epochs),
-            duration(ahead) if ahead else "",
+            f"{'~' if guess else ''}{duration(ahead)}" if ahead else "",
             _memory(need.gigabytes),
         )
-        rows.append([StudyCell(text) for text in (*texts, need.basis if ahead else "")])
+        rows.append([StudyCell(text) for text in texts])
     left = sum(state != "done" for state in states)
     words = f"{len(jobs)} runs, {len(jobs) - left} of them done; "
     if minutes:
         words += (
             f"the others take about {duration(minutes / processes)} here ({_machine(place)}), {processes} at a time, "
-            f"and up to {_memory(most)} each. Times by arithmetic may be off by a factor of two or three."
+            f"and up to {_memory(most)} each."
         )
+        words += " Times with ~ are by arithmetic and may be off by a factor of two or three." if guessed else ""
     else:
         words += "there is nothing left to train."
     if any(DETECTION in job.measures for job in jobs):
         words += " Fine-tuning for detection comes on top."
-    return StudyTable(["Run", "State", "Epochs", "Time", "Memory", "By"], rows), words
+    return StudyTable(["Run", "State", "Epochs", "Time", "Memory"], rows), words
 
 
 def _machine(place: Workplace) -> str:

@@ -1,7 +1,6 @@
 """Studies as text, as Markdown with pictures beside it, and as one self-contained page."""
 
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
-from ldreg.reporting.text import markdown_text
+from ldreg.reporting.text import filled, markdown_text
 from ldreg.reproduction import anchor_study, search
 from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduction.findings import Gathered, in_words, study_table
@@ -66,7 +65,7 @@ def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:
     """All tables for a terminal."""
     parts = []
     for one in found:
-        words = "\n" + textwrap.fill(one.words, width) if one.words else ""
+        words = f"\n{filled(one.words, width)}" if one.words else ""
         table = table_text(one.table, width=width, color=color) if one.table.rows else _NO_ROWS
         parts.append(f"{one.study.title}\n\n{table}{words}\n")
     return "\n".join(parts)

@@ -53,6 +53,11 @@ class Workplace:
         return dict(self.options).get("trainer.device", "auto")
 
     @property
+    def log(self) -> Path:
+        """What the runs say while they are under way."""
+        return self.out / "workers.log"
+
+    @property
     def cache(self) -> Path:
         """Where representations are kept."""
         return self.out / "cache"

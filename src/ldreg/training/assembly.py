@@ -100,7 +100,7 @@ def steps_per_epoch(settings: Settings, images: int) -> int:
     if round(schedule.warmup_epochs * steps) >= schedule.epochs * steps:
         raise ValueError(
             f"schedule.warmup_epochs: expected to leave a step of {schedule.epochs * steps} after the warm-up, "
-            f"got {schedule.warmup_epochs}"
+            f"got {schedule.warmup_epochs} epochs of {steps}; take 0, or more epochs"
         )
     peak = scaled_lr(settings.optimizer, settings.run.batch_size)
     if schedule.min_lr > peak:

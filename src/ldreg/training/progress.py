@@ -86,7 +86,14 @@ class ProgressBar(Callback):
         self._say(f"{done}, {now - self._started:.0f} s: {self._values(_WHOLE)}", aloud=self._bar is None)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Take the bar down, whatever ended the run."""
+        """Take the bar down."""
+        self._take_down()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Take the bar down, as no teardown follows Ctrl-C, and it would be drawn again below what is said then."""
+        self._take_down()
+
+    def _take_down(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

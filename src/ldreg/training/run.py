@@ -122,7 +122,7 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
                 if result.main:
                     save_encoder(folder, run.module.method.encoder, card(settings, result))
             if result.main:
-                _tell_unreadable(run.images)
+                _tell_unreadable(run.images, folder)
             return result
 
 
@@ -132,11 +132,11 @@ def _met_before(run: Run) -> list[str]:
     return list(dict.fromkeys(file for images in sets for file in getattr(images, "unreadable", ())))
 
 
-def _tell_unreadable(images: ImageSet) -> None:
+def _tell_unreadable(images: ImageSet, folder: RunFolder) -> None:
     listed = images.tally.listed if isinstance(images, ImageFiles) else images.unreadable
     if listed:
         count = len(images) if isinstance(images, ImageFiles) else len(images) + len(listed)
-        say(f"{len(listed)} of {count} images could not be read and were left out; the log lists them")
+        say(f"{len(listed)} of {count} images could not be read and were left out; {folder.log} lists them")
 
 
 def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -> None:
