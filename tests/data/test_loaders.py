@@ -1,3 +1,4 @@
+import signal
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -11,6 +12,7 @@ from PIL import Image
 from tests.data.pictures import pixels, save
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision import transforms
 from torchvision.transforms.v2 import functional as tvf
 
@@ -165,6 +167,39 @@ def test_a_closed_loader_has_no_workers_and_can_be_iterated_again(tmp_path: Path
     assert time.monotonic() - start < 4  # torch gives workers that do not hear of their end five seconds
     assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
     loader.close()
+
+
+def broken(image: Tensor, generator: torch.Generator) -> Tensor:
+    raise RuntimeError("broken")
+
+
+def test_a_loader_is_closed_while_the_error_of_a_worker_is_kept(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=broken, workers=2)
+    with pytest.raises(RuntimeError, match="broken") as kept:
+        list(loader)
+    loader.close()
+    assert set(active_children()) == before, kept  # whose traceback refers to what has the workers
+
+
+def test_in_order_no_worker_outlives_a_kept_error(tmp_path: Path) -> None:
+    before = set(active_children())
+    with pytest.raises(ValueError, match="max_unreadable") as kept:
+        list(batches_in_order(image_files(tmp_path, bad=(4, 5)), batch_size=4, size=8, workers=2))
+    assert set(active_children()) == before, kept
+
+
+def test_ctrl_c_while_workers_end_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = _MultiProcessingDataLoaderIter._shutdown_workers
+
+    def interrupted(self: Any) -> None:
+        end(self)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(batches_in_order(image_files(tmp_path), batch_size=4, size=8, workers=2))
 
 
 def test_positions(loader: Loader) -> None:

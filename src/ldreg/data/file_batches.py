@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ldreg.data.decoding import Decoder, device_decoder, say_once
 from ldreg.data.images import Batch
@@ -59,9 +60,12 @@ class FileBatches:
     def close(self) -> None:
         """End the worker processes, which a further iteration begins anew.
 
-        The garbage collector, which finds the queues before the loader, would wait for each of them for five seconds.
+        Left to torch, that is done by a destructor: not while the traceback of an error refers to them, with a wait of
+        five seconds for each where the garbage collector has found their queues first, and a Ctrl-C in it is lost.
         """
-        self._loader._iterator = None
+        running, self._loader._iterator = self._loader._iterator, None
+        if isinstance(running, _MultiProcessingDataLoaderIter):
+            running._shutdown_workers()
 
 
 class _Prepared(Dataset[Sample]):
