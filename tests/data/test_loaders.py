@@ -1,3 +1,4 @@
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -200,6 +201,40 @@ def test_ctrl_c_while_workers_end_is_heard(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(batches_in_order(image_files(tmp_path), batch_size=4, size=8, workers=2))
+
+
+def test_ctrl_c_while_workers_begin_is_heard_when_they_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=2)
+    begin = _MultiProcessingDataLoaderIter._reset
+
+    def interrupted(self: Any, *given: Any, **named: Any) -> None:
+        signal.raise_signal(signal.SIGINT)  # workers run, and the iterator lacks what it ends them with
+        begin(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_MultiProcessingDataLoaderIter, "_reset", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+    loader.close()
+    assert set(active_children()) == before
+    assert len(list(loader)) == len(loader)
+    loader.close()
+
+
+def test_workers_leave_ctrl_c_to_the_process_that_began_them(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=2)
+    batches = list(loader)
+    workers = set(active_children()) - before
+    for worker in workers:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGINT)
+    assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
+    assert set(active_children()) - before == workers
+    loader.close()
 
 
 def test_positions(loader: Loader) -> None:

@@ -1,7 +1,10 @@
 """Batches of files: read, decoded and prepared by worker processes, or only read by them and the rest on the device."""
 
 import math
+import signal
+import threading
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +53,8 @@ class FileBatches:
     def batches(self) -> Generator[Made, None, None]:
         """The batches of the keys as they are now; leave one iteration before the next begins."""
         # Worker processes begin here, not in the thread: forking is safest where the process does nothing else.
-        items = iter(self._loader)
+        with _held_back():
+            items = iter(self._loader)
         if self._decoder is None:
             yield from items
             return
@@ -66,6 +70,26 @@ class FileBatches:
         running, self._loader._iterator = self._loader._iterator, None
         if isinstance(running, _MultiProcessingDataLoaderIter):
             running._shutdown_workers()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Hold Ctrl-C back while worker processes begin, and from them for good: they end when this process does.
+
+    In the midst of a fork Python loses it, and torch cannot end half of its workers. A terminal sends it to them as well;
+    one that has heard it ends without a word, for which this process then fails.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _Prepared(Dataset[Sample]):
