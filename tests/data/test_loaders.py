@@ -1,5 +1,5 @@
-import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -224,16 +224,26 @@ def test_ctrl_c_while_workers_begin_is_heard_when_they_can_be_ended(
     loader.close()
 
 
-def test_workers_leave_ctrl_c_to_the_process_that_began_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_workers_leave_signals_to_the_process_that_began_them(tmp_path: Path, name: str) -> None:
     before = set(active_children())
     loader = make("files", tmp_path, workers=2)
     batches = list(loader)
     workers = set(active_children()) - before
-    for worker in workers:
-        assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGINT)
+    subprocess.run(["kill", f"-{name}", *(str(worker.pid) for worker in workers)], check=True)  # as a system does
     assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
     assert set(active_children()) - before == workers
+    loader.close()
+
+
+def test_a_worker_ends_when_the_process_that_began_it_says_so(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=1)
+    next(iter(loader))
+    (worker,) = set(active_children()) - before
+    worker.terminate()  # as torch does where one does not hear, and Python at its end
+    worker.join(10)
+    assert worker.exitcode == 0
     loader.close()
 
 

@@ -1,6 +1,7 @@
 """Batches of files: read, decoded and prepared by worker processes, or only read by them and the rest on the device."""
 
 import math
+import os
 import signal
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -43,6 +44,7 @@ class FileBatches:
             batch_sampler=keys,
             num_workers=workers,  # torch gives each one thread
             collate_fn=_collate if self._decoder is None else _pack,
+            worker_init_fn=_heed_parent_alone,
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,  # a batch of 256 at 224 pixels takes 77 MB in two views
             pin_memory=torch.cuda.is_available(),
@@ -90,6 +92,25 @@ def _held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if heard:
             signal.raise_signal(signal.SIGINT)
+
+
+def _heed_parent_alone(worker: int) -> None:
+    """Have SIGTERM end a worker process where it comes from the process that began it, and not where others send it.
+
+    Systems that end a job send it to all of its processes. The one that trains then goes on to the end of a step, to
+    save it, and for that may need another batch.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS, Windows
+        return
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def listen() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent and os.getppid() == parent:
+            pass
+        os._exit(0)  # whatever the process is at
+
+    threading.Thread(target=listen, name="ldreg-termination", daemon=True).start()
 
 
 class _Prepared(Dataset[Sample]):
