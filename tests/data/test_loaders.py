@@ -3,7 +3,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from itertools import islice
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,34 @@ def test_a_worker_ends_when_the_process_that_began_it_says_so(tmp_path: Path) ->
     worker.join(10)
     assert worker.exitcode == 0
     loader.close()
+
+
+def test_workers_of_a_killed_process_are_soon_gone(tmp_path: Path) -> None:
+    here, there = Pipe()
+
+    def begin() -> None:
+        loader = make("files", tmp_path, workers=2)
+        next(iter(loader))
+        there.send([worker.pid for worker in active_children()])
+        signal.pause()
+
+    process = get_context("fork").Process(target=begin)
+    process.start()
+    workers = here.recv()
+    process.kill()
+    process.join()
+    until = time.monotonic() + 4  # torch looks every five seconds
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that has ended may be kept for its parent to ask for."""
+    try:
+        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_positions(loader: Loader) -> None:

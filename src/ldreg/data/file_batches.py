@@ -98,16 +98,17 @@ def _heed_parent_alone(worker: int) -> None:
     """Have SIGTERM end a worker process where it comes from the process that began it, and not where others send it.
 
     Systems that end a job send it to all of its processes. The one that trains then goes on to the end of a step, to
-    save it, and for that may need another batch.
+    save it, and for that may need another batch. A worker whose parent was killed ends within a second.
     """
-    if not hasattr(signal, "sigwaitinfo"):  # macOS, Windows
+    if not hasattr(signal, "sigtimedwait"):  # macOS, Windows
         return
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def listen() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent and os.getppid() == parent:
-            pass
+        asked = None
+        while os.getppid() == parent and (asked is None or asked.si_pid != parent):
+            asked = signal.sigtimedwait({signal.SIGTERM}, 1.0)
         os._exit(0)  # whatever the process is at
 
     threading.Thread(target=listen, name="ldreg-termination", daemon=True).start()
