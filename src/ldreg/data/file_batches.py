@@ -78,7 +78,7 @@ class FileBatches:
 def _held_back() -> Iterator[None]:
     """Hold Ctrl-C back while worker processes begin, and from them for good: they end when this process does.
 
-    In the midst of a fork Python loses it, and torch cannot end half of its workers. A terminal sends it to them as well;
+    In the midst of a fork Python loses it, and torch cannot end half of its workers. A terminal sends it to them too;
     one that has heard it ends without a word, for which this process then fails.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:

@@ -113,7 +113,7 @@ def _comparable(scale: Scale, gathered: Gathered, method: str, *, regularized: b
     """
     arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is not None) == regularized]
     known = {arm: found for arm in arms if (found := gathered.get(arm)) and not collapses(found)}
-    seeds = {arm: found for arm, records in known.items() if (found := set(sample(records, "linear").by_seed))}
+    seeds = {arm: told for arm, records in known.items() if (told := set(sample(records, "linear").by_seed))}
     shared = set.intersection(*seeds.values()) if seeds else set()
     return {arm: [record for record in known[arm] if record.origin.get("seed") in shared] for arm in seeds if shared}
 
