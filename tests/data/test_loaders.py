@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import time
@@ -27,6 +28,7 @@ from ldreg.data import (
     batches_in_order,
     epoch_order,
 )
+from ldreg.data.file_batches import watched
 from ldreg.data.samples import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
@@ -273,6 +275,23 @@ def alive(process: int) -> bool:
         return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def killed(image: Tensor, generator: torch.Generator) -> Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return image
+
+
+def test_a_worker_that_was_killed_is_said_in_a_line(tmp_path: Path) -> None:
+    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
+    with (
+        pytest.raises(ChildProcessError, match=r"^a process that reads images was ended, .*fewer data\.workers"),
+        watched(),
+    ):
+        list(loader)
+    loader.close()
+    with pytest.raises(RuntimeError, match="broken"), watched():
+        broken(torch.empty(0), torch.Generator())
 
 
 def test_positions(loader: Loader) -> None:

@@ -75,6 +75,22 @@ class FileBatches:
 
 
 @contextmanager
+def watched() -> Iterator[None]:
+    """Have the loss of a worker process said in a line; torch raises its own error for it wherever the process is.
+
+    Raises:
+        ChildProcessError: a worker process was ended from outside.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        message = "a process that reads images was ended, perhaps for lack of memory; fewer data.workers need less"
+        raise ChildProcessError(message) from error
+
+
+@contextmanager
 def _held_back() -> Iterator[None]:
     """Hold Ctrl-C back while worker processes begin, and from them for good: they end when this process does.
 
