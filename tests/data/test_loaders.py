@@ -1,7 +1,10 @@
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from itertools import islice
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from PIL import Image
 from tests.data.pictures import pixels, save
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision import transforms
 from torchvision.transforms.v2 import functional as tvf
 
@@ -24,6 +28,7 @@ from ldreg.data import (
     batches_in_order,
     epoch_order,
 )
+from ldreg.data.file_batches import watched
 from ldreg.data.samples import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
@@ -165,6 +170,128 @@ def test_a_closed_loader_has_no_workers_and_can_be_iterated_again(tmp_path: Path
     assert time.monotonic() - start < 4  # torch gives workers that do not hear of their end five seconds
     assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
     loader.close()
+
+
+def broken(image: Tensor, generator: torch.Generator) -> Tensor:
+    raise RuntimeError("broken")
+
+
+def test_a_loader_is_closed_while_the_error_of_a_worker_is_kept(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=broken, workers=2)
+    with pytest.raises(RuntimeError, match="broken") as kept:
+        list(loader)
+    loader.close()
+    assert set(active_children()) == before, kept  # whose traceback refers to what has the workers
+
+
+def test_in_order_no_worker_outlives_a_kept_error(tmp_path: Path) -> None:
+    before = set(active_children())
+    with pytest.raises(ValueError, match="max_unreadable") as kept:
+        list(batches_in_order(image_files(tmp_path, bad=(4, 5)), batch_size=4, size=8, workers=2))
+    assert set(active_children()) == before, kept
+
+
+def test_ctrl_c_while_workers_end_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = _MultiProcessingDataLoaderIter._shutdown_workers
+
+    def interrupted(self: Any) -> None:
+        end(self)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(batches_in_order(image_files(tmp_path), batch_size=4, size=8, workers=2))
+
+
+def test_ctrl_c_while_workers_begin_is_heard_when_they_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=2)
+    begin = _MultiProcessingDataLoaderIter._reset
+
+    def interrupted(self: Any, *given: Any, **named: Any) -> None:
+        signal.raise_signal(signal.SIGINT)  # workers run, and the iterator lacks what it ends them with
+        begin(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_MultiProcessingDataLoaderIter, "_reset", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+    loader.close()
+    assert set(active_children()) == before
+    assert len(list(loader)) == len(loader)
+    loader.close()
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_workers_leave_signals_to_the_process_that_began_them(tmp_path: Path, name: str) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=2)
+    batches = list(loader)
+    workers = set(active_children()) - before
+    subprocess.run(["kill", f"-{name}", *(str(worker.pid) for worker in workers)], check=True)  # as a system does
+    assert all(same(left, right) for left, right in zip(loader, batches, strict=True))
+    assert set(active_children()) - before == workers
+    loader.close()
+
+
+def test_a_worker_ends_when_the_process_that_began_it_says_so(tmp_path: Path) -> None:
+    before = set(active_children())
+    loader = make("files", tmp_path, workers=1)
+    next(iter(loader))
+    (worker,) = set(active_children()) - before
+    worker.terminate()  # as torch does where one does not hear, and Python at its end
+    worker.join(10)
+    assert worker.exitcode == 0
+    loader.close()
+
+
+def test_workers_of_a_killed_process_are_soon_gone(tmp_path: Path) -> None:
+    here, there = Pipe()
+
+    def begin() -> None:
+        loader = make("files", tmp_path, workers=2)
+        next(iter(loader))
+        there.send([worker.pid for worker in active_children()])
+        signal.pause()
+
+    process = get_context("fork").Process(target=begin)
+    process.start()
+    workers = here.recv()
+    process.kill()
+    process.join()
+    until = time.monotonic() + 4  # torch looks every five seconds
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that has ended may be kept for its parent to ask for."""
+    try:
+        return "(zombie)" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def killed(image: Tensor, generator: torch.Generator) -> Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return image
+
+
+def test_a_worker_that_was_killed_is_said_in_a_line(tmp_path: Path) -> None:
+    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
+    with (
+        pytest.raises(ChildProcessError, match=r"^a process that reads images was ended, .*fewer data\.workers"),
+        watched(),
+    ):
+        list(loader)
+    loader.close()
+    with pytest.raises(RuntimeError, match="broken"), watched():
+        broken(torch.empty(0), torch.Generator())
 
 
 def test_positions(loader: Loader) -> None:

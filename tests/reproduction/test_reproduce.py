@@ -172,7 +172,9 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         ([], "expected the name of a table or figure"),
         (["--scale", "digits"], "expected the name of a table or figure"),
         (["table1", "--scale", "mnist"], "--scale: expected one of imagenet, cifar10, digits, got 'mnist'"),
-        (["table1", "--seeds", "0"], "--seeds: expected a whole number of at least 1"),
+        (["table1", "--seeds", "0"], "--seeds: expected a whole number from 1 to 1000, got '0'"),
+        (["table1", "--seeds", "999999999999"], "--seeds: expected a whole number from 1 to 1000, got"),
+        (["table1", "--epochs", "9" * 5000], "--epochs: expected a whole number from 1 to 1000000, got"),
         (["table1", "--jobs", "many"], "--jobs: expected a whole number"),
         (["table1", "--schedule.epochs", "3"], "--schedule.epochs: expected --epochs in its place, got '3'"),
         (["table1", "--seed", "3"], "--seed: expected --seeds in its place"),
@@ -361,9 +363,13 @@ def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pyte
     assert "figures" not in told
     assert (tmp_path / "wallclock.html").exists()
     other = {**_flat(asked.jobs[0]), "batch_size": 99}
-    RunRecord(asked.jobs[0].name, other, {"minutes": 2.0}).to_json(asked.place.record(asked.jobs[0]))  # type: ignore[arg-type]
+    made = RunRecord(asked.jobs[0].name, other, {"minutes": 2.0}, origin={"seed": 0})  # type: ignore[arg-type]
+    made.to_json(asked.place.record(asked.jobs[0]))
     assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 2
     assert "expected batch_size = 256" in capsys.readouterr().err
+    replace(made, settings={}, origin={"seed": 1}).to_json(asked.place.record(asked.jobs[0]))
+    assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 2
+    assert f"got that of {made.name} of seed 1" in capsys.readouterr().err
 
 
 def test_rows_of_methods_that_were_not_asked_for_are_not_printed(

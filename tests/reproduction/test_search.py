@@ -1,5 +1,6 @@
 """The search of beta and k: what is tried, what is chosen, and that recipes carry it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,11 @@ def test_seeds_that_not_all_settings_have_do_not_count() -> None:
     weak = next(arm for arm in found if "beta0.003-" in arm.slug)
     lucky = replace(record(weak, linear=0.95, lid=90.0), origin={"seed": 1, "held_out": 5000})
     assert search.choices(CIFAR10, found | {weak: [*found[weak], lucky]})[0].beta == 0.01
+
+
+def test_a_setting_without_accuracy_does_not_keep_others_from_being_chosen() -> None:
+    found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (math.nan, 30.0)})
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 2)]
 
 
 def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:

@@ -1,6 +1,8 @@
 """`ldreg pretrain` on folders and archives of images as people have them, and what it leaves and says."""
 
 import json
+import os
+import signal
 import tarfile
 from pathlib import Path
 
@@ -8,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.training.options import FOLDER, as_words, changed
+from torch import Tensor
 
 from ldreg.cli import main
-from ldreg.data import archives
+from ldreg.data import ImageFiles, archives
 from ldreg.monitor.log import read_metrics
 from ldreg.training.folder import RunFolder
 
@@ -242,3 +245,19 @@ def test_two_runs_of_one_process_choose_two_folders(tmp_path: Path) -> None:
     assert main(["pretrain", *words]) == 0
     assert main(["pretrain", *words]) == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_a_killed_reading_process_is_told_with_where_the_run_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, first = write_splits(tmp_path / "images"), os.getpid()
+
+    def killed(self: ImageFiles, index: int) -> Tensor:
+        assert os.getpid() != first
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    monkeypatch.setattr(ImageFiles, "decode", killed)
+    words = as_words(changed(FOLDER, **{"data.path": str(root), "data.workers": "1", "data.resident": "no"}))
+    assert main(["pretrain", *words, "--out", "run"]) == 2
+    assert "fewer data.workers need less; nothing was saved yet" in capsys.readouterr().err

@@ -1,13 +1,18 @@
 """Batches of files: read, decoded and prepared by worker processes, or only read by them and the rest on the device."""
 
 import math
+import os
+import signal
+import threading
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ldreg.data.decoding import Decoder, device_decoder, say_once
 from ldreg.data.images import Batch
@@ -39,6 +44,7 @@ class FileBatches:
             batch_sampler=keys,
             num_workers=workers,  # torch gives each one thread
             collate_fn=_collate if self._decoder is None else _pack,
+            worker_init_fn=_heed_parent_alone,
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,  # a batch of 256 at 224 pixels takes 77 MB in two views
             pin_memory=torch.cuda.is_available(),
@@ -49,7 +55,8 @@ class FileBatches:
     def batches(self) -> Generator[Made, None, None]:
         """The batches of the keys as they are now; leave one iteration before the next begins."""
         # Worker processes begin here, not in the thread: forking is safest where the process does nothing else.
-        items = iter(self._loader)
+        with _held_back():
+            items = iter(self._loader)
         if self._decoder is None:
             yield from items
             return
@@ -59,9 +66,69 @@ class FileBatches:
     def close(self) -> None:
         """End the worker processes, which a further iteration begins anew.
 
-        The garbage collector, which finds the queues before the loader, would wait for each of them for five seconds.
+        Left to torch, that is done by a destructor: not while the traceback of an error refers to them, with a wait of
+        five seconds for each where the garbage collector has found their queues first, and a Ctrl-C in it is lost.
         """
-        self._loader._iterator = None
+        running, self._loader._iterator = self._loader._iterator, None
+        if isinstance(running, _MultiProcessingDataLoaderIter):
+            running._shutdown_workers()
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Have the loss of a worker process said in a line; torch raises its own error for it wherever the process is.
+
+    Raises:
+        ChildProcessError: a worker process was ended from outside.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        message = "a process that reads images was ended, perhaps for lack of memory; fewer data.workers need less"
+        raise ChildProcessError(message) from error
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Hold Ctrl-C back while worker processes begin, and from them for good: they end when this process does.
+
+    In the midst of a fork Python loses it, and torch cannot end half of its workers. A terminal sends it to them too;
+    one that has heard it ends without a word, for which this process then fails.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _heed_parent_alone(worker: int) -> None:
+    """Have SIGTERM end a worker process where it comes from the process that began it, and not where others send it.
+
+    Systems that end a job send it to all of its processes. The one that trains then goes on to the end of a step, to
+    save it, and for that may need another batch. A worker whose parent was killed ends within a second.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also where a process does not inherit what its parent does
+    if not hasattr(signal, "sigtimedwait"):  # macOS, Windows
+        return
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def listen() -> None:
+        asked = None
+        while os.getppid() == parent and (asked is None or asked.si_pid != parent):
+            asked = signal.sigtimedwait({signal.SIGTERM}, 1.0)
+        os._exit(0)  # whatever the process is at
+
+    threading.Thread(target=listen, name="ldreg-termination", daemon=True).start()
 
 
 class _Prepared(Dataset[Sample]):

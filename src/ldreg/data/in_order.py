@@ -53,7 +53,7 @@ def _resident_in_order(
 
 
 def _files_in_order(files: ImageFiles, batches: FileBatches, *, device: torch.device | str) -> Iterator[Batch]:
-    with closing(batches.batches()) as made:
+    with closing(batches), closing(batches.batches()) as made:
         for batch, failures in made:
             files.tally.add(failures)
             if batch is not None:

@@ -20,6 +20,7 @@ from ldreg.data import (
     worker_count,
 )
 from ldreg.data.config import cache_folder
+from ldreg.data.file_batches import watched
 from ldreg.data.folders import Split
 from ldreg.data.locks import filling
 from ldreg.data.resident import fingerprint
@@ -185,9 +186,10 @@ def _extract(
                 report(f"representations of {images.name}", done / len(images))
 
     try:
-        x, labels = representations(
-            encoder.module.to(place), batches(), device=place, autocast=AUTOCAST[precision], store="cpu"
-        )
+        with watched():
+            x, labels = representations(
+                encoder.module.to(place), batches(), device=place, autocast=AUTOCAST[precision], store="cpu"
+            )
     finally:
         encoder.module.to("cpu")
     wrong = int((~torch.isfinite(x)).any(1).sum())

@@ -19,6 +19,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import nn
 
+from ldreg.data.file_batches import watched
 from ldreg.elapsed import Elapsed
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute
@@ -124,7 +125,8 @@ def _trainer(classifier: Classifier, compute: Compute, epochs: Callback) -> pl.T
 def _run(trainer: pl.Trainer, classifier: Classifier, checkpoint: Path | None) -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(classifier, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+        with watched():
+            trainer.fit(classifier, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
         status = 143 if isinstance(leave, SIGTERMException) else 130
         done = len(classifier.history)

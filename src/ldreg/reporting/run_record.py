@@ -219,7 +219,9 @@ def _scalar(value: Any) -> str | float | int | bool | None:
 
 def _origin(value: Any) -> dict[str, Any]:
     """Scalars by name, of which some are counted with."""
-    return {key: _named(key, item, _ORIGINS.get(key, _scalar)) for key, item in _of(dict, value).items()}
+    return {
+        key: _named(key, item, _ORIGINS.get(key.partition("/")[0], _scalar)) for key, item in _of(dict, value).items()
+    }
 
 
 def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
@@ -251,7 +253,9 @@ def _thumbnails(value: Any) -> list[Thumbnail]:
     return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
 
 
-_ORIGINS: dict[str, Callable[[Any], Any]] = {"held_out": _count, "epochs": _number, "minutes": _number}
+_ORIGINS: dict[str, Callable[[Any], Any]] = {
+    "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "epochs": _number, "minutes": _number
+}  # fmt: skip
 _READERS: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: _of(str, value),
     "settings": lambda value: _values(value, _plain),

@@ -15,7 +15,7 @@ from ldreg.reporting.text import duration, filled, number
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
-from ldreg.reproduction.workplace import GENERATED, Workplace, check_same, occupied
+from ldreg.reproduction.workplace import GENERATED, Workplace, occupied, read_record
 from ldreg.terminal import columns, print_text, show
 
 if TYPE_CHECKING:  # imported where it is used, as it brings matplotlib
@@ -205,17 +205,13 @@ def gather(asked: Request) -> dict[Arm, list[RunRecord]]:
 
 
 def _known(place: Workplace, job: Job) -> RunRecord | None:
-    """The record of a run, where there is one; of other settings it is none of this run.
+    """The record of a run, where there is one.
 
     Raises:
-        ValueError: it is of other settings, or no record.
+        ValueError: it is of another run or other settings, or no record.
     """
     path = place.record(job)
-    if not path.exists():
-        return None
-    record = RunRecord.from_json(path)
-    check_same(path, record.settings, job)
-    return record
+    return read_record(path, job) if path.exists() else None
 
 
 def _origin(records: Sequence[RunRecord], command: str) -> str:

@@ -15,6 +15,8 @@ from ldreg.training.command import words_to_options
 from ldreg.training.settings import CHANGEABLE
 
 _SEVERAL = ("all", "tables", "figures")
+# The most that is taken of a number; all runs are listed before any begins.
+_MOST: Mapping[str, int] = {"epochs": 1_000_000, "seeds": 1000, "jobs": 1000}
 _OWN = ("scale", "epochs", "seeds", "out", "results", "jobs", "datasets", "coco", "write", "methods", "minutes")
 # How detectors are trained on the set that stands for COCO, by the scale of the encoders.
 _SMALL: Options = (
@@ -189,8 +191,8 @@ def _count(own: Mapping[str, str | None], key: str, usual: int) -> int:
     given = own.get(key)
     if given is None:
         return usual
-    if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"--{key}: expected a whole number of at least 1, got {given!r}")
+    if not given.isdecimal() or len(given) > len(str(_MOST[key])) or not 1 <= int(given) <= _MOST[key]:
+        raise ValueError(f"--{key}: expected a whole number from 1 to {_MOST[key]}, got {given!r}")
     return int(given)
 
 

@@ -107,16 +107,15 @@ def rates(scale: Scale, gathered: Gathered) -> dict[str, float]:
 
 
 def _comparable(scale: Scale, gathered: Gathered, method: str, *, regularized: bool) -> Gathered:
-    """The records of a method's settings that collapsed with no seed, of the seeds that all of them have."""
+    """The records of a method's settings that collapsed with no seed, of the seeds that all of them have.
+
+    A setting without any accuracy has nothing to be compared by, and does not keep the others from it.
+    """
     arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is not None) == regularized]
     known = {arm: found for arm in arms if (found := gathered.get(arm)) and not collapses(found)}
-    seeds = [set(sample(records, "linear").by_seed) for records in known.values()]
-    shared = set.intersection(*seeds) if seeds else set()
-    return {
-        arm: [record for record in records if record.origin.get("seed") in shared]
-        for arm, records in known.items()
-        if shared
-    }
+    seeds = {arm: told for arm, records in known.items() if (told := set(sample(records, "linear").by_seed))}
+    shared = set.intersection(*seeds.values()) if seeds else set()
+    return {arm: [record for record in known[arm] if record.origin.get("seed") in shared] for arm in seeds if shared}
 
 
 def _chosen(tried: Gathered) -> Arm:

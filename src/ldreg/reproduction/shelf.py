@@ -12,7 +12,7 @@ from ldreg.reproduction.request import given
 from ldreg.reproduction.rows import Row, all_methods
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.studies import Study
-from ldreg.reproduction.workplace import check_same
+from ldreg.reproduction.workplace import check_named, check_same
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ def gather_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]],
         job = Job(asked, seeds[0][0])  # settings are resolved once: those of an arm differ in the seed alone
         for seed, path in seeds:
             record = RunRecord.from_json(path)
-            if record.name != path.stem or record.origin.get("seed") != seed:
-                told = f"{record.name} of seed {record.origin.get('seed')}"
-                raise ValueError(f"{path}: expected the record of {path.stem}, got that of {told}")
+            check_named(path, record, seed=seed)
             check_same(path, {**record.settings, "seed": job.seed}, job)
             found.setdefault(arm, []).append(record)
     return found

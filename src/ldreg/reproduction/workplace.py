@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.text import printable
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job, Options
 from ldreg.reproduction.lightly_settings import CHECKPOINT
 from ldreg.reproduction.scales import Scale
@@ -95,8 +96,7 @@ class Workplace:
         """
         folder, path = self.folder(job), self.record(job)
         if path.is_file():
-            record = RunRecord.from_json(path)
-            check_same(path, record.settings, job)
+            record = read_record(path, job)
             if not missing_measures(record, job, self.scale):
                 return "done"
         if job.arm.by == "lightly":  # whose checkpoint is checked when it is read
@@ -117,6 +117,30 @@ def missing_measures(record: RunRecord, job: Job, scale: Scale) -> frozenset[str
         DETECTION: "box_ap" in record.results,
     }
     return frozenset(name for name in job.measures if not found[name])
+
+
+def read_record(path: Path, job: Job) -> RunRecord:
+    """The record of a run.
+
+    Raises:
+        ValueError: it is no record, that of another run, or of one with other settings.
+        OSError: it cannot be read.
+    """
+    record = RunRecord.from_json(path)
+    check_same(path, record.settings, job)
+    check_named(path, record, seed=job.seed)
+    return record
+
+
+def check_named(path: Path, record: RunRecord, *, seed: int) -> None:
+    """Refuse the record of another run than its file is named after.
+
+    Raises:
+        ValueError: of which it is.
+    """
+    if record.name != path.stem or record.origin.get("seed") != seed:
+        told = f"{printable(record.name)} of seed {record.origin.get('seed')}"
+        raise ValueError(f"{path}: expected the record of {path.stem}, got that of {told}")
 
 
 def check_same(path: Path, settings: Mapping[str, object], job: Job) -> None:

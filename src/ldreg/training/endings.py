@@ -22,6 +22,8 @@ def explained(folder: RunFolder) -> Iterator[None]:
         good = f"the last good state, of step {peek(saved)['step']}, is {saved}" if saved else "nothing was saved yet"
         logging.getLogger("ldreg").error("%s; %s", error, good)
         raise NotFiniteError(f"{error}; {good}") from error
+    except ChildProcessError as error:
+        raise ChildProcessError(f"{error}; {stands(folder)}") from error
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -18,6 +18,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet
+from ldreg.data.file_batches import watched
 from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
@@ -144,7 +145,7 @@ def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -
     before = signal.getsignal(signal.SIGINT)
     try:
         meet_again(cuda=isinstance(run.trainer.accelerator, CUDAAccelerator))
-        with named("data", DataConfig), bound():
+        with watched(), named("data", DataConfig), bound():
             run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
         code = leave.code if isinstance(leave, SIGTERMException) else 130
