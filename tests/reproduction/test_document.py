@@ -205,3 +205,15 @@ def test_wrong_words_beside_write_are_answered_in_one_line(
     assert said in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_it_replaces_no_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    (record,) = tmp_path.glob("*.json")
+    before = record.read_text()
+    words = ["reproduce", "table1", "--results", str(tmp_path), "--write"]
+    assert main([*words, str(record)]) == 2
+    assert "it is there and no text of ldreg reproduce --write" in capsys.readouterr().err
+    assert record.read_text() == before
+    for _ in range(2):
+        assert main([*words, str(tmp_path / "text.md")]) == 0

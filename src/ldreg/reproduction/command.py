@@ -63,10 +63,9 @@ class TimeOverError(KeyboardInterrupt):
 
 
 def _write(asked: Request, path: Path) -> None:
-    from ldreg.reporting.files import check_writable
-    from ldreg.reproduction.document import document, picture_folder, write_document
+    from ldreg.reproduction.document import check_own, document, picture_folder, write_document
 
-    check_writable(path)
+    check_own(path)
     place, folder = asked.place, picture_folder(path)
     made = document(asked.studies, place.scale, place.results, settings=asked.settings, what=asked.what, folder=folder)
     write_document(made, path)

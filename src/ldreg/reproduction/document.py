@@ -8,7 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ldreg.reporting.files import write_atomically
+from ldreg.reporting.files import check_writable, write_atomically
+from ldreg.reporting.opening import would_lose
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable, table_markdown
 from ldreg.reporting.text import markdown_text
@@ -22,6 +23,7 @@ from ldreg.reproduction.scales import Scale
 from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_of, paths_of
 from ldreg.reproduction.studies import Study
 
+_OPENING = "# The LDReg paper at the scale of"  # how every text begins
 _RESOLUTION = 110  # dots per inch of a picture
 _NOISE = (
     "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by:"
@@ -87,8 +89,22 @@ def document(
         *cost.absent
     ]
     closing = _closing(list(records.values()), absent, unused, f"ldreg reproduce {what} --scale {scale.name}")
-    text = "\n\n".join([f"# The LDReg paper at the scale of {scale.name}", intro(scale), *sections, *closing]) + "\n"
+    text = "\n\n".join([f"{_OPENING} {scale.name}", intro(scale), *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
+
+
+def check_own(path: Path) -> None:
+    """Refuse to write over a file that is no such text, and not empty.
+
+    Raises:
+        ValueError: there is one.
+        OSError: it cannot be written, or not be read.
+    """
+    check_writable(path)
+    if would_lose(path):
+        with path.open("rb") as file:
+            if file.read(len(_OPENING)) != _OPENING.encode():
+                raise ValueError(f"cannot write {str(path)!r}: it is there and no text of ldreg reproduce --write")
 
 
 def write_document(made: Document, path: Path) -> None:
