@@ -185,6 +185,8 @@ def test_bad_input(function: Callable[[Tensor], Tensor]) -> None:
     for shape in ((5,), (2, 3, 4), (1, 3), (0, 3), (3, 0)):
         with pytest.raises(ValueError, match=r"x must have shape \(N, D\).*has shape"):
             function(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\); pool or flatten all axes but the first"):
+        function(torch.zeros(2, 3, 4))
     for bad in (float("nan"), float("inf"), -float("inf")):
         x = normal(5, 3)
         x[2, 1] = bad

@@ -177,7 +177,8 @@ def _checked(value: Any) -> Tensor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_numbers(value, "x").detach()
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] < 1:
-        raise ValueError(f"x must have shape (N, D) with N >= 2 and D >= 1, but has shape {tuple(x.shape)}")
+        advice = "; pool or flatten all axes but the first" if x.ndim > 2 else ""
+        raise ValueError(f"x must have shape (N, D) with N >= 2 and D >= 1, but has shape {tuple(x.shape)}{advice}")
     if x.is_complex():
         raise ValueError(f"x must be real, but has dtype {x.dtype}")
     return x

@@ -237,7 +237,8 @@ def test_progress_rises_to_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((torch.ones(5), 1), r"x: expected a non-empty matrix \(N, D\), got shape \(5,\)"),
+        ((torch.ones(5), 1), r"x: expected a non-empty matrix \(N, D\), got shape \(5,\)$"),
+        ((torch.ones(5, 2, 7, 7), 1), r"got shape \(5, 2, 7, 7\); pool or flatten all axes but the first"),
         ((torch.ones(2, 2, 2), 1), r"x: expected .* got shape \(2, 2, 2\)"),
         ((torch.ones(0, 2), 1), r"x: expected .* got shape \(0, 2\)"),
         ((torch.ones(5, 2, dtype=torch.complex64), 1), r"x: expected real numbers, got torch.complex64"),

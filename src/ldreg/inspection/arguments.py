@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ldreg.distributed import local_rank
 from ldreg.lid.estimators import Convention, Estimator, check_options
-from ldreg.lid.neighbors import as_matrix, as_whole
+from ldreg.lid.neighbors import as_matrix, as_whole, no_matrix
 
 _WIDE = 4  # times as many columns as rows: too few rows may be columns
 
@@ -52,8 +52,7 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
     if isinstance(value, str | PathLike):
         raise ValueError(f"{name}: expected an array (N, D), got {value!r}; files are for the command `ldreg inspect`")
     if len(shape := getattr(value, "shape", ())) > 2:
-        advice = "pool or flatten all axes but the first"
-        raise ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(shape)}; {advice}")
+        raise no_matrix(shape, name)
     with warnings.catch_warnings():
         # Of a memory-mapped array opened for reading, torch warns that it must not be written to; nothing here does.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)

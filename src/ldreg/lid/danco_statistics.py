@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.lid.neighbors import as_numbers, neighbors
+from ldreg.lid.neighbors import as_numbers, neighbors, no_matrix
 
 _ANGLE_BYTES = 16 << 20
 
@@ -24,7 +24,7 @@ def as_points(x: Any) -> Tensor:
     """Real points (N, D) in float32 at least, from anything that torch.as_tensor takes; ValueError otherwise."""
     points = as_numbers(x, "x").detach()
     if points.ndim != 2 or 0 in points.shape:
-        raise ValueError(f"x: expected a non-empty matrix (N, D), got shape {tuple(points.shape)}")
+        raise no_matrix(points.shape, "x")
     if points.is_complex() or points.dtype == torch.bool:
         raise ValueError(f"x: expected real numbers, got {points.dtype}")
     if not points.is_floating_point():

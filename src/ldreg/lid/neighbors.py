@@ -5,6 +5,7 @@ products (`candidates`), their distances are taken from differences (`pairs`), a
 no neighbor to rounding; the few that cannot are searched again in float64, and if need be from differences alone.
 """
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -79,13 +80,23 @@ def as_matrix(value: Any, name: str) -> Tensor:
     """A floating tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
     tensor = as_numbers(value, name)
     if tensor.ndim != 2 or 0 in tensor.shape:
-        raise ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(tensor.shape)}")
+        raise no_matrix(tensor.shape, name)
     if tensor.is_complex():
         raise ValueError(f"{name}: expected real numbers, got {tensor.dtype}")
     if tensor.is_floating_point():
         return tensor
     # float32 holds whole numbers up to 2^24 alone.
     return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+
+
+def no_matrix(shape: Sequence[int], name: str) -> ValueError:
+    """What is said of an array that is no matrix of points.
+
+    >>> no_matrix((8, 64, 7, 7), "x")
+    ValueError('x: expected a non-empty matrix (N, D), got shape (8, 64, 7, 7); pool or flatten all axes but the first')
+    """
+    advice = "; pool or flatten all axes but the first" if len(shape) > 2 else ""
+    return ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(shape)}{advice}")
 
 
 def as_numbers(value: Any, name: str) -> Tensor:
