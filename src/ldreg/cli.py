@@ -56,7 +56,7 @@ def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = No
         run: run folder, or a checkpoint that ldreg evaluate takes
         out: file to write, .onnx at its end
         size: side of the images, where the checkpoint does not say
-        normalize: true for a file that takes images from 0 to 1 and normalizes them itself
+        normalize: for a file that takes images from 0 to 1 and normalizes them itself
     """
     from ldreg.integrations.onnx import command
 
@@ -92,7 +92,7 @@ COMMANDS = {
     "demo": Command(demo_command, ("ldreg demo", "ldreg demo --out first-look"), {"out": "FOLDER"}),
     "export": Command(
         export_command,
-        ("ldreg export runs/first", "ldreg export runs/first --out encoder.onnx --normalize true"),
+        ("ldreg export runs/first", "ldreg export runs/first --out encoder.onnx --normalize"),
         {"out": "FILE", "normalize": "BOOL"},
     ),
     "bench": Command(

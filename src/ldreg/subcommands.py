@@ -45,8 +45,9 @@ def command_parser(name: str, command: Command) -> ArgumentParser:
             continue
         shown = "" if parameter.default is None or parameter.default is False else f" (default: {parameter.default})"
         metavar = None if get_origin(kind) is Literal else command.metavars.get(parameter.name, "N")
+        alone: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}  # an option without a word is yes
         parser.add_argument(
-            option(parameter.name), type=kind, default=parameter.default, help=text + shown, metavar=metavar
+            option(parameter.name), type=kind, default=parameter.default, help=text + shown, metavar=metavar, **alone
         )
     return parser
 

@@ -260,8 +260,9 @@ def test_what_is_missing_is_said_before_the_work(
 def test_the_command_says_what_it_wrote(make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     run, _ = make_run(EncoderConfig(), size=8, channels=1)
-    assert main(["export", str(run), "--out", str(tmp_path / "mine.onnx"), "--normalize", "true"]) == 0
-    assert capsys.readouterr().out.startswith("images           float32 (batch, 1, 8, 8), from 0 to 1\n")
+    for word in ("--normalize", "--normalize=true"):
+        assert main(["export", str(run), "--out", str(tmp_path / "mine.onnx"), word]) == 0
+        assert capsys.readouterr().out.startswith("images           float32 (batch, 1, 8, 8), from 0 to 1\n")
     command(str(run), out=str(tmp_path / "mine.onnx"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "images           float32 (batch, 1, 8, 8), normalized as in card.json"
