@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from types import FrameType
@@ -61,20 +62,28 @@ def carry_out(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(place.log),))
     waiting: dict[Future[None], Job] = {}
+    ahead, done = iter(left), 0
+
+    def begin() -> None:
+        """Hand out as many runs as there are free processes; those that wait in a pool could not be called back."""
+        if time.monotonic() < until:
+            waiting.update({pool.submit(_one, job, place): job for job in islice(ahead, processes - len(waiting))})
+
     try:
         with _terminable(), _ended(pool):
-            waiting.update({pool.submit(_one, job, place): job for job in left})
+            begin()
             while waiting:
                 for future in _ended_by(until, waiting):
-                    job = waiting.pop(future)
+                    job, done = waiting.pop(future), done + 1
                     if told is not None:
-                        told(job, RunRecord.from_json(place.record(job)), len(left) - len(waiting), len(left))
+                        told(job, RunRecord.from_json(place.record(job)), done, len(left))
+                begin()
     except _TimeOverError:
-        return len(waiting)
+        pass
     except KeyboardInterrupt as stop:
         stop.args = stop.args or (f"interrupted; {_GOES_ON}",)
         raise
-    return 0
+    return sum(place.state(job) != "done" for job in left)  # a run may have ended after the time
 
 
 def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None]]:
