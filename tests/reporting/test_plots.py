@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ldreg.reporting.figures import CLASS_COLORS, svg
-from ldreg.reporting.plots import Series, bars, lines, save_figure, scatter_panels
+from ldreg.reporting.plots import Series, bars, line_panels, lines, save_figure, scatter_panels
 
 NAN = math.nan
 
@@ -74,6 +74,21 @@ def test_a_logarithmic_axis_has_its_ticks_at_the_values() -> None:
         lines([Series("a", [(NAN, 1.0)])], xlabel="k", ylabel="y")
     with pytest.raises(ValueError, match="series: expected at least one, got none"):
         lines([], xlabel="k", ylabel="y")
+
+
+def test_panels_of_lines_share_their_axes_and_one_legend() -> None:
+    without, with_it = Series("without", [(0, 1.0), (100, 2.0)], dashed=True), Series("with", [(0, 1.0), (100, 9.0)])
+    shown = [("a", [without, with_it]), *((name, [without]) for name in "bcde"), ("f", [Series("with", [(0, NAN)])])]
+    figure = line_panels(shown, xlabel="epoch", ylabel="LID")
+    assert [axes.get_title() for axes in figure.axes] == list("abcdef")
+    assert {axes.get_ylim() for axes in figure.axes} == {figure.axes[0].get_ylim()}
+    assert figure.axes[0].get_ylim()[1] > 9
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "epoch", "epoch", "epoch", "epoch"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["LID", "", "", "", "LID", ""]
+    assert names(figure) == ["without", "with", "collapsed"]
+    assert numpy.asarray(figure.axes[0].lines[1].get_ydata()).tolist() == [1.0, 9.0]
+    with pytest.raises(ValueError, match="series: expected at least one, got none"):
+        line_panels([], xlabel="epoch", ylabel="LID")
 
 
 def test_shares_are_in_percent() -> None:
@@ -156,6 +171,7 @@ def test_names_are_text_and_never_formulas() -> None:
     for figure in (
         figure_of_everything(),
         lines([Series("$x^2$ \\frac", [(1, 1.0)])], xlabel="$x_", ylabel="$"),
+        line_panels([("$x^{", [Series("$x^2$ \\frac", [(1, 1.0)])])], xlabel="$x_", ylabel="$"),
         scatter_panels([("$x^{", [(0, 0)], ["$_"])], columns=1),
     ):
         text = svg(figure, "f")

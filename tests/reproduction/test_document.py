@@ -80,6 +80,16 @@ def test_a_picture_tells_of_which_records_it_is(tmp_path: Path) -> None:
     assert told[0] != told[1]
 
 
+def test_the_command_says_how_much_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "records", SIMCLR, [{"lid": 6.0}])
+    put(tmp_path / "records", STUDIES["ablation"].rows(DIGITS)[1].arm, [{"lid": 6.0}] * 30)
+    target = tmp_path / "text.md"
+    assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert "1 study, 1 run, " in told
+    assert "; its end names 30 records that no table shows" in told
+
+
 def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path) -> None:
     put(tmp_path, SIMCLR, [{"linear": 0.90, "lid": 6.0}, {"linear": 0.92, "lid": 6.2}, {"linear": 0.94, "lid": 6.4}])
     put(tmp_path, LDREG, [{"linear": 0.90, "lid": 7.0}, {"linear": 0.93, "lid": 7.3}, {"lid": 7.3}])

@@ -240,6 +240,12 @@ def canvas(height: float = 3.1, *, width: float = 4.6) -> tuple[Figure, Axes]:
     """A figure with one pair of axes in the look of all figures."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
+    plain_axes(axes)
+    return figure, axes
+
+
+def plain_axes(axes: Axes) -> None:
+    """Give axes the look of all figures."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color=INK, alpha=0.4)
     axes.tick_params(which="both", colors=INK, labelsize=10, length=3, width=0.6)
@@ -247,7 +253,6 @@ def canvas(height: float = 3.1, *, width: float = 4.6) -> tuple[Figure, Axes]:
     axes.yaxis.label.set(color=INK, fontsize=10)
     axes.grid(visible=True, color=INK, alpha=0.1, linewidth=0.6)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def plain_log(axes: Axes, which: str) -> None:

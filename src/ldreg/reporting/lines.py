@@ -12,14 +12,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from ldreg.reporting.figures import CLASS_COLORS, GRAY, WIDE_RANGE, canvas, plain_log, short
-from ldreg.reporting.legends import COLLAPSED, label_axes, legend_below, legend_rows, percent_axis
+from ldreg.reporting.figures import CLASS_COLORS, GRAY, INK, WIDE_RANGE, canvas, plain_axes, plain_log, short
+from ldreg.reporting.legends import COLLAPSED, label_axes, legend_below, legend_rows, percent_axis, wrapped
 
 Array = NDArray[Any]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _MARKED = 12  # a line of fewer points shows them all
 _TICKED = 8  # a logarithmic axis with fewer values has its ticks at them
+_ACROSS = 4  # panels in a row
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,44 @@ def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = Fa
         plain_log(axes, "y")
     _x_axis(axes, numpy.concatenate([points[:, 0] for points in drawn]), logx=logx)
     label_axes(axes, xlabel, ylabel)
+    _legend(figure, series, drawn)
+    return figure
+
+
+def line_panels(panels: Sequence[tuple[str, Sequence[Series]]], *, xlabel: str, ylabel: str) -> Figure:
+    """Lines in titled panels side by side, on the same axes, with one legend, which has every name once.
+
+    Raises:
+        ValueError: there is no panel, or none of its lines; an x is not finite.
+    """
+    every = [one for _, series in panels for one in series]
+    _check_lines(every, logx=False)
+    columns = min(_ACROSS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.6 + 2.1 * columns, 0.8 + 1.85 * rows), layout="constrained")
+    first: Axes | None = None
+    for place, (title, series) in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, place + 1, sharex=first, sharey=first)
+        first = first or axes
+        plain_axes(axes)
+        for number, one in enumerate(series):
+            _line(axes, one, _sorted(one.points, 2), number)
+        axes.set_title(wrapped(title, 26), fontsize=10, color=INK).set_parse_math(False)
+        lowest, leftmost = place + columns >= len(panels), place % columns == 0
+        axes.tick_params(labelbottom=lowest, labelleft=leftmost)
+        label_axes(axes, xlabel if lowest else "", ylabel if leftmost else "")
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    named = {one.name: one for one in every}
+    drawn = [_sorted([point for one in every if one.name == name for point in one.points], 2) for name in named]
+    _legend(figure, list(named.values()), drawn)
+    return figure
+
+
+def _legend(figure: Figure, series: Sequence[Series], drawn: Sequence[Array]) -> None:
     handles = [_handle(one, points) for one, points in zip(series, drawn, strict=True)]
     if any(len(_gaps(points)) for points in drawn):
         handles.append(Line2D([], [], color=GRAY, marker="x", linestyle="none", label=COLLAPSED))
     legend_below(figure, handles, names=[one.name for one in series])
-    return figure
 
 
 def _check_lines(series: Sequence[Series], *, logx: bool) -> None:

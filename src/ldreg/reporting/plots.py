@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from ldreg.reporting.bars import bars
 from ldreg.reporting.files import write_atomically
-from ldreg.reporting.lines import Series, lines
+from ldreg.reporting.lines import Series, line_panels, lines
 from ldreg.reporting.scatter import Panel, scatter_panels
 
-__all__ = ["Panel", "Series", "bars", "lines", "save_figure", "scatter_panels"]
+__all__ = ["Panel", "Series", "bars", "line_panels", "lines", "save_figure", "scatter_panels"]
 
 _RESOLUTION = 150  # dots per inch of a PNG
 

@@ -69,11 +69,14 @@ def _write(asked: Request, path: Path) -> None:
     place, folder = asked.place, picture_folder(path)
     made = document(asked.studies, place.scale, place.results, settings=asked.settings, what=asked.what, folder=folder)
     write_document(made, path)
-    unused = f"; no table shows {', '.join(made.unused)}" if made.unused else ""
-    print_text(
-        f"{path}: {made.studies} studies, {len(made.shown)} runs, {len(made.pictures)} pictures in "
-        f"{path.parent / folder}{unused}"
-    )
+    unused = f"; its end names {_several(len(made.unused), 'record')} that no table shows" if made.unused else ""
+    studies, runs = _several(made.studies, "study", "studies"), _several(len(made.shown), "run")
+    pictures = _several(len(made.pictures), "picture")
+    print_text(f"{path}: {studies}, {runs}, {pictures} in {path.parent / folder}{unused}")
+
+
+def _several(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def _show_plan(asked: Request) -> None:

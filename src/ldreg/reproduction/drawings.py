@@ -7,7 +7,7 @@ from functools import cache
 from matplotlib.figure import Figure
 
 from ldreg.reporting.panels import panels
-from ldreg.reporting.plots import Series, bars, lines, scatter_panels
+from ldreg.reporting.plots import Series, bars, line_panels, lines, scatter_panels
 from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
@@ -48,27 +48,27 @@ def _mean_curve(records: Sequence[RunRecord], metric: str) -> tuple[list[tuple[f
 def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
     made = {}
     for title, words, metric, label in (
-        ("LID over training", "Solid with LDReg, dashed without.", "lid", "LID, geometric mean"),
+        ("LID over training", "Of training images.", "lid", "LID, geometric mean"),
         ("kNN accuracy over training", _BY_MONITOR, "knn", "kNN accuracy, %"),
         ("Share of the view over training", _OF_VIEWS, "view_share", "share of variance, %"),
     ):
-        series = _training_curves(rows, gathered, metric)
-        if series:
-            made[f"{title}\n{words}"] = lines(series, xlabel="epoch", ylabel=label)
+        shown = _training_curves(rows, gathered, metric)
+        if shown:
+            made[f"{title}\n{words}"] = line_panels(shown, xlabel="epoch", ylabel=label)
     return made
 
 
-def _training_curves(rows: Sequence[Row], gathered: Gathered, metric: str) -> list[Series]:
-    """A metric over epochs for each method without and with LDReg that there are runs of."""
-    series = []
+def _training_curves(rows: Sequence[Row], gathered: Gathered, metric: str) -> list[tuple[str, list[Series]]]:
+    """A metric over epochs for each method that there are runs of, without and with LDReg."""
+    found: dict[str, list[Series]] = {}
     for row in rows:
         points, band = _mean_curve(gathered.get(row.arm, ()), metric)
         if points:
-            group = list(METHODS).index(row.group)
             with_ldreg = row.baseline is not None
-            name = METHODS[row.group] + (" + LDReg" if with_ldreg else "")
-            series.append(Series(name, points, band or None, dashed=not with_ldreg, color_group=group))
-    return series
+            name = "with LDReg" if with_ldreg else "without"
+            line = Series(name, points, band or None, dashed=not with_ldreg, color_group=int(with_ldreg))
+            found.setdefault(METHODS[row.group], []).append(line)
+    return list(found.items())
 
 
 def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
