@@ -219,15 +219,21 @@ def conventions(scale: Scale) -> list[Row]:
 
 
 def references(scale: Scale) -> list[Row]:
-    """LDReg with neighbors from the batch alone, and from queues of past representations too."""
-    without, with_ldreg = paper.LINEAR["simclr"]
-    own = scale.arm("simclr_ldreg")
-    rows = [
-        Row(("-", "-"), scale.arm("simclr"), without),
-        Row(("LDReg", "batch"), own, with_ldreg),
-    ]
-    for size in scale.queues:
-        rows.append(Row(("LDReg", f"batch and queue of {size}"), own.but(ldreg__queue_size=size), baseline=1, x=size))
+    """LDReg with neighbors from the batch alone, and from queues of past representations too.
+
+    MoCo's second version encodes one view of each image, so its batch is half of the others': one queue shows whether
+    that is what it lacks.
+    """
+    rows: list[Row] = []
+    for method, sizes in (("simclr", scale.queues), ("moco", scale.queues[1:2])):
+        without, with_ldreg = paper.LINEAR[method]
+        own, title = scale.arm(f"{method}_ldreg"), METHODS[method]
+        rows.append(Row((title, "-", "-"), scale.arm(method), without))
+        rows.append(Row((title, "LDReg", "batch"), own, with_ldreg))
+        batch = len(rows) - 1
+        for size in sizes:
+            names = (title, "LDReg", f"batch and queue of {size}")
+            rows.append(Row(names, own.but(ldreg__queue_size=size), baseline=batch, x=size))
     return rows
 
 

@@ -148,7 +148,7 @@ STUDIES: dict[str, Study] = {
             "references", (), TITLES["references"],
             "LDReg seeks neighbors in the batch, or in a queue of past representations too. The paper names the small "
             "set of a batch as a limitation; those with a queue are compared with the batch alone, at the same k.",
-            ("Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references,
+            ("Method", "Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references,
         ),
         Study(
             "search", (), TITLES["search"],
