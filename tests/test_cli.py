@@ -104,6 +104,21 @@ def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Captu
         assert capsys.readouterr().err == ("" if options is None else told.format(words, options))
 
 
+def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Capture) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    x = np.random.default_rng(1).normal(size=(30, 3))
+    beside = {"id": np.arange(30), "weight": np.ones(30), "kind": ["a", "b"] * 15}
+    pq.write_table(pa.table({"x": list(x), **beside}), "lists.parquet")
+    pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30)}), "wide.parquet")
+    assert main(["inspect", "lists.parquet", "--k", "8"]) == 0
+    assert "may be labels: --label-key kind or --label-key id measures" in capsys.readouterr().err
+    for words in ("lists.parquet --label-key kind", "wide.parquet"):
+        assert main(["inspect", *words.split(), "--k", "8"]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:
     rows = np.random.default_rng(2).normal(size=(20, 4))
     (folder / "x.csv").write_text("id,a,b,kind\n" + "\n".join(",".join(map(str, row)) for row in rows))
@@ -141,7 +156,7 @@ def write_bad(folder: Path) -> None:
         ),
         (
             "list.pt --k 5",
-            "flat dict of tensors, got list; torch.stack makes one tensor of vectors",
+            "got list; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names what is not alike",
         ),
         ("many.npy --k 600", "got 500; try --k 64"),
         ("x.unknown", "x.unknown"),
