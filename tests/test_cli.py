@@ -1,6 +1,7 @@
 import io
 import json
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -86,6 +87,25 @@ def test_sets_that_are_compared_have_names_that_differ(folder: Path, capsys: Cap
         assert f"compared with {names[1]}, 30 points" in capsys.readouterr().out
 
 
+def test_two_sets_are_compared_class_by_class(folder: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(1).normal(size=(200, 8))
+    other = x.copy()
+    other[::2, 2:] = 0
+    np.savez("new.npz", x=other, y=np.arange(200) % 2)
+    np.savez("old.npz", x=x, y=np.arange(200) % 2)
+    words = "new.npz --key x --label-key y --compare old.npz --compare-key x --compare-labels old.npz --k 8"
+    assert main(["inspect", *words.split(), "--json", "r.json", "--html", "r.html"]) == 0
+    content = json.loads((folder / "r.json").read_text())
+    lid = {row["label"]: row["mean"]["value"] for row in content["comparison"]["classes"]}
+    assert [row["label"] for row in content["comparison"]["collapsed_classes"]] == ["0"]
+    shown = capsys.readouterr().out
+    assert re.search(rf"^ 0 .*\n   old.npz +{lid['0']:.2f} +100 ", shown, re.MULTILINE)
+    assert "is collapsed beside the same class of old.npz" in " ".join(shown.split())
+    page = (folder / "r.html").read_text()
+    assert f'<td class="n">{lid["1"]:.2f}</td><td>100</td>' in page
+    assert "diamonds: the same classes of old.npz" in page
+
+
 def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Capture) -> None:
     x = np.random.default_rng(1).normal(size=(30, 3))
     np.savez("both.npz", x=x, weights=np.ones(30), few=np.arange(29), kind=np.arange(30) % 2, words=["a b"] * 30)
@@ -102,6 +122,21 @@ def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Captu
     ):
         assert main(["inspect", *shlex.split(words), "--k", "8"]) == 0
         assert capsys.readouterr().err == ("" if options is None else told.format(words, options))
+
+
+def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Capture) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    x = np.random.default_rng(1).normal(size=(30, 3))
+    beside = {"id": np.arange(30), "weight": np.ones(30), "kind": ["a", "b"] * 15}
+    pq.write_table(pa.table({"x": list(x), **beside}), "lists.parquet")
+    pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30)}), "wide.parquet")
+    assert main(["inspect", "lists.parquet", "--k", "8"]) == 0
+    assert "may be labels: --label-key kind or --label-key id measures" in capsys.readouterr().err
+    for words in ("lists.parquet --label-key kind", "wide.parquet"):
+        assert main(["inspect", *words.split(), "--k", "8"]) == 0
+        assert capsys.readouterr().err == ""
 
 
 def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:
@@ -139,9 +174,11 @@ def write_bad(folder: Path) -> None:
             "x.npy --k 5 --compare two.npz",
             "choose one with --compare-key NAME",
         ),
+        ("x.npy --k 5 --labels labels.csv --compare-labels labels.csv", "--compare-labels was given without --compare"),
+        ("x.npy --k 5 --compare x.npy --compare-labels labels.csv", "without --compare and labels of the first file"),
         (
             "list.pt --k 5",
-            "flat dict of tensors, got list; torch.stack makes one tensor of vectors",
+            "got list; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names what is not alike",
         ),
         ("many.npy --k 600", "got 500; try --k 64"),
         ("x.unknown", "x.unknown"),

@@ -80,10 +80,11 @@ COMMANDS = {
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
             "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
+            "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
         ),
         {
-            **dict.fromkeys(("labels", "compare", "json", "html"), "FILE"),
+            **dict.fromkeys(("labels", "compare", "compare_labels", "json", "html"), "FILE"),
             **dict.fromkeys(("key", "label_key", "compare_key"), "NAME"),
             "device": "NAME",
             "exclude": "NAME,...",

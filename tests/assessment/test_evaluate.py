@@ -121,6 +121,15 @@ def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "kNN, k = 20" in capsys.readouterr().out
 
 
+def test_more_voters_than_a_class_has_images_are_pointed_at(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    smallest = int(load_images(DataConfig(), "train").labels.bincount().min())
+    evaluate_command(["knn", str(run)])
+    told = f"k: 200 vote, more than the smallest class has ({smallest} images of class "
+    assert told in capsys.readouterr().out
+    evaluate_command(["knn", str(run), "--k", str(smallest)])
+    assert "smallest class" not in capsys.readouterr().out
+
+
 def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["dimension", str(run), "--k", "30", "--html", "page.html", "--device", "cpu"])
     found = results(run / "evaluation" / "dimension-test-k30-digits.json")

@@ -331,6 +331,33 @@ def test_a_comparison_tells_a_collapse_that_the_covariance_hides() -> None:
     assert compared(whole[:, :14], whole) == "lower"
 
 
+def test_a_class_is_compared_with_itself() -> None:
+    whole = gaussian(600, 16) + 100 * torch.eye(16)[torch.arange(600) % 3]
+    flat, names = whole.clone(), ["a", "b", "c"] * 200
+    flat[1::3, 2:] = 0
+    report = inspect(flat, names, k=16, compare=whole, compare_labels=names)
+    assert report.comparison is not None
+    (found,) = report.comparison.collapsed_classes
+    own, other = ({row.label: row.mean for row in one.classes}["b"] for one in (report, report.comparison.other))
+    assert (found.label, found.mean, found.others) == ("b", own, other.value)
+    assert found.fisher_rao == pytest.approx(math.log(other.value / own.value))
+    assert f"Class b (LID {own.value:.2f}, there {other.value:.2f}) is collapsed beside the same" in report.in_words()
+    assert report.to_dict()["comparison"]["collapsed_classes"][0]["label"] == "b"
+    back = inspect(whole, names, k=16, compare=flat, compare_labels=names).comparison
+    fewer = inspect(flat[:599], names[:599], k=16, compare=whole, compare_labels=names).comparison
+    assert [one and one.collapsed_classes for one in (back, fewer)] == [(), ()]
+
+
+def test_classes_of_no_more_than_k_points_are_not_compared() -> None:
+    whole = gaussian(600, 16) + 100 * torch.eye(16)[torch.arange(600) % 3]
+    flat, names = whole.clone(), ["a", "b", "c"] * 5 + ["a", "d", "c"] * 195
+    flat[1::3, 2:] = 0
+    for k, judged in ((4, ["b", "d"]), (5, ["d"])):
+        found = inspect(flat, names, k=k, compare=whole, compare_labels=names).comparison
+        assert found is not None
+        assert sorted(row.label for row in found.collapsed_classes) == judged
+
+
 def test_a_comparison_in_doubt_is_not_judged() -> None:
     whole, flat = gaussian(500, 32), gaussian(500, 3)
     twice, far = whole[:250].repeat(2, 1), mostly_equally_far()

@@ -307,6 +307,25 @@ def test_words_know_what_may_be_chance() -> None:
     assert sizes[-1] == "LID was measured on sets of between 40 and 2,000 points, which alone changes it."
 
 
+def test_the_fewer_test_images_the_more_is_chance() -> None:
+    few, many = (
+        in_words([replace(record, tested=tested) for record in (make(), regularized(linear=0.7))])[-1]
+        for tested in (60, 50_000)
+    )
+    expected = 200 * ((0.96 * 0.04 + 0.7 * 0.3) / 60) ** 0.5
+    assert f"differences of up to {expected:.0f} points (with 60 test images) in accuracy and of some percent" in few
+    assert "differences of a point or so in accuracy" in many
+
+
+def test_one_setting_too_many_is_named_and_more_are_counted() -> None:
+    def spoken(count: int) -> str:
+        further = {f"further{place}": place for place in range(count)}
+        return in_words([make(), replace(regularized(), settings={**make().settings, **further})])[1]
+
+    assert "(further0 = 0, further1 = 1, further2 = 2, further3 = 3)" in spoken(4)
+    assert "(further0 = 0, further1 = 1, further2 = 2, and 2 more settings)" in spoken(5)
+
+
 def test_runs_of_the_same_name_are_told_apart() -> None:
     assert "With SimCLR (2), LID is the same" in in_words([make(), make()])[1]
     assert in_words([make(), make()])[0] == "The runs have the same settings."

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ldreg.reporting.curves import style
 from ldreg.reporting.figures import DRAWN_POINTS, INK, class_figures, svg
 from ldreg.reporting.page import page
-from ldreg.reporting.record import DimensionReport
+from ldreg.reporting.record import ClassLID, DimensionReport, MeanLID
 from ldreg.reporting.two_sets import Drawn, figures_of_both
 
 Array = NDArray[Any]
@@ -137,6 +137,18 @@ def test_only_points_with_a_lid_are_said_to_be_drawn(make_report: MakeReport) ->
     found = drawn(replace(report, lid=lid))
     assert len(places(found["density"].figure)) == 1000 + 40
     assert "are drawn" not in found["map-0"].caption + found["density"].caption + page(replace(report, lid=lid))
+
+
+def test_classes_of_the_other_set_are_marked_beside_the_bars(make_report: MakeReport) -> None:
+    report = make_report(names=("a", "b"), comparison="other.npy")
+    assert report.comparison is not None
+    labeled = (ClassLID("b", 9, 8, MeanLID(7.0, 6.0, 8.0)), ClassLID("c", 9, 8, MeanLID(1.0, 0.5, 1.5)))
+    other = replace(report.comparison.other, classes=labeled)
+    figure = class_figures(replace(report, comparison=replace(report.comparison, other=other)))["classes"]
+    (marks,) = (line for line in figure.axes[0].get_lines() if line.get_marker() == "D")
+    at = numpy.asarray(marks.get_xdata()), numpy.asarray(marks.get_ydata())
+    assert (at[0].tolist(), at[1].tolist()) == ([7.0], [1])
+    assert to_hex(marks.get_color()) == COLORS[1]
 
 
 def test_the_mean_of_all_classes_has_not_the_color_of_the_other_set(make_report: MakeReport) -> None:

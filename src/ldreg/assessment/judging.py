@@ -1,6 +1,8 @@
 """Each kind of evaluation: options and a task in, an outcome out."""
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,9 @@ from ldreg.evaluation.knn import KnnConfig, knn_accuracy
 from ldreg.evaluation.protocols import LinearConfig, linear_evaluation
 from ldreg.evaluation.transfer import TransferConfig, transfer
 from ldreg.methods import synchronize_batch_norm
-from ldreg.reporting.text import count, number
+from ldreg.reporting.text import count, number, printable
+
+_FEW_VOTERS = 20  # the other usual number, from which digits lose nothing to the size of their classes
 
 
 def linear(config: LinearConfig, task: Task) -> Outcome:
@@ -81,8 +85,26 @@ def knn(config: KnnConfig, task: Task) -> Outcome:
     )
     results = {"knn": accuracy, "k": k, "classes": len(train.classes)}
     results |= {"train_images": len(train.labels), "test_images": len(test.labels)}
-    shown = {f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))}
-    return Outcome("knn", results, lines(shown), (time.monotonic() - started) / 60)
+    shown = lines({f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))})
+    doubt = outvoted([train.classes[label] for label in train.labels.tolist()], k)
+    return Outcome("knn", results, shown if doubt is None else f"{shown}\n{doubt}", (time.monotonic() - started) / 60)
+
+
+def outvoted(names: Sequence[str], k: int) -> str | None:
+    """A line to say where more neighbors vote than the smallest class has images; None where it has enough.
+
+    Such a class has votes of others against it however well it is told apart, and accuracy reads low.
+
+    >>> outvoted("aaaaabbbb", 4)
+    >>> print(outvoted("aaaaabbbb", 5))
+    k: 5 vote, more than the smallest class has (4 images of class b): accuracy may read low; try --k 2
+    """
+    name, images = min(Counter(names).items(), key=lambda entry: entry[1])
+    if k <= images:
+        return None
+    fewer = min(_FEW_VOTERS, max(1, images // 2))
+    told = f"k: {count(k)} vote, more than the smallest class has ({count(images)} images of class {printable(name)})"
+    return f"{told}: accuracy may read low; try --k {fewer}"
 
 
 def _set_name(data: DataConfig) -> str:

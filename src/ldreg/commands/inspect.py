@@ -27,6 +27,7 @@ def inspect_command(
     key: str | None = None,
     label_key: str | None = None,
     compare_key: str | None = None,
+    compare_labels: str | None = None,
     exclude: str | None = None,
     json: str | None = None,
     html: str | None = None,
@@ -46,6 +47,7 @@ def inspect_command(
         key: which array or list column of FILE, where it holds several
         label_key: which array or column holds the labels, in the file of --labels or else in FILE
         compare_key: which array or list column of the second file
+        compare_labels: file with one class label per point of the second file, to compare class by class
         exclude: columns of a table that are no dimensions, separated by commas
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
@@ -54,9 +56,9 @@ def inspect_command(
     from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
 
-    files = InspectedFiles(file, labels, compare, key, label_key, compare_key, exclude)
+    files = InspectedFiles(file, labels, compare, key, label_key, compare_key, compare_labels, exclude)
 
-    def read(first: bool) -> tuple[Any, Any, Any]:
+    def read(first: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if first:
             files.check_outputs(json=json, html=html)
@@ -64,11 +66,11 @@ def inspect_command(
 
     with _together("ldreg inspect") as first, progress_bar(shown=first) as progress:
         progress("reading", 0.0)
-        x, names, other = agreed(lambda: read(first))
+        x, names, other, others = agreed(lambda: read(first))
         with _named(x=file, compare=compare):
             report = inspect(
-                x, names, k, estimator=estimator, convention=convention, compare=other, sample=sample, device=device,
-                seed=seed, share=True, progress=progress,
+                x, names, k, estimator=estimator, convention=convention, compare=other, compare_labels=others,
+                sample=sample, device=device, seed=seed, share=True, progress=progress,
             )  # fmt: skip
         report = files.named_in(replace(report, command=command))
         agreed(lambda: _write({json: report.to_json, html: report.to_html}) if first else None)

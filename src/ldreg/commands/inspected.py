@@ -22,6 +22,7 @@ class InspectedFiles:
     key: str | None
     label_key: str | None
     compare_key: str | None
+    compare_labels: str | None
     exclude: str | None
 
     def check_outputs(self, *, json: str | None, html: str | None) -> None:
@@ -29,17 +30,19 @@ class InspectedFiles:
         from ldreg.reporting.files import check_outputs
         from ldreg.reporting.opening import check_own
 
-        read = [path for path in (self.file, self.labels, self.compare) if path is not None]
+        read = [path for path in (self.file, self.labels, self.compare, self.compare_labels) if path is not None]
         check_outputs(inputs=read, outputs=[json, html])
         if html is not None:
             check_own(Path(html), option="--html")
 
-    def read(self) -> tuple[Any, Any, Any]:
-        """Embeddings, labels and second embeddings, each None where there are none."""
+    def read(self) -> tuple[Any, Any, Any, Any]:
+        """Embeddings, labels, second embeddings and their labels, each None where there are none."""
         from ldreg.loading import load_embeddings, load_labels
 
         if self.compare_key is not None and self.compare is None:
             raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
+        if self.compare_labels is not None and (self.compare is None or (self.labels or self.label_key) is None):
+            raise ValueError("--compare-labels was given without --compare and labels of the first file")
         for path in (self.file, self.compare):
             if path is not None and Path(path).is_dir():
                 advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
@@ -53,12 +56,15 @@ class InspectedFiles:
         x = load_embeddings(self.file, key=self.key, exclude=excluded)
         names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
         if self.compare is None:
-            return x, names, None
+            return x, names, None, None
         others = excluded if _is_table(self.compare) else []
         try:
-            return x, names, load_embeddings(self.compare, key=self.compare_key, exclude=others)
+            second = load_embeddings(self.compare, key=self.compare_key, exclude=others)
         except ValueError as error:  # of the first file the option is --key
             raise ValueError(str(error).replace(" --key ", " --compare-key ")) from error
+        if self.compare_labels is None:
+            return x, names, second, None
+        return x, names, second, load_labels(self.compare_labels, key=self.label_key, count=len(second))
 
     def hint(self, points: int) -> str:
         """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""

@@ -69,14 +69,14 @@ def _hint(points: int, dimensions: int) -> str:
     return (f"; try k={smaller}" if smaller else "") + exchanged
 
 
-def as_names(labels: Sequence[Any] | Tensor, points: int) -> list[str]:
+def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
     """A label for each point, as text; ValueError where there are more or fewer."""
     values = labels.tolist() if isinstance(labels, Tensor | numpy.ndarray) else labels
     if not isinstance(values, Iterable):
-        raise ValueError(f"labels: expected {points}, one for each row of x, got {values!r}")
+        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {values!r}")
     values = list(values)
     if len(values) != points:
-        raise ValueError(f"labels: expected {points}, one for each row of x, got {len(values)}")
+        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {len(values)}")
     return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
 
 

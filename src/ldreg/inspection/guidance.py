@@ -12,7 +12,17 @@ from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimen
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
 from ldreg.lid.expected import expected_lid
 from ldreg.lid.geometry import regular
-from ldreg.reporting.record import Beside, ClassLID, CollapsedClass, Doubt, Guidance, MeanLID, SmallClass, Verdict
+from ldreg.reporting.record import (
+    Beside,
+    ClassLID,
+    CollapsedClass,
+    DimensionReport,
+    Doubt,
+    Guidance,
+    MeanLID,
+    SmallClass,
+    Verdict,
+)
 
 # Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
 # cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64. However low, LID beside the usual
@@ -117,6 +127,21 @@ def beside(mean: MeanLID, other: MeanLID) -> Beside | None:
     if mean.high < _LOWER * other.low:
         return "collapse" if mean.high < _COLLAPSED * other.low else "lower"
     return "higher" if mean.low > _HIGHER * other.high else "similar"
+
+
+def classes_beside(own: DimensionReport, other: DimensionReport) -> tuple[CollapsedClass, ...]:
+    """The classes that are collapsed beside themselves in another set of as many points, lowest first.
+
+    Classes of at most k points in either set are not judged.
+    """
+    small = {row.label for one in (own, other) for row in one.guidance.small_classes}
+    means = {row.label: row.mean for row in other.classes if row.label not in small}
+    found = [
+        CollapsedClass(row.label, row.mean, mean.value, math.log(mean.value / row.mean.value))
+        for row in own.classes
+        if (mean := means.get(row.label)) is not None and beside(row.mean, mean) == "collapse"
+    ]
+    return tuple(sorted(found, key=lambda row: row.mean.value))
 
 
 def unfit(found: LIDEstimate, seen: Gaps, whose: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ldreg import distributed
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
 from ldreg.inspection.gaps import Gaps, gaps
-from ldreg.inspection.guidance import beside, guidance, unfit
+from ldreg.inspection.guidance import beside, classes_beside, guidance, unfit
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
@@ -42,6 +42,7 @@ def inspect(
     estimator: Estimator = "mom",
     convention: Convention = "paper",
     compare: Any = None,
+    compare_labels: Sequence[Any] | Tensor | None = None,
     sample: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -62,6 +63,7 @@ def inspect(
         convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
         compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance; what is
             known of them is in `comparison.other` of the report.
+        compare_labels: M class labels of the second embeddings, to compare class by class with `labels`.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
@@ -83,13 +85,19 @@ def inspect(
     """
     sharing = Sharing(distributed.rank(), distributed.world()) if share else Sharing()
 
-    def prepared() -> tuple["_Set", list[str] | None, "_Set | None"]:
+    def prepared() -> tuple["_Set", "_Names", "_Set | None"]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         points = as_embeddings(x, "x", k)
-        names = None if labels is None else as_names(labels, len(points))
+        if compare_labels is not None and (compare is None or labels is None):
+            raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
+        names = None if labels is None else as_names(labels, "labels", len(points), of="x")
         other = None if compare is None else as_embeddings(compare, "compare", k)
+        others = None
+        if other is not None and compare_labels is not None:
+            others = as_names(compare_labels, "compare_labels", len(other), of="compare")
         place = as_device(points, device, shared=sharing.several)
-        return _Set(points, "x", place), names, None if other is None else _Set(other, "compare", place)
+        second = None if other is None else _Set(other, "compare", place)
+        return _Set(points, "x", place), _Names(names, others), second
 
     own, names, other = sharing.agreed(prepared)
     settings = _Settings(k, estimator, convention, sample, seed)
@@ -103,6 +111,13 @@ class _Settings(NamedTuple):
     convention: Convention
     sample: int | None
     seed: int
+
+
+class _Names(NamedTuple):
+    """The labels of the points, and of those of the second set."""
+
+    own: list[str] | None
+    other: list[str] | None
 
 
 class _Set(NamedTuple):
@@ -132,7 +147,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 def _report(
     points: _Set,
-    names: list[str] | None,
+    names: _Names,
     other: _Set | None,
     settings: _Settings,
     sharing: Sharing,
@@ -177,14 +192,14 @@ def _some(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _completed(
-    measured: _Measured, names: list[str] | None, compared: _Measured | None, settings: _Settings, steps: Steps
+    measured: _Measured, names: _Names, compared: _Measured | None, settings: _Settings, steps: Steps
 ) -> DimensionReport:
     """The report, once LID is known."""
-    own, seen = _described(measured, names, settings, steps)
+    own, seen = _described(measured, names.own, settings, steps)
     if compared is None:
         steps.finish()
         return own
-    other, others = _described(compared, None, settings, steps)
+    other, others = _described(compared, names.other, settings, steps)
     steps.finish()
     doubt = unfit(measured.found, seen, "these") or unfit(compared.found, others, "its")
     return replace(own, comparison=_compared(own, replace(other, title="comparison"), doubt))
@@ -303,6 +318,7 @@ def _compared(own: DimensionReport, other: DimensionReport, doubt: str) -> Compa
         fisher_rao=fisher_rao(*torch.tensor([own.mean.value, other.mean.value], dtype=torch.float64)).item(),
         verdict=judged,
         doubt=doubt or ("" if judged else "there are too few points for an interval"),
+        collapsed_classes=() if doubt else classes_beside(own, other),
     )
 
 

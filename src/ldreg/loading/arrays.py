@@ -163,7 +163,8 @@ def torch_entries(path: Path) -> list[Entry]:
     if isinstance(content, Tensor):
         return [_torch_entry(None, content)]
     if not isinstance(content, dict):
-        hint = "; torch.stack makes one tensor of vectors" if isinstance(content, list | tuple) else ""
+        several = "; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names what is not alike"
+        hint = several if isinstance(content, list | tuple) else ""
         raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}{hint}")
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ldreg.loading.arrays import READERS, choose
 from ldreg.loading.files import check_file, listed, named, one_line, parsing
 from ldreg.loading.memory import check_fits
-from ldreg.loading.parquet import BATCH_ROWS, check_values, is_words, next_batch, open_parquet
+from ldreg.loading.parquet import BATCH_ROWS, check_values, is_words, label_columns, next_batch, open_parquet
 from ldreg.loading.tables import csv_rows, is_header, is_whole, lines, stripped
 
 MOST_CHARACTERS = 1000  # of a label, which tables and figures have to show
@@ -54,12 +54,16 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
 
 
 def label_arrays(path: str | Path, count: int) -> list[str]:
-    """Names of the arrays of a file that look like labels of `count` points: one whole number or word for each."""
+    """Names of the arrays, or of columns beside one of lists, that look like labels of `count` points.
+
+    They have one whole number or word for each.
+    """
     path = Path(path)
     with named(path):
         suffix = check_file(path, [*READERS, *TABLES])
         entries = READERS[suffix](path) if suffix in READERS else []
         names = [entry.name for entry in entries if entry.discrete and entry.shape == (count,)]
+        names += label_columns(path) if suffix == ".parquet" else []
     return [name for name in names if name is not None and name == one_line(name)]
 
 

@@ -90,6 +90,21 @@ def is_words(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
+def label_columns(path: Path) -> list[str]:
+    """Columns of words or whole numbers that lie beside a column of lists, words first; else all are dimensions."""
+    import pyarrow as pa
+
+    fields = list(open_parquet(path).schema_arrow)
+    if not any(_is_list(field.type) for field in fields):
+        return []
+    words = [
+        field.name
+        for field in fields
+        if is_words(field.type) or pa.types.is_large_string(field.type) or pa.types.is_dictionary(field.type)
+    ]
+    return words + [field.name for field in fields if pa.types.is_integer(field.type)]
+
+
 def _fill(file: Any, names: list[str], dtype: np.dtype[Any], block: Callable[..., NDArray[Any]]) -> NDArray[Any]:
     """All rows, a batch at a time, in one array."""
     rows, done = file.metadata.num_rows, 0

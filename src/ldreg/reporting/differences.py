@@ -225,7 +225,7 @@ def _settings_of(record: RunRecord, base: RunRecord) -> str:
     """The settings of a run that another does not have, in parentheses."""
     rows = [(key, values[1]) for key, values in setting_rows([base, record], differing=True) if values[1] != "–"]
     parts = [f"{_spoken(key)} = {value}" for key, value in rows]
-    if len(parts) > _SPOKEN_SETTINGS:
+    if len(parts) > _SPOKEN_SETTINGS + 1:  # one more is named in as many words
         parts = [*parts[:_SPOKEN_SETTINGS], f"and {len(parts) - _SPOKEN_SETTINGS} more settings"]
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -256,8 +256,8 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
         sentences.append("Runs that differ in nothing but their seed show how large chance is.")
     elif any(key in ACCURACIES for record in records for key in record.results):
         sentences.append(
-            "One run each: differences of a point or so in accuracy and of some percent in LID and effective rank are "
-            "within chance."
+            f"One run each: differences of {_chance(records)} in accuracy and of some percent in LID and effective "
+            "rank are within chance."
         )
     else:
         sentences.append(
@@ -265,6 +265,33 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
             "percent from seed to seed."
         )
     return [*sentences, *_incomparable(records)]
+
+
+def _chance(records: Sequence[RunRecord]) -> str:
+    """Up to which difference of accuracies the test images alone may make, where the records say how many they are."""
+    base, *others = records
+    found = [
+        sampling_noise((record.results[key], base.results[key]), min(record.tested, base.tested))
+        for record in others
+        for key in HEADLINES
+        if key in ACCURACIES and record.tested and base.tested
+        if math.isfinite(record.results.get(key, math.nan) - base.results.get(key, math.nan))
+    ]
+    most = max(found, default=0.0)
+    if most <= 1:  # from seed to seed accuracies vary by as much
+        return "a point or so"
+    fewest = min(record.tested for record in records if record.tested)
+    return f"up to {most:.{0 if most >= 10 else 1}f} points (with {count(fewest)} test images)"
+
+
+def sampling_noise(shares: tuple[float, float], tested: int) -> float:
+    """The difference of two accuracies that so many test images may make by chance, in points: twice its error.
+
+    >>> round(sampling_noise((0.70, 0.75), 60), 1), round(sampling_noise((0.785, 0.790), 10_000), 1)
+    (16.3, 1.2)
+    """
+    inner = [min(max(share, 1 / tested), 1 - 1 / tested) for share in shares]
+    return 200 * math.sqrt(sum(share * (1 - share) / tested for share in inner))
 
 
 def what_was_measured(records: Sequence[RunRecord]) -> list[str]:

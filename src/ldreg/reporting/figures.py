@@ -14,8 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from ldreg.lid.geometry import regular
-from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.summary import shown_classes
+from ldreg.reporting.record import DimensionReport, MeanLID
+from ldreg.reporting.summary import classes_of_other, shown_classes
 from ldreg.reporting.text import number, printable
 
 Array = NDArray[Any]
@@ -199,17 +199,27 @@ def class_map(
     return figure
 
 
+def _with_errors(means: Sequence[MeanLID]) -> tuple[Array, Array]:
+    """Values (n,) and how far their intervals reach to both sides (2, n); those of a single point have none."""
+    values = numpy.array([[mean.value, mean.low, mean.high] for mean in means])
+    values[:, 1:] = numpy.where(numpy.isnan(values[:, 1:]), values[:, :1], values[:, 1:])
+    return values[:, 0], numpy.stack([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]])
+
+
 def class_bars(report: DimensionReport) -> Figure:
     """Geometric-mean LID of each class with its 95 % confidence interval, lowest on top."""
     rows = sorted((row for row in shown_classes(report, DRAWN_CLASSES) if row.regular), key=lambda row: row.mean.value)
-    values = numpy.array([[row.mean.value, row.mean.low, row.mean.high] for row in rows])
-    # A class of one regular point has no interval.
-    values[:, 1:] = numpy.where(numpy.isnan(values[:, 1:]), values[:, :1], values[:, 1:])
+    values, errors = _with_errors([row.mean for row in rows])
     figure, axes = canvas(height=1.1 + 0.24 * max(len(rows), 5))
     places = numpy.arange(len(rows))
-    errors = (values[:, 0] - values[:, 1], values[:, 2] - values[:, 0])
-    axes.barh(places, values[:, 0], color=BLUE, alpha=0.75, height=0.7)
-    axes.errorbar(values[:, 0], places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.2, capsize=2.5)
+    axes.barh(places, values, color=BLUE, alpha=0.75, height=0.7)
+    axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1.2, capsize=2.5)
+    beside = classes_of_other(report)
+    common = [(place, beside[row.label].mean) for place, row in enumerate(rows) if row.label in beside]
+    if common:
+        others, spans = _with_errors([mean for _, mean in common])
+        at = [place for place, _ in common]
+        axes.errorbar(others, at, xerr=spans, fmt="D", color=ORANGE, markersize=5, elinewidth=1.2, capsize=2.5)
     # Beside another set, orange is the other's.
     axes.axvline(report.mean.value, color=ORANGE if report.comparison is None else INK, linewidth=1.5)
     axes.set_yticks(places, [short(row.label) for row in rows])

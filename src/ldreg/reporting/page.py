@@ -10,8 +10,8 @@ from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, c
 from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.reporting.opening import OPENING
 from ldreg.reporting.panels import cloud_numbers, panel
-from ldreg.reporting.record import DimensionReport, PointCloud
-from ldreg.reporting.summary import Row, global_rows, local_rows, settings
+from ldreg.reporting.record import ClassLID, DimensionReport, PointCloud
+from ldreg.reporting.summary import Row, classes_of_other, global_rows, local_rows, settings
 from ldreg.reporting.text import count, interval, number, percent, printable
 from ldreg.reporting.two_sets import figures_of_both
 from ldreg.reporting.words import details, headline
@@ -238,7 +238,7 @@ def _figure(report: DimensionReport, name: str, figure: Figure, remark: str = ""
 
 
 def _compared_figures(report: DimensionReport, other: DimensionReport) -> list[str]:
-    """Cards of both sets, and of the classes, which only the first has."""
+    """Cards of both sets, and of the classes, which the first has, and the second where it has labels."""
     cards = [
         with_keys(
             figure_card(escaped(drawn.title), escaped(drawn.caption), svg(drawn.figure, drawn.name)),
@@ -246,8 +246,11 @@ def _compared_figures(report: DimensionReport, other: DimensionReport) -> list[s
         )
         for drawn in figures_of_both(report, other)
     ]
-    of_whom = f" Of {escaped(report.title)} alone, which has the labels."
-    return [*cards, *(_figure(report, name, figure, of_whom) for name, figure in class_figures(report).items())]
+    alone = f" Of {escaped(report.title)} alone"
+    remarks = dict.fromkeys(_CAPTIONS, f"{alone}." if other.classes else f"{alone}, which has the labels.")
+    if other.classes:
+        remarks["classes"] = f" Bars: {escaped(report.title)}; diamonds: the same classes of {escaped(other.title)}."
+    return [*cards, *(_figure(report, name, figure, remarks[name]) for name, figure in class_figures(report).items())]
 
 
 def figure_card(title: str, caption: str, picture: str) -> str:
@@ -327,12 +330,26 @@ def _collapsed(report: DimensionReport, *, of: str = "") -> str:
 def _classes(report: DimensionReport) -> str:
     if not report.classes:
         return ""
-    rows = [
-        [row.label, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)]
-        for row in report.classes
-    ]
-    table = _table("LID per class", ["class", "LID", "points", "95 % confidence"], rows)
+    beside = classes_of_other(report)
+    if beside and report.comparison is not None:
+        names = ["class", *(escaped(one.title) for one in (report, report.comparison.other)), "points"]
+        rows = [_class_of_both(row, beside.get(row.label)) for row in report.classes]
+    else:
+        names = ["class", "LID", "points", "95 % confidence"]
+        rows = [
+            [row.label, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)]
+            for row in report.classes
+        ]
+    table = _table("LID per class", names, rows)
     return table if len(rows) <= 30 else f"<details><summary>All {count(len(rows))} classes</summary>{table}</details>"
+
+
+def _class_of_both(row: ClassLID, other: ClassLID | None) -> list[str]:
+    """The class, its LID in both sets, and how many points that is of; the intervals are in the figure."""
+    if other is None:
+        return [row.label, number(row.mean.value), "–", count(row.count)]
+    points = count(row.count) if row.count == other.count else f"{count(row.count)}; {count(other.count)}"
+    return [row.label, number(row.mean.value), number(other.mean.value), points]
 
 
 def _table(title: str, names: list[str], rows: list[list[str]]) -> str:

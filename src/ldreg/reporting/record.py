@@ -52,7 +52,8 @@ class ClassLID:
 class CollapsedClass:
     """A class whose LID, even at the upper end of its confidence interval, is far below that of the other classes.
 
-    `others` is the median of their geometric means, `fisher_rao` the distance to it.
+    `others` is the median of their geometric means, or that of the same class in another set; `fisher_rao` is the
+    distance to it.
     """
 
     label: str
@@ -113,19 +114,21 @@ class Comparison:
     """A second set of embeddings, measured like the first, and the Fisher-Rao distance of the two geometric means.
 
     `verdict` is how LID of the first compares with that of the second; None where that cannot be told, for the reason
-    that `doubt` names.
+    that `doubt` names. Where both have labels, `collapsed_classes` are those far below the same class of the second.
     """
 
     other: "DimensionReport"
     fisher_rao: float
     verdict: Beside | None = None
     doubt: str = ""
+    collapsed_classes: tuple[CollapsedClass, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The other set's numbers and arrays, and how they compare, as `DimensionReport.to_dict` has them."""
         left_out = ("comparison", "version", "command", "in_words")  # the first set's, whose words tell of both
         numbers = {name: value for name, value in self.other.to_dict().items() if name not in left_out}
-        return {**numbers, "fisher_rao": strict(self.fisher_rao), "verdict": self.verdict, "doubt": self.doubt}
+        judged = {"fisher_rao": self.fisher_rao, "verdict": self.verdict, "doubt": self.doubt}
+        return {**numbers, **strict({**judged, "collapsed_classes": _nested(self.collapsed_classes)})}
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,6 +96,11 @@ def settings(report: DimensionReport) -> list[tuple[str, str]]:
     ]
 
 
+def classes_of_other(report: DimensionReport) -> dict[str, ClassLID]:
+    """The classes of the set compared with, by their names; none where there is no such set, or it has no labels."""
+    return {} if report.comparison is None else {row.label: row for row in report.comparison.other.classes}
+
+
 def shown_classes(report: DimensionReport, most: int) -> list[ClassLID]:
     """All classes in their order, or where there are more than `most`, those of lowest and highest LID by LID."""
     if len(report.classes) <= most:

@@ -7,8 +7,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.summary import Row, global_rows, local_rows, shown_classes
+from ldreg.reporting.record import ClassLID, DimensionReport
+from ldreg.reporting.summary import Row, classes_of_other, global_rows, local_rows, shown_classes
 from ldreg.reporting.text import count, interval, number, printable
 
 _CLASSES = 20
@@ -91,9 +91,15 @@ def _classes(report: DimensionReport) -> Table:
     table.add_column("LID", justify="right", width=9, style="bold")
     table.add_column("points", justify="right", width=8)
     table.add_column("95 % confidence", ratio=1, style="dim")
+    beside = classes_of_other(report)
     for row in shown:
-        span = interval(row.mean.low, row.mean.high)
-        table.add_row(Text(printable(row.label)), number(row.mean.value), count(row.count), span)
+        table.add_row(Text(printable(row.label)), *_class_cells(row))
+        if row.label in beside and report.comparison is not None:
+            table.add_row(Text(f"  {printable(report.comparison.other.title)}"), *_class_cells(beside[row.label]))
     if len(shown) < len(report.classes):
         table.add_row(f"({len(report.classes) - len(shown)} more)", "", "", "lowest and highest by LID are shown")
     return table
+
+
+def _class_cells(row: ClassLID) -> tuple[str, str, str]:
+    return number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)

@@ -81,7 +81,8 @@ def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
     second = _alone(report) if _judged(report) else _beside(report)
-    parts = (second, *_unfilled(report), *directions, *_classes(report.guidance), *_unjudged(report), *_caveats(report))
+    classes = (*_classes(report.guidance), *_classes_beside(report))
+    parts = (second, *_unfilled(report), *directions, *classes, *_unjudged(report), *_caveats(report))
     return [part for part in parts if part]
 
 
@@ -214,6 +215,21 @@ def _directions_uncorrected(report: DimensionReport) -> str:
         f"Around a typical point these embeddings vary in about {number(median)} independent directions (median LID), "
         f"of {_coordinates(report.dimensions)}; a quarter of the points read below {number(low)}."
     )
+
+
+def _classes_beside(report: DimensionReport) -> list[str]:
+    """Which classes are collapsed beside themselves in the set compared with."""
+    found = report.comparison
+    if found is None or not found.collapsed_classes:
+        return []
+    title, rows = printable(found.other.title), found.collapsed_classes
+    named = [
+        f"{printable(row.label)} (LID {number(row.mean.value)}, there {number(row.others)})" for row in rows[:_NAMED]
+    ]
+    if len(rows) == 1:
+        return [f"Class {named[0]} is collapsed beside the same class of {title}."]
+    last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
+    return [f"Classes {', '.join(named)} and {last} are collapsed beside the same classes of {title}."]
 
 
 def _classes(found: Guidance) -> list[str]:

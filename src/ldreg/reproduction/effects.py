@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ldreg.reporting.differences import sampling_noise
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
 from ldreg.reporting.study import Mark
 from ldreg.reproduction.paper import AP
@@ -109,8 +110,7 @@ def noise(own: Sample, base: Sample) -> float:
         student = _STUDENT[len(shared) - 2] if len(shared) - 2 < len(_STUDENT) else 2.0
         return max(student * error, 100 / tested if tested else 0.0, own.floor)
     if tested:
-        shares = [min(max(part.mean / 100, 1 / part.test_size), 1 - 1 / part.test_size) for part in (own, base)]
-        return 200 * math.sqrt(sum(share * (1 - share) / tested for share in shares))
+        return sampling_noise((own.mean / 100, base.mean / 100), tested)
     return max(_UNSURE * max(abs(own.mean), abs(base.mean)), own.floor)
 
 

@@ -110,9 +110,8 @@ class ProgressBar(Callback):
 
     def _values(self, names: Mapping[str, str], *, untrained: bool = False) -> str:
         """The latest values; those of the untrained encoder are told once, and not beside a trained one's."""
-        known = {name: value for name, value in self._latest.items() if untrained or name not in self._untrained}
-        for name in self._untrained.keys() - known.keys():
-            if self._latest[name] != self._untrained[name]:  # measured again since
-                known[name] = self._latest[name]
+        # The set's values are measured together: where one has changed, those that are as before were measured again.
+        again = any(self._latest[name] != value for name, value in self._untrained.items())
+        known = self._latest if untrained or again else dict(self._latest.items() - self._untrained.items())
         named = ((shown, known.get(name)) for name, shown in names.items())
         return "  ".join(f"{shown} {number(value)}" for shown, value in named if value is not None)
