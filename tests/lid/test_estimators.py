@@ -1,6 +1,7 @@
 """Estimators against hand-computed cases, scikit-dimension, the paper's pseudocode and known dimensions."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -93,6 +94,17 @@ def test_a_duplicate_pulls_moments_down_and_likelihood_to_zero() -> None:
     assert 0 < lid(x, 20)[0] < without
     assert lid(x, 20, estimator="mle")[0] == 0
     assert 0 < lid(x, 20, estimator="tle")[0] < math.inf
+
+
+@pytest.mark.parametrize("convention", get_args(Convention))
+def test_every_regular_point_has_a_standard_error(convention: Convention) -> None:
+    """Also where all neighbors but the k-th are duplicates, and what the error is a root of rounds to about 0."""
+    for k in range(2, 200):
+        distances = torch.zeros(1, k)
+        distances[0, -1] = 1.7
+        value, error = mom(distances, convention=convention)
+        assert value.item() == pytest.approx(1 / (k - 1) if convention == "paper" else 0)
+        assert math.isnan(error.item()) == (convention == "pseudocode"), k
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

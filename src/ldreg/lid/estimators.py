@@ -128,7 +128,8 @@ def mom(distances: Tensor, *, convention: Convention = "paper") -> tuple[Tensor,
     value = _where_regular(distances, total / gap.sum(1))
     with torch.no_grad():
         # Both conventions rest on the same k - 1 free distances; `base` is what the pseudocode's would read.
-        base = value if n == k - 1 else ((k - 1) * value - 1) / k
+        # Where all but the k-th are at 0 that is 0, which rounding must not take below.
+        base = value if n == k - 1 else (((k - 1) * value - 1) / k).clamp_min(0)
         error = (1 + base) * (base / ((base + 2) * (k - 1))).sqrt() * (n / (k - 1))
     return value, _finite_or_nan(error, value)
 
