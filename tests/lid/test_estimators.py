@@ -127,6 +127,30 @@ def test_gradients(estimator: Estimator) -> None:
     )
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_degenerate_points_have_no_gradient_and_leave_the_others_theirs(estimator: Estimator) -> None:
+    """As in a loss of one's own, the geometric mean, which leaves them out."""
+    plain = random(60, 12)
+    copies, corners = plain[:1].expand(8, -1) - 40, 3 * torch.eye(12, dtype=torch.float64)[:8] + 40
+    x = torch.cat((plain, copies, corners)).requires_grad_()
+    values = lid(x, 6, estimator=estimator)
+    assert values[60:68].tolist() == [0.0] * 8
+    assert values[68:].tolist() == [math.inf] * 8
+    (grad,) = torch.autograd.grad(geometric_mean(values).log(), x)
+    alone = plain.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(geometric_mean(lid(alone, 6, estimator=estimator)).log(), alone)
+    torch.testing.assert_close(grad, torch.cat((expected, torch.zeros(16, 12, dtype=torch.float64))))
+
+
+def test_a_likelihood_of_zero_beside_a_duplicate_has_no_gradient() -> None:
+    x = torch.cat((random(40, 5), random(40, 5)[:1])).requires_grad_()
+    values = lid(x, 6, estimator="mle")
+    assert (values == 0).nonzero().flatten().tolist() == [0, 40]
+    (grad,) = torch.autograd.grad(geometric_mean(values), x)
+    assert grad.isfinite().all()
+    assert (grad == 0).all(1).nonzero().flatten().tolist() == [0, 40]
+
+
 def test_tight_estimate_in_chunks_equals_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(40, 6)
     whole = estimate_lid(x, 8, estimator="tle")
