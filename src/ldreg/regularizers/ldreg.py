@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ldreg import distributed
 from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
+from ldreg.lid.geometry import regular
 from ldreg.lid.neighbors import as_matrix, as_query, as_whole, neighbors
 from ldreg.lid.search import Neighbors, candidate_count
 
@@ -188,19 +189,10 @@ class LDReg(nn.Module):
 
     def _log_lid(self, found: Neighbors, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
-        distances = found.distances
-        with torch.no_grad():
-            values, _ = estimate_from(
-                Neighbors(distances.detach(), found.indices), x, rows, self.estimator, self.convention
-            )
-            regular = torch.isfinite(values) & (values > 0)
-        # Degenerate rows get distances of a harmless shape, so that no inf or NaN enters the backward pass.
-        shape = torch.linspace(0.5, 1, self.k, dtype=distances.dtype, device=distances.device)
-        safe = torch.where(regular.unsqueeze(1), distances, shape)
-        values, _ = estimate_from(
-            Neighbors(safe, found.indices), x, rows, self.estimator, self.convention, reference_grad=self.reference_grad
-        )
-        return torch.where(regular, values.log(), 0), regular
+        values, _ = estimate_from(found, x, rows, self.estimator, self.convention, reference_grad=self.reference_grad)
+        usual = regular(values)
+        # Of LID 0 and inf the logarithm has no slope, and 1 stands in for them, lest it turn into NaN.
+        return torch.where(usual, torch.where(usual, values, 1).log(), 0), usual
 
     def _fused(self, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
         """The same as `_log_lid` and `_penalty` after a search, in few kernels."""
