@@ -211,6 +211,18 @@ def test_compiled_equals_eager() -> None:
     torch.testing.assert_close(compiled, eager)
 
 
+def test_compiled_without_a_break_where_representations_are_rows_of_the_reference() -> None:
+    x = random(64, 16).requires_grad_()
+    both, own = torch.cat((x.detach(), random(64, 16, seed=1))), torch.arange(64)
+    reg = LDReg(k=8)
+    compiled = torch.compile(reg, fullgraph=True, backend="aot_eager")
+    (eager,) = torch.autograd.grad(reg(x, both, self_index=own), x)
+    (found,) = torch.autograd.grad(compiled(x, both, self_index=own), x)
+    torch.testing.assert_close(found, eager)
+    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 127, or -1, got others"):
+        compiled(x, both, self_index=own + 100)
+
+
 def test_repr_shows_the_options() -> None:
     assert "k=32, beta=0.1, norm='l2', target=None" in repr(LDReg(k=32, beta=0.1, norm="l2"))
 
