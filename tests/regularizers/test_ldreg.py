@@ -1,5 +1,6 @@
 """LDReg: values by hand, gradients, degenerate batches, references, the queue."""
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -173,6 +174,16 @@ def test_queue_is_part_of_the_state_and_stands_still_in_evaluation() -> None:
     next_batch = random(20, 4, seed=2)
     assert reg.eval()(next_batch) == reg(next_batch) == fresh(next_batch)
     assert fresh(next_batch) != reg(next_batch)  # fresh is in training and has taken the batch in
+
+
+def test_queue_goes_back_to_a_state_before_the_first_batch() -> None:
+    """As a search for a learning rate does, which takes some steps and loads what was before them."""
+    reg = LDReg(k=8, queue_size=30)
+    before = copy.deepcopy(reg.state_dict())
+    batches = random(20, 4), random(20, 6, seed=1)
+    reg(batches[0])
+    reg.load_state_dict(before)
+    assert reg(batches[1]) == LDReg(k=8)(batches[1])
 
 
 def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:

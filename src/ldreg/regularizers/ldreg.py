@@ -267,10 +267,11 @@ class LDReg(nn.Module):
         self._enqueued = int(state)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # The queue takes its width from the first batch, so a fresh module's is still empty.
+        # The queue takes its width from the first batch, so before that it is empty, here or in the state.
         queue = state_dict.get(f"{prefix}queue")
-        if queue is not None and queue.numel():
-            _check(len(queue) == self.queue_size, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
+        if queue is not None:
+            fits = len(queue) in (0, self.queue_size)
+            _check(fits, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
             self.queue = torch.empty_like(queue, device=self.queue.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
