@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
 from ldreg.lid.estimators import lid
@@ -232,6 +233,22 @@ def test_compiled_without_a_break_where_representations_are_rows_of_the_referenc
     torch.testing.assert_close(found, eager)
     with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 127, or -1, got others"):
         compiled(x, both, self_index=own + 100)
+
+
+def test_a_queue_leaves_what_is_around_it_compiled() -> None:
+    counter, reg, layer = CompileCounter(), LDReg(k=8, queue_size=64), torch.nn.Linear(4, 4).requires_grad_(False)
+    plain = copy.deepcopy(reg)
+
+    def loss(x: Tensor, regularizer: LDReg) -> Tensor:
+        representations = layer(x)
+        value: Tensor = representations.square().mean() + regularizer(representations)
+        return value
+
+    compiled = torch.compile(loss, backend=counter)
+    for seed in range(12):
+        batch = random(16, 4, seed=seed)
+        torch.testing.assert_close(compiled(batch, reg), loss(batch, plain))
+    assert counter.frame_count == 2  # what comes before LDReg, and what after
 
 
 def test_repr_shows_the_options() -> None:

@@ -31,7 +31,8 @@ class LDReg(nn.Module):
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
     batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
     that many past representations of training steps, which are part of the state dict, as further candidates; in the
-    first steps of batches that have no k neighbors without them the value is 0.
+    first steps of batches that have no k neighbors without them the value is 0. With a queue, `torch.compile` leaves
+    LDReg as it is and compiles what is around it (`fullgraph=True` is then an error).
 
     Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
     ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
@@ -112,6 +113,20 @@ class LDReg(nn.Module):
         """
         if reference is None and self_index is not None:
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
+        if self.queue_size > 0 and torch.compiler.is_compiling():
+            # It would be compiled anew for every count of rows in the queue, and with it all of the caller's function,
+            # which torch gives up after eight times.
+            uncompiled = torch.compiler.disable(self._value, reason="the queue of LDReg grows from step to step")
+            value: Tensor = uncompiled(representations, reference, self_index)
+            return value
+        return self._value(representations, reference, self_index)
+
+    def extra_repr(self) -> str:
+        """The options, for print."""
+        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
+
+    def _value(self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
         representations = as_matrix(representations, "representations")
         if reference is not None:
             reference = as_matrix(reference, "reference")
@@ -136,11 +151,6 @@ class LDReg(nn.Module):
         if keeps:
             self._enqueue(representations)
         return value
-
-    def extra_repr(self) -> str:
-        """The options, for print."""
-        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
 
     def _candidates(
         self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
