@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -240,6 +241,22 @@ def test_without_representations_the_loss_alone_is_logged() -> None:
     monitor = Monitor(CONFIG)
     fit(Foreign(), monitor, max_epochs=1)
     assert set(monitor.latest) == {"batch/loss", "lr", "images_per_second"}
+
+
+class PlainTerms(Ours):
+    """Terms as a loop of one's own has them: some read from the device already."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        outputs = super().training_step(batch, batch_idx)
+        weights = {"weight": 0.25, "count": 3, "share": np.float64(0.5)}
+        return outputs | {"terms": outputs["terms"] | weights}
+
+
+def test_terms_may_be_plain_numbers() -> None:
+    monitor = Monitor(CONFIG)
+    fit(PlainTerms(), monitor, max_epochs=1)
+    assert [monitor.latest[f"terms/{name}"] for name in ("weight", "count", "share", "lid")] == [0.25, 3.0, 0.5, 0.5]
+    assert monitor.latest["terms/alignment"] == pytest.approx(2 * monitor.latest["batch/loss"])
 
 
 class Untouchable(dict[str, Any]):
