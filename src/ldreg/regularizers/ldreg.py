@@ -38,8 +38,9 @@ class LDReg(nn.Module):
     ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
 
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
-    few fused kernels and never waits for the device. Values are then not looked at: NaN or inf in gives NaN out, and
-    entries of `self_index` that are no rows of the reference leave nothing out. Elsewhere both are errors.
+    few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).
+    Values are then not looked at: NaN or inf in gives NaN out, and entries of `self_index` that are no rows of the
+    reference leave nothing out. Elsewhere both are errors.
 
     Args:
         k: number of neighbors.
