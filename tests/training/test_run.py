@@ -1,8 +1,10 @@
 """Whole runs on digits: every method learns, runs resume bitwise, and what goes wrong is said."""
 
 import json
+import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,14 @@ from safetensors.torch import load_file
 from tests.training.options import as_words, changed
 from tests.training.states import STATE, assert_same
 
+from ldreg import LDReg
 from ldreg.cli import main
+from ldreg.methods import Outcome
 from ldreg.monitor.log import read_metrics
 from ldreg.training import checkpoints
 from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
 from ldreg.training.folder import RunFolder, held
+from ldreg.training.module import Pretraining
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import Result, pretrain
 from ldreg.training.settings import Settings, resolve
@@ -240,6 +245,22 @@ def test_representations_gone_nan_are_no_bad_input(regularizer: str, tmp_path: P
     options = {"regularizer": regularizer, "optimizer__lr": "1e30", "schedule__warmup_epochs": "0"}
     with pytest.raises(NotFiniteError, match=r"not finite at step 2: .*regularizer = nan"):
         train(quick("digits/simclr", **options), tmp_path)
+
+
+def test_representations_gone_nan_elsewhere_are_no_bad_input() -> None:
+    """On another rank, or in the momentum branch: here the loss alone tells of them."""
+    generator = torch.Generator().manual_seed(0)
+    own, other = torch.randn(2, 16, 4, generator=generator)
+    module: Any = SimpleNamespace(regularizer=LDReg(k=4))
+
+    def added(loss: float, rows: torch.Tensor) -> torch.Tensor:
+        whole = torch.cat((own, rows))
+        return Pretraining._penalty(module, Outcome(torch.tensor(loss), {}, own, whole, torch.arange(16)))
+
+    assert added(1.0, other).isfinite()
+    assert added(math.nan, other * math.nan).isnan()
+    with pytest.raises(ValueError, match="reference: expected finite numbers"):
+        added(1.0, other * math.nan)
 
 
 def test_processes_must_be_as_many_as_were_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

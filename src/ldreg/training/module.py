@@ -113,12 +113,15 @@ class Pretraining(pl.LightningModule):
         return self._schedule.epochs * self._steps_per_epoch
 
     def _penalty(self, outcome: Outcome) -> Tensor:
-        """What the regularizer adds; NaN where the representations are not finite, for the guard to report."""
+        """What the regularizer adds; NaN where the representations are not finite, for the guard to report.
+
+        They may be those of another rank, which has to go the same way: the loss is of all ranks.
+        """
         assert self.regularizer is not None
         try:
             return penalty(self.regularizer, outcome)
         except ValueError:
-            if torch.isfinite(outcome.representations).all():
+            if torch.isfinite(outcome.loss) and torch.isfinite(outcome.representations).all():
                 raise
             return outcome.loss.detach() * float("nan")
 
