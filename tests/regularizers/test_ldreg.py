@@ -50,12 +50,15 @@ def test_values_are_the_papers_formulas() -> None:
         "l1": -0.3 * logs.mean(),
         "l2": -0.3 * logs.square().mean().sqrt(),
         "minimize": 0.3 * logs.mean(),
-        "target": 0.3 * (logs - math.log(3.0)).abs().mean(),
-        "target frechet": 0.3 * (logs.mean() - math.log(3.0)).abs(),
-        "target l2": 0.3 * (logs - math.log(3.0)).square().mean().sqrt(),
     }
     for name, value in expected.items():
         assert LDReg(k=10, beta=0.3, **OPTIONS[name])(x).item() == pytest.approx(value.item(), rel=1e-12), name
+    for target in (3.0, 8.0, 30.0):  # under all of them, among them and over all
+        apart = logs - math.log(target)
+        towards = {"l1": apart.abs().mean(), "l2": apart.square().mean().sqrt(), "frechet": apart.mean().abs()}
+        for name, value in towards.items():
+            found = LDReg(k=10, beta=0.3, target=target, norm=name)(x)  # type: ignore[arg-type]
+            assert found.item() == pytest.approx(0.3 * value.item(), rel=1e-12), (name, target)
 
 
 def test_points_of_lid_under_one_are_pushed_up() -> None:
