@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
@@ -190,6 +190,19 @@ def test_queue_goes_back_to_a_state_before_the_first_batch() -> None:
     assert reg(batches[1]) == LDReg(k=8)(batches[1])
 
 
+def test_without_a_queue_there_is_no_state_to_save_or_to_miss() -> None:
+    """So that LDReg can be put into a model whose checkpoints know nothing of it, and taken out again."""
+    model = nn.ModuleDict({"net": nn.Linear(3, 3), "reg": LDReg(k=8)})
+    assert list(model.state_dict()) == ["net.weight", "net.bias"]
+    model.load_state_dict({**nn.ModuleDict({"net": nn.Linear(3, 3)}).state_dict()})
+    # As it was saved before.
+    model.load_state_dict({**model.state_dict(), "reg.queue": torch.empty(0, 0), "reg._extra_state": torch.tensor(0)})
+    with pytest.raises(RuntimeError, match=r'Unexpected key.* "reg\.other"'):
+        model.load_state_dict({**model.state_dict(), "reg.other": torch.empty(0)})
+    with pytest.raises(RuntimeError, match=r'Missing key.* "queue", "_extra_state"'):
+        LDReg(k=8, queue_size=30).load_state_dict({})
+
+
 def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:
     reg = LDReg(k=4, beta=1.0, queue_size=10)
     first, second = random(30, 3), random(30, 3, seed=1)
@@ -239,7 +252,7 @@ def test_compiled_without_a_break_where_representations_are_rows_of_the_referenc
 
 
 def test_a_queue_leaves_what_is_around_it_compiled() -> None:
-    counter, reg, layer = CompileCounter(), LDReg(k=8, queue_size=64), torch.nn.Linear(4, 4).requires_grad_(False)
+    counter, reg, layer = CompileCounter(), LDReg(k=8, queue_size=64), nn.Linear(4, 4).requires_grad_(False)
     plain = copy.deepcopy(reg)
 
     def loss(x: Tensor, regularizer: LDReg) -> Tensor:

@@ -18,6 +18,8 @@ from ldreg.lid.search import Neighbors, candidate_count
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
 
+_STATE = ("queue", "_extra_state")  # what the state dict has of a queue
+
 
 class LDReg(nn.Module):
     """The value to add to a loss so that the local intrinsic dimensionality of representations (N, D) is raised.
@@ -277,14 +279,30 @@ class LDReg(nn.Module):
         """Take up the count that `get_extra_state` gave."""
         self._enqueued = int(state)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.queue_size == 0:  # no state: a model's checkpoints are the same with LDReg in it and without
+            for name in _STATE:
+                del destination[prefix + name]
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        *args: Any,
+    ) -> None:
         # The queue takes its width from the first batch, so before that it is empty, here or in the state.
         queue = state_dict.get(f"{prefix}queue")
         if queue is not None:
             fits = len(queue) in (0, self.queue_size)
             _check(fits, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
             self.queue = torch.empty_like(queue, device=self.queue.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
+        if self.queue_size == 0:
+            missing_keys[:] = [key for key in missing_keys if key not in [prefix + name for name in _STATE]]
 
 
 def _number(value: object) -> float:
