@@ -15,7 +15,7 @@ from tests.training.states import STATE, assert_same
 
 from ldreg import LDReg
 from ldreg.cli import main
-from ldreg.methods import Outcome
+from ldreg.methods import BYOL, Outcome
 from ldreg.monitor.log import read_metrics
 from ldreg.training import checkpoints
 from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
@@ -183,9 +183,16 @@ def test_accumulated_parts_take_one_step_of_the_optimizer(tmp_path: Path) -> Non
 
 
 def test_the_regularizer_can_start_later(tmp_path: Path) -> None:
-    train(quick("digits/simclr_ldreg", regularizer_start="2", monitor__every_steps="1"), tmp_path)
+    train(quick("digits/simclr_ldreg", regularizer_start="1.5", monitor__every_steps="1"), tmp_path)
     steps = [step for step, _, _ in read_metrics(RunFolder(tmp_path).metrics)["terms/regularizer"]]
-    assert steps == list(range(11, 16))
+    assert steps == list(range(9, 16))  # of five steps each, one and a half epochs are over before the ninth
+
+
+def test_a_method_is_told_how_much_was_done_before_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(BYOL, "after_step", lambda method, progress: told.append(progress))
+    train(quick("digits/byol", schedule__epochs="2", monitor__every_epochs="10"), tmp_path)
+    assert told == [step / 10 for step in range(10)]
 
 
 def test_bf16_channels_last_and_clipping_run_together(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ class Pretraining(pl.LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Let the method follow (its moving average, say) after the optimizer has moved the weights."""
         super().optimizer_step(*args, **kwargs)
+        # Lightning counts this step later: progress begins at 0, as the originals of BYOL and MoCo v3 have it.
         self.method.after_step(self.global_step / self.total_steps)
 
     def configure_optimizers(self) -> Any:
