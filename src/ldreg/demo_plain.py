@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ldreg.evaluation.knn import knn_accuracy
+from ldreg.evaluation.knn import knn_accuracy, voters
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
 from ldreg.lid import lid
@@ -28,7 +28,6 @@ _TEST = 5  # every so many images are test images
 _TEMPERATURE = 0.2
 _RATE = 2e-3
 _EVERY = 10  # epochs between measurements
-_VOTERS = 200
 
 
 def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, thumbnails: int = 12) -> RunRecord:
@@ -60,7 +59,7 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
             "effective_rank": report.effective_rank,
             "frechet_variance": report.frechet_variance,
             "linear": linear_accuracy(*rows).accuracy,
-            "knn": knn_accuracy(*rows, k=_VOTERS),
+            "knn": knn_accuracy(*rows, k=voters(len(train))),
             "minutes": minutes,
         },
         curves=curves,
@@ -81,7 +80,7 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
         least_collapsed=_pictures(images[~held], report, order.flip(0)[: thumbnails // 3]),
         images=len(train),
         tested=len(test),
-        voters=_VOTERS,
+        voters=voters(len(train)),
     )
 
 

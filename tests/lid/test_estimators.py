@@ -1,6 +1,7 @@
 """Estimators against hand-computed cases, scikit-dimension, the paper's pseudocode and known dimensions."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -95,6 +96,17 @@ def test_a_duplicate_pulls_moments_down_and_likelihood_to_zero() -> None:
     assert 0 < lid(x, 20, estimator="tle")[0] < math.inf
 
 
+@pytest.mark.parametrize("convention", get_args(Convention))
+def test_every_regular_point_has_a_standard_error(convention: Convention) -> None:
+    """Also where all neighbors but the k-th are duplicates, and what the error is a root of rounds to about 0."""
+    for k in range(2, 200):
+        distances = torch.zeros(1, k)
+        distances[0, -1] = 1.7
+        value, error = mom(distances, convention=convention)
+        assert value.item() == pytest.approx(1 / (k - 1) if convention == "paper" else 0)
+        assert math.isnan(error.item()) == (convention == "pseudocode"), k
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_invariances(estimator: Estimator) -> None:
     x = random(200, 6)
@@ -113,6 +125,30 @@ def test_gradients(estimator: Estimator) -> None:
     assert torch.autograd.gradcheck(
         lambda q, r: estimate_lid(q, 5, r, estimator=estimator, reference_grad=True).lid, (x, reference)
     )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_degenerate_points_have_no_gradient_and_leave_the_others_theirs(estimator: Estimator) -> None:
+    """As in a loss of one's own, the geometric mean, which leaves them out."""
+    plain = random(60, 12)
+    copies, corners = plain[:1].expand(8, -1) - 40, 3 * torch.eye(12, dtype=torch.float64)[:8] + 40
+    x = torch.cat((plain, copies, corners)).requires_grad_()
+    values = lid(x, 6, estimator=estimator)
+    assert values[60:68].tolist() == [0.0] * 8
+    assert values[68:].tolist() == [math.inf] * 8
+    (grad,) = torch.autograd.grad(geometric_mean(values).log(), x)
+    alone = plain.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(geometric_mean(lid(alone, 6, estimator=estimator)).log(), alone)
+    torch.testing.assert_close(grad, torch.cat((expected, torch.zeros(16, 12, dtype=torch.float64))))
+
+
+def test_a_likelihood_of_zero_beside_a_duplicate_has_no_gradient() -> None:
+    x = torch.cat((random(40, 5), random(40, 5)[:1])).requires_grad_()
+    values = lid(x, 6, estimator="mle")
+    assert (values == 0).nonzero().flatten().tolist() == [0, 40]
+    (grad,) = torch.autograd.grad(geometric_mean(values), x)
+    assert grad.isfinite().all()
+    assert (grad == 0).all(1).nonzero().flatten().tolist() == [0, 40]
 
 
 def test_tight_estimate_in_chunks_equals_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,6 +323,20 @@ def test_products_in_low_precision_are_shut_out_on_the_cpu_too() -> None:
         setting.fp32_precision = before
 
 
+def test_a_precision_that_is_set_for_all_products_can_still_be_changed_for_all() -> None:
+    everywhere: Any = torch.backends
+    setting = everywhere.mkldnn.matmul
+    before = setting.fp32_precision, everywhere.fp32_precision
+    setting.fp32_precision = "none"
+    try:
+        for precision in ("tf32", "bf16", "ieee"):
+            everywhere.fp32_precision = precision
+            assert setting.fp32_precision == precision
+            neighbor_distances(random(20, 4), 3)
+    finally:
+        setting.fp32_precision, everywhere.fp32_precision = before
+
+
 @pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38, 1e36])
 def test_the_ends_of_the_float32_range(scale: float) -> None:
     x = (random(200, 6, dtype=torch.float64) * scale).float()

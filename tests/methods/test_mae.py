@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -42,6 +43,21 @@ def test_loss_is_that_of_the_plain_steps(make_transformer: Make, normalize: bool
     mask = torch.zeros(5, 16).scatter_(1, hidden - 1, 1.0)
     error = (predictions - patches).square().mean(2)
     torch.testing.assert_close(outcome.loss, (error * mask).sum() / mask.sum())
+
+
+def test_patches_are_told_from_registers() -> None:
+    vit = VisionTransformer(
+        img_size=8, patch_size=2, in_chans=1, num_classes=0, embed_dim=16, depth=1, num_heads=2, reg_tokens=4
+    )
+    vit.dimension = 16  # type: ignore[assignment]
+    method = MAE(vit, dataclasses.replace(SMALL, norm_pix_loss=False))
+    nn.init.zeros_(method.predict.weight)  # so that the loss is the mean square of the hidden patches
+    numbers = torch.arange(16.0).view(1, 1, 4, 4).expand(3, -1, -1, -1)
+    images = numbers.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    kept, hidden = method.masks(3, generator=seeded())
+    assert kept[:, :5].tolist() == [[0, 1, 2, 3, 4]] * 3
+    expected = (hidden - 5).double().square().mean().item()
+    assert method((images,), seeded()).loss.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("size", "patch", "channels"), [(8, 2, 1), (32, 4, 3), (32, 16, 3)])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ldreg.methods import (
+    BYOL,
     METHODS,
     BarlowTwinsConfig,
     BYOLConfig,
@@ -65,6 +66,17 @@ def test_only_byol_has_a_reference(make: Make, name: str) -> None:
     momentum, _ = method.target(torch.cat(views))  # type: ignore[operator]
     assert torch.equal(outcome.reference[20:], momentum)
     assert not torch.equal(momentum, outcome.representations)
+
+
+def test_byol_predicts_the_other_view(make: Make) -> None:
+    method = make("byol")
+    assert isinstance(method, BYOL)
+    views = views_of(method, 10)
+    images = torch.cat(views)
+    predictions = method.predictor(method.projector(method.encoder(images))).chunk(2)
+    targets = method.target(images)[1].chunk(2)
+    ways = [2 - 2 * nn.functional.cosine_similarity(predictions[i], targets[1 - i]).mean() for i in range(2)]
+    torch.testing.assert_close(method(views).loss, ways[0] + ways[1])
 
 
 def descend(method: Method, steps: int) -> list[float]:

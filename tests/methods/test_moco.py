@@ -77,14 +77,14 @@ def test_version_3_is_symmetric_in_the_views(make: Make) -> None:
 
 
 def test_version_3_by_a_plain_reference(make: Make) -> None:
-    method = make("moco_v3", temperature=0.5)
+    method = make("moco_v3", temperature=0.2)
     assert isinstance(method, MoCoV3)
     views = torch.randn(2, 6, 1, 8, 8).unbind()
     images = torch.cat(views)
     queries = F.normalize(method.predictor(method.projector(method.encoder(images))), dim=1).chunk(2)
     keys = F.normalize(method.target(images)[1], dim=1).chunk(2)
-    ways = [F.cross_entropy(queries[i] @ keys[1 - i].T / 0.5, torch.arange(6)) for i in range(2)]
-    torch.testing.assert_close(method(views).loss, 2 * 0.5 * (ways[0] + ways[1]))
+    ways = [F.cross_entropy(queries[i] @ keys[1 - i].T / 0.2, torch.arange(6)) for i in range(2)]
+    torch.testing.assert_close(method(views).loss, 2 * 0.2 * (ways[0] + ways[1]))
 
 
 def test_defaults_are_those_of_the_version() -> None:

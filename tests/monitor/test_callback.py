@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -242,6 +243,44 @@ def test_without_representations_the_loss_alone_is_logged() -> None:
     assert set(monitor.latest) == {"batch/loss", "lr", "images_per_second"}
 
 
+class PlainTerms(Ours):
+    """Terms as a loop of one's own has them: some read from the device already."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        outputs = super().training_step(batch, batch_idx)
+        weights = {"weight": 0.25, "count": 3, "share": np.float64(0.5)}
+        return outputs | {"terms": outputs["terms"] | weights}
+
+
+def test_terms_may_be_plain_numbers() -> None:
+    monitor = Monitor(CONFIG)
+    fit(PlainTerms(), monitor, max_epochs=1)
+    assert [monitor.latest[f"terms/{name}"] for name in ("weight", "count", "share", "lid")] == [0.25, 3.0, 0.5, 0.5]
+    assert monitor.latest["terms/alignment"] == pytest.approx(2 * monitor.latest["batch/loss"])
+
+
+class Telling(Ours):
+    """Returns the loss as it is before the trainer divides it, and a term of a measure's name, which falls."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        outputs = super().training_step(batch, batch_idx)
+        terms = outputs["terms"] | {"lid": torch.tensor(0.5 ** float(self.global_step))}
+        return outputs | {"objective": outputs["loss"].detach(), "terms": terms}
+
+
+def test_the_loss_is_the_one_before_accumulated_parts_divide_it() -> None:
+    monitor = Monitor(CONFIG)
+    fit(Telling(), monitor, accumulate_grad_batches=2)
+    assert monitor.latest["batch/loss"] == pytest.approx(monitor.latest["terms/alignment"] / 2)
+
+
+def test_a_term_of_a_measures_name_raises_no_alarm() -> None:
+    monitor = Monitor(CONFIG)
+    fit(Telling(), monitor)
+    assert monitor.latest["terms/lid"] < 1e-3
+    assert monitor.alarms == []
+
+
 class Untouchable(dict[str, Any]):
     """What training_step returned, at a step where nobody may look at it: a look could wait for the device."""
 
@@ -261,6 +300,14 @@ def test_steps_not_logged_touch_nothing_on_the_device() -> None:
     trainer.global_step = 6
     with pytest.raises(AssertionError):
         monitor.on_train_batch_end(trainer, MODULE, Untouchable(loss=1), torch.ones(3), 5)
+
+
+def test_images_of_all_ranks_are_counted() -> None:
+    trainer = SimpleNamespace(**TRAINER | {"world_size": 2})
+    monitor = Monitor(CONFIG)
+    monitor.on_train_start(trainer, None)
+    monitor.on_train_batch_end(trainer, None, Untouchable(loss=1), torch.ones(3), 0)
+    assert monitor._speed._images == 6
 
 
 def test_accumulated_batches_are_counted_as_images_and_not_as_steps(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_without_labels_only_dimensions_are_measured() -> None:
     assert list(measure_set((train, None, None, None), config)) == dimensions
     assert list(measure_set((train, labels, None, None), config)) == dimensions
     assert list(measure_set((train, labels - 1, test, truth), config)) == dimensions
+    assert list(measure_set((train, labels, test, truth - 1), config)) == dimensions
     assert list(measure_set((train, labels, test, truth), MonitorConfig(knn=False, probe=False))) == dimensions
     assert list(measure_set((train, labels, test, truth), MonitorConfig(knn=False))) == [*dimensions, "linear"]
     assert list(measure_set((train, labels, test, truth), MonitorConfig(probe=False))) == [*dimensions, "knn"]

@@ -1,12 +1,14 @@
 """LDReg: values by hand, gradients, degenerate batches, references, the queue."""
 
+import copy
 import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
 from ldreg.lid.estimators import lid
@@ -48,12 +50,15 @@ def test_values_are_the_papers_formulas() -> None:
         "l1": -0.3 * logs.mean(),
         "l2": -0.3 * logs.square().mean().sqrt(),
         "minimize": 0.3 * logs.mean(),
-        "target": 0.3 * (logs - math.log(3.0)).abs().mean(),
-        "target frechet": 0.3 * (logs.mean() - math.log(3.0)).abs(),
-        "target l2": 0.3 * (logs - math.log(3.0)).square().mean().sqrt(),
     }
     for name, value in expected.items():
         assert LDReg(k=10, beta=0.3, **OPTIONS[name])(x).item() == pytest.approx(value.item(), rel=1e-12), name
+    for target in (3.0, 8.0, 30.0):  # under all of them, among them and over all
+        apart = logs - math.log(target)
+        towards = {"l1": apart.abs().mean(), "l2": apart.square().mean().sqrt(), "frechet": apart.mean().abs()}
+        for name, value in towards.items():
+            found = LDReg(k=10, beta=0.3, target=target, norm=name)(x)  # type: ignore[arg-type]
+            assert found.item() == pytest.approx(0.3 * value.item(), rel=1e-12), (name, target)
 
 
 def test_points_of_lid_under_one_are_pushed_up() -> None:
@@ -175,6 +180,29 @@ def test_queue_is_part_of_the_state_and_stands_still_in_evaluation() -> None:
     assert fresh(next_batch) != reg(next_batch)  # fresh is in training and has taken the batch in
 
 
+def test_queue_goes_back_to_a_state_before_the_first_batch() -> None:
+    """As a search for a learning rate does, which takes some steps and loads what was before them."""
+    reg = LDReg(k=8, queue_size=30)
+    before = copy.deepcopy(reg.state_dict())
+    batches = random(20, 4), random(20, 6, seed=1)
+    reg(batches[0])
+    reg.load_state_dict(before)
+    assert reg(batches[1]) == LDReg(k=8)(batches[1])
+
+
+def test_without_a_queue_there_is_no_state_to_save_or_to_miss() -> None:
+    """So that LDReg can be put into a model whose checkpoints know nothing of it, and taken out again."""
+    model = nn.ModuleDict({"net": nn.Linear(3, 3), "reg": LDReg(k=8)})
+    assert list(model.state_dict()) == ["net.weight", "net.bias"]
+    model.load_state_dict({**nn.ModuleDict({"net": nn.Linear(3, 3)}).state_dict()})
+    # As it was saved before.
+    model.load_state_dict({**model.state_dict(), "reg.queue": torch.empty(0, 0), "reg._extra_state": torch.tensor(0)})
+    with pytest.raises(RuntimeError, match=r'Unexpected key.* "reg\.other"'):
+        model.load_state_dict({**model.state_dict(), "reg.other": torch.empty(0)})
+    with pytest.raises(RuntimeError, match=r'Missing key.* "queue", "_extra_state"'):
+        LDReg(k=8, queue_size=30).load_state_dict({})
+
+
 def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:
     reg = LDReg(k=4, beta=1.0, queue_size=10)
     first, second = random(30, 3), random(30, 3, seed=1)
@@ -209,6 +237,34 @@ def test_compiled_equals_eager() -> None:
     (eager,) = torch.autograd.grad(reg(x), x)
     (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
     torch.testing.assert_close(compiled, eager)
+
+
+def test_compiled_without_a_break_where_representations_are_rows_of_the_reference() -> None:
+    x = random(64, 16).requires_grad_()
+    both, own = torch.cat((x.detach(), random(64, 16, seed=1))), torch.arange(64)
+    reg = LDReg(k=8)
+    compiled = torch.compile(reg, fullgraph=True, backend="aot_eager")
+    (eager,) = torch.autograd.grad(reg(x, both, self_index=own), x)
+    (found,) = torch.autograd.grad(compiled(x, both, self_index=own), x)
+    torch.testing.assert_close(found, eager)
+    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 127, or -1, got others"):
+        compiled(x, both, self_index=own + 100)
+
+
+def test_a_queue_leaves_what_is_around_it_compiled() -> None:
+    counter, reg, layer = CompileCounter(), LDReg(k=8, queue_size=64), nn.Linear(4, 4).requires_grad_(False)
+    plain = copy.deepcopy(reg)
+
+    def loss(x: Tensor, regularizer: LDReg) -> Tensor:
+        representations = layer(x)
+        value: Tensor = representations.square().mean() + regularizer(representations)
+        return value
+
+    compiled = torch.compile(loss, backend=counter)
+    for seed in range(12):
+        batch = random(16, 4, seed=seed)
+        torch.testing.assert_close(compiled(batch, reg), loss(batch, plain))
+    assert counter.frame_count == 2  # what comes before LDReg, and what after
 
 
 def test_repr_shows_the_options() -> None:

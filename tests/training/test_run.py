@@ -1,8 +1,10 @@
 """Whole runs on digits: every method learns, runs resume bitwise, and what goes wrong is said."""
 
 import json
+import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,14 @@ from safetensors.torch import load_file
 from tests.training.options import as_words, changed
 from tests.training.states import STATE, assert_same
 
+from ldreg import LDReg
 from ldreg.cli import main
+from ldreg.methods import BYOL, Outcome
 from ldreg.monitor.log import read_metrics
 from ldreg.training import checkpoints
 from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
 from ldreg.training.folder import RunFolder, held
+from ldreg.training.module import Pretraining
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import Result, pretrain
 from ldreg.training.settings import Settings, resolve
@@ -178,9 +183,16 @@ def test_accumulated_parts_take_one_step_of_the_optimizer(tmp_path: Path) -> Non
 
 
 def test_the_regularizer_can_start_later(tmp_path: Path) -> None:
-    train(quick("digits/simclr_ldreg", regularizer_start="2", monitor__every_steps="1"), tmp_path)
+    train(quick("digits/simclr_ldreg", regularizer_start="1.5", monitor__every_steps="1"), tmp_path)
     steps = [step for step, _, _ in read_metrics(RunFolder(tmp_path).metrics)["terms/regularizer"]]
-    assert steps == list(range(11, 16))
+    assert steps == list(range(9, 16))  # of five steps each, one and a half epochs are over before the ninth
+
+
+def test_a_method_is_told_how_much_was_done_before_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(BYOL, "after_step", lambda method, progress: told.append(progress))
+    train(quick("digits/byol", schedule__epochs="2", monitor__every_epochs="10"), tmp_path)
+    assert told == [step / 10 for step in range(10)]
 
 
 def test_bf16_channels_last_and_clipping_run_together(tmp_path: Path) -> None:
@@ -240,6 +252,22 @@ def test_representations_gone_nan_are_no_bad_input(regularizer: str, tmp_path: P
     options = {"regularizer": regularizer, "optimizer__lr": "1e30", "schedule__warmup_epochs": "0"}
     with pytest.raises(NotFiniteError, match=r"not finite at step 2: .*regularizer = nan"):
         train(quick("digits/simclr", **options), tmp_path)
+
+
+def test_representations_gone_nan_elsewhere_are_no_bad_input() -> None:
+    """On another rank, or in the momentum branch: here the loss alone tells of them."""
+    generator = torch.Generator().manual_seed(0)
+    own, other = torch.randn(2, 16, 4, generator=generator)
+    module: Any = SimpleNamespace(regularizer=LDReg(k=4))
+
+    def added(loss: float, rows: torch.Tensor) -> torch.Tensor:
+        whole = torch.cat((own, rows))
+        return Pretraining._penalty(module, Outcome(torch.tensor(loss), {}, own, whole, torch.arange(16)))
+
+    assert added(1.0, other).isfinite()
+    assert added(math.nan, other * math.nan).isnan()
+    with pytest.raises(ValueError, match="reference: expected finite numbers"):
+        added(1.0, other * math.nan)
 
 
 def test_processes_must_be_as_many_as_were_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

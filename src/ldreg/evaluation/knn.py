@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ldreg.evaluation.inputs import checked
 
-VOTERS = 200  # as is usual since Wu et al.
+_VOTERS = 200  # as is usual since Wu et al.
 _CHUNK_ELEMENTS = 2**26  # similarities held at a time: 256 MiB in float32
 
 
@@ -40,7 +40,16 @@ class KnnConfig:
         >>> KnnConfig().voters(1000), KnnConfig().voters(50), KnnConfig(k=20).voters(50)
         (200, 50, 20)
         """
-        return min(VOTERS, count) if self.k is None else self.k
+        return voters(count, self.k)
+
+
+def voters(count: int, k: int | None = None) -> int:
+    """How many of `count` training rows vote where k are asked for (None: 200, or all where those are fewer).
+
+    >>> voters(1000), voters(50), voters(50, 20)
+    (200, 50, 20)
+    """
+    return min(_VOTERS, count) if k is None else k
 
 
 def knn_accuracy(

@@ -38,6 +38,8 @@ def lid(
 ) -> Tensor:
     """Local intrinsic dimensionality (N,) of every row of x among its k nearest rows of the reference.
 
+    It is differentiable with respect to x; where it is 0 or inf, the gradient is 0.
+
     Args:
         x: representations (N, D).
         k: number of neighbors, at least 2.
@@ -125,10 +127,12 @@ def mom(distances: Tensor, *, convention: Convention = "paper") -> tuple[Tensor,
     n = k if convention == "paper" else k - 1
     # The last ratio is 1 and the last gap 0: leaving both out of the sums is the other convention.
     total = ratio.sum(1) if convention == "paper" else ratio[:, :-1].sum(1)
-    value = _where_regular(distances, total / gap.sum(1))
+    width = gap.sum(1)
+    value = _where_regular(distances, total / torch.where(width == 0, 1, width))
     with torch.no_grad():
         # Both conventions rest on the same k - 1 free distances; `base` is what the pseudocode's would read.
-        base = value if n == k - 1 else ((k - 1) * value - 1) / k
+        # Where all but the k-th are at 0 that is 0, which rounding must not take below.
+        base = value if n == k - 1 else (((k - 1) * value - 1) / k).clamp_min(0)
         error = (1 + base) * (base / ((base + 2) * (k - 1))).sqrt() * (n / (k - 1))
     return value, _finite_or_nan(error, value)
 
@@ -145,10 +149,13 @@ def mle(distances: Tensor, *, convention: Convention = "paper") -> tuple[Tensor,
     n = k if convention == "paper" else k - 1
     ratio, gap = (part[:, :-1] for part in _relative(distances))
     # ln(1 - gap) keeps its digits where d is near w, ln(d/w) where it is not, and where d/w underflows, ln d - ln w.
-    near, far = gap < 0.5, (ratio < torch.finfo(ratio.dtype).tiny) & (distances[:, :-1] > 0)
-    logs = torch.where(near, torch.log1p(-torch.where(near, gap, 0)), torch.where(near | far, 1, ratio).log())
+    near, tiny, zero = gap < 0.5, ratio < torch.finfo(ratio.dtype).tiny, distances[:, :-1] == 0
+    far = tiny & ~zero
+    logs = torch.where(near, torch.log1p(-torch.where(near, gap, 0)), torch.where(near | tiny, 1, ratio).log())
     apart = torch.where(far, distances[:, :-1], 1).log() - torch.where(far, distances[:, -1:], 1).log()
-    value = _where_regular(distances, -n / (logs + apart).sum(1))
+    total = (logs + apart).sum(1)
+    value = torch.where(zero.any(1), 0, -n / torch.where(total == 0, -1, total))
+    value = _where_regular(distances, value)
     return value, _finite_or_nan(value.detach() / (k - 1) ** 0.5, value)
 
 
@@ -166,7 +173,10 @@ def _relative(distances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _where_regular(distances: Tensor, value: Tensor) -> Tensor:
-    """0 where all distances are 0, inf where all are equal, `value` elsewhere."""
+    """0 where all distances are 0, inf where all are equal, `value` elsewhere.
+
+    A `value` that is not finite would have a slope of NaN even where it is not taken: it must be finite everywhere.
+    """
     first, last = distances[:, 0], distances[:, -1]
     value = torch.where(first == last, torch.full_like(value, torch.inf), value)
     return torch.where(last == 0, torch.zeros_like(value), value)

@@ -53,11 +53,9 @@ def neighbors(
             [1, 0]])
     """
     x, reference, self_index, k = as_query(x, k, reference, self_index)
-    if self_index is not None and reference is not None:
-        _check_rows(self_index, reference)
     if progress is not None:
         with torch.no_grad():
-            return search(x, reference, self_index, k, progress)
+            return _found(x, reference, self_index, k, progress)
     return Neighbors(*_find(x, reference, self_index, k, reference_grad))
 
 
@@ -161,6 +159,15 @@ def as_query(
     return x, reference, self_index, _as_k(k, x, reference, self_index)
 
 
+def _found(
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, progress: Progress | None = None
+) -> Neighbors:
+    """What the search finds, once self_index is known to hold rows: where torch.compile would not have it looked at."""
+    if self_index is not None and reference is not None:
+        check_rows(self_index, reference)
+    return search(x, reference, self_index, k, progress)
+
+
 def _find(
     x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
@@ -185,7 +192,7 @@ class _Find(torch.autograd.Function):
     def forward(
         x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
     ) -> tuple[Tensor, Tensor]:
-        distances, indices = search(x, reference, self_index, k)
+        distances, indices = _found(x, reference, self_index, k)
         return distances, indices
 
     setup_context = staticmethod(_setup_context)
@@ -201,7 +208,7 @@ class _Find(torch.autograd.Function):
 def _neighbors_op(
     x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    distances, indices = search(x, reference, self_index, k)
+    distances, indices = _found(x, reference, self_index, k)
     return distances, indices
 
 
@@ -260,7 +267,8 @@ def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
     return own.long().contiguous()  # as kernels read it
 
 
-def _check_rows(self_index: Tensor, reference: Tensor) -> None:
+def check_rows(self_index: Tensor, reference: Tensor) -> None:
+    """ValueError where an entry of self_index (N,) is neither a row of the reference (M, D) nor -1."""
     if bool(((self_index < -1) | (self_index >= len(reference))).any()):
         raise ValueError(f"self_index: expected rows of the reference, 0 to {len(reference) - 1}, or -1, got others")
 

@@ -309,7 +309,10 @@ def _full_precision_products(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        # It may have come from what is set for the whole backend or for all, and is then to follow that as before.
+        setting.fp32_precision = "none"
+        if setting.fp32_precision != before:
+            setting.fp32_precision = before
 
 
 def working_dtype(x: Tensor, reference: Tensor | None) -> torch.dtype:

@@ -24,7 +24,7 @@ from ldreg.lid.candidates import Progress
 from ldreg.lid.chunks import even_slices, slices
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate, check_options, estimate_from
 from ldreg.lid.memory import free_bytes, within_memory
-from ldreg.lid.neighbors import as_query, neighbors
+from ldreg.lid.neighbors import as_query, check_rows, neighbors
 from ldreg.lid.search import Neighbors, search, working_dtype
 from ldreg.lid.transfer import Mover
 
@@ -187,11 +187,10 @@ class _Task:
 
 def _task(x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None, device: torch.device | str) -> _Task:
     x, reference, self_index, k = as_query(x, k, reference, self_index)
-    rows = x if reference is None else reference
-    if self_index is not None and bool(((self_index < -1) | (self_index >= len(rows))).any()):
-        raise ValueError(f"self_index: expected rows of the reference, 0 to {len(rows) - 1}, or -1, got others")
-    found = None if reference is None else reference.detach()
-    return _Task(x.detach(), found, self_index, k, _indexed(torch.device(device)))
+    if self_index is not None and reference is not None:
+        check_rows(self_index, reference)
+    rows = None if reference is None else reference.detach()
+    return _Task(x.detach(), rows, self_index, k, _indexed(torch.device(device)))
 
 
 def _indexed(device: torch.device) -> torch.device:

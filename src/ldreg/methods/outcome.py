@@ -56,7 +56,7 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
-        """What follows an optimizer step; progress is the share of the training done, from 0 to 1."""
+        """What follows an optimizer step; progress is the share of the training done before it: 0 at the first."""
 
     def compiled_parts(self) -> list[nn.Module]:
         """The modules in which a step spends its time, each called as a whole: what `torch.compile` is for."""

@@ -159,7 +159,7 @@ class Monitor(Callback):
         loss = outputs.get("objective", outputs.get("loss"))
         if loss is not None:
             scalars = {"batch/loss": loss, **scalars}
-        values = _numbers(scalars)
+        values = _numbers(scalars, module.device)
         found = self._batch_representations(trainer, module, outputs, batch)
         if found is not None:
             # No more rows than of the set: at batches of thousands, neighbors and spectrum would take seconds.
@@ -221,11 +221,12 @@ def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
     return rows.chunk(int(count)) if count > 1 and len(rows) > count else None
 
 
-def _numbers(scalars: dict[str, Tensor]) -> dict[str, float]:
-    """The scalars as numbers, read from the device in one transfer."""
+def _numbers(scalars: dict[str, Tensor | float], device: torch.device) -> dict[str, float]:
+    """The scalars, wherever they are, as numbers, read from the device in one transfer."""
     if not scalars:
         return {}
-    stacked = torch.stack([value.detach().float().reshape(()) for value in scalars.values()])
+    tensors = [torch.as_tensor(value, dtype=torch.float32, device=device) for value in scalars.values()]
+    stacked = torch.stack([each.detach().reshape(()) for each in tensors])
     return dict(zip(scalars, stacked.tolist(), strict=True))
 
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-# As is usual since Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", CVPR 2018.
-VOTERS = 200
+from ldreg.evaluation.knn import voters
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class MonitorConfig:
         >>> MonitorConfig().voters(1000), MonitorConfig().voters(50), MonitorConfig(knn_k=20).voters(50)
         (200, 50, 20)
         """
-        return min(VOTERS, count) if self.knn_k is None else self.knn_k
+        return voters(count, self.knn_k)
 
     def __post_init__(self) -> None:
         least = {"k": 2, "every_steps": 1, "every_epochs": 1, "knn_k": 1}

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from ldreg import distributed
 from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
+from ldreg.lid.geometry import regular
 from ldreg.lid.neighbors import as_matrix, as_query, as_whole, neighbors
 from ldreg.lid.search import Neighbors, candidate_count
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
+
+_STATE = ("queue", "_extra_state")  # what the state dict has of a queue
 
 
 class LDReg(nn.Module):
@@ -30,14 +33,16 @@ class LDReg(nn.Module):
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
     batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
     that many past representations of training steps, which are part of the state dict, as further candidates; in the
-    first steps of batches that have no k neighbors without them the value is 0.
+    first steps of batches that have no k neighbors without them the value is 0. With a queue, `torch.compile` leaves
+    LDReg as it is and compiles what is around it (`fullgraph=True` is then an error).
 
     Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
     ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
 
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
-    few fused kernels and never waits for the device. Values are then not looked at: NaN or inf in gives NaN out, and
-    entries of `self_index` that are no rows of the reference leave nothing out. Elsewhere both are errors.
+    few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).
+    Values are then not looked at: NaN or inf in gives NaN out, and entries of `self_index` that are no rows of the
+    reference leave nothing out. Elsewhere both are errors.
 
     Args:
         k: number of neighbors.
@@ -111,6 +116,20 @@ class LDReg(nn.Module):
         """
         if reference is None and self_index is not None:
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
+        if self.queue_size > 0 and torch.compiler.is_compiling():
+            # It would be compiled anew for every count of rows in the queue, and with it all of the caller's function,
+            # which torch gives up after eight times.
+            uncompiled = torch.compiler.disable(self._value, reason="the queue of LDReg grows from step to step")
+            value: Tensor = uncompiled(representations, reference, self_index)
+            return value
+        return self._value(representations, reference, self_index)
+
+    def extra_repr(self) -> str:
+        """The options, for print."""
+        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
+
+    def _value(self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
         representations = as_matrix(representations, "representations")
         if reference is not None:
             reference = as_matrix(reference, "reference")
@@ -135,11 +154,6 @@ class LDReg(nn.Module):
         if keeps:
             self._enqueue(representations)
         return value
-
-    def extra_repr(self) -> str:
-        """The options, for print."""
-        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
 
     def _candidates(
         self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
@@ -188,19 +202,10 @@ class LDReg(nn.Module):
 
     def _log_lid(self, found: Neighbors, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
-        distances = found.distances
-        with torch.no_grad():
-            values, _ = estimate_from(
-                Neighbors(distances.detach(), found.indices), x, rows, self.estimator, self.convention
-            )
-            regular = torch.isfinite(values) & (values > 0)
-        # Degenerate rows get distances of a harmless shape, so that no inf or NaN enters the backward pass.
-        shape = torch.linspace(0.5, 1, self.k, dtype=distances.dtype, device=distances.device)
-        safe = torch.where(regular.unsqueeze(1), distances, shape)
-        values, _ = estimate_from(
-            Neighbors(safe, found.indices), x, rows, self.estimator, self.convention, reference_grad=self.reference_grad
-        )
-        return torch.where(regular, values.log(), 0), regular
+        values, _ = estimate_from(found, x, rows, self.estimator, self.convention, reference_grad=self.reference_grad)
+        usual = regular(values)
+        # Of LID 0 and inf the logarithm has no slope, and 1 stands in for them, lest it turn into NaN.
+        return torch.where(usual, torch.where(usual, values, 1).log(), 0), usual
 
     def _fused(self, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
         """The same as `_log_lid` and `_penalty` after a search, in few kernels."""
@@ -274,13 +279,30 @@ class LDReg(nn.Module):
         """Take up the count that `get_extra_state` gave."""
         self._enqueued = int(state)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # The queue takes its width from the first batch, so a fresh module's is still empty.
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.queue_size == 0:  # no state: a model's checkpoints are the same with LDReg in it and without
+            for name in _STATE:
+                del destination[prefix + name]
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        *args: Any,
+    ) -> None:
+        # The queue takes its width from the first batch, so before that it is empty, here or in the state.
         queue = state_dict.get(f"{prefix}queue")
-        if queue is not None and queue.numel():
-            _check(len(queue) == self.queue_size, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
+        if queue is not None:
+            fits = len(queue) in (0, self.queue_size)
+            _check(fits, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
             self.queue = torch.empty_like(queue, device=self.queue.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
+        if self.queue_size == 0:
+            missing_keys[:] = [key for key in missing_keys if key not in [prefix + name for name in _STATE]]
 
 
 def _number(value: object) -> float:

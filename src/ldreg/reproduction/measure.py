@@ -16,9 +16,8 @@ from ldreg.data import DataConfig, load_images
 from ldreg.data.folders import MissingSplitError
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.features import Features, features
-from ldreg.evaluation.knn import knn_accuracy
+from ldreg.evaluation.knn import knn_accuracy, voters
 from ldreg.evaluation.protocols import ProtocolName
-from ldreg.monitor.config import VOTERS
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.measures import measure, spread
 from ldreg.reporting.run_record import RunRecord
@@ -107,7 +106,7 @@ def judged(
     if test is not None and _labeled(known) and _labeled(test):
         results["linear"] = linear_on(source, data, protocol=linear, device=device, cache=cache)
         bank, asked = (part.representations.to(torch_device(device)) for part in (known, test))
-        results["knn"] = knn_accuracy(bank, known.labels, asked, test.labels, k=min(VOTERS, len(known.labels)))
+        results["knn"] = knn_accuracy(bank, known.labels, asked, test.labels, k=voters(len(known.labels)))
     return Judged(results, len(shown.labels), 0 if test is None else len(test.labels))
 
 

@@ -96,6 +96,7 @@ class Pretraining(pl.LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Let the method follow (its moving average, say) after the optimizer has moved the weights."""
         super().optimizer_step(*args, **kwargs)
+        # Lightning counts this step later: progress begins at 0, as the originals of BYOL and MoCo v3 have it.
         self.method.after_step(self.global_step / self.total_steps)
 
     def configure_optimizers(self) -> Any:
@@ -113,12 +114,15 @@ class Pretraining(pl.LightningModule):
         return self._schedule.epochs * self._steps_per_epoch
 
     def _penalty(self, outcome: Outcome) -> Tensor:
-        """What the regularizer adds; NaN where the representations are not finite, for the guard to report."""
+        """What the regularizer adds; NaN where the representations are not finite, for the guard to report.
+
+        They may be those of another rank, which has to go the same way: the loss is of all ranks.
+        """
         assert self.regularizer is not None
         try:
             return penalty(self.regularizer, outcome)
         except ValueError:
-            if torch.isfinite(outcome.representations).all():
+            if torch.isfinite(outcome.loss) and torch.isfinite(outcome.representations).all():
                 raise
             return outcome.loss.detach() * float("nan")
 
