@@ -33,7 +33,9 @@ class LDReg(nn.Module):
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
     batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
     that many past representations of training steps, which are part of the state dict, as further candidates; in the
-    first steps of batches that have no k neighbors without them the value is 0. With a queue, `torch.compile` leaves
+    first steps of batches that have no k neighbors without them the value is 0. In several processes they are those of
+    all ranks with `gather`; without it each rank's own, or the first rank's where DDP copies buffers, as it does by
+    default, and the first rank's are what a checkpoint has. With a queue, `torch.compile` leaves
     LDReg as it is and compiles what is around it (`fullgraph=True` is then an error).
 
     Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
