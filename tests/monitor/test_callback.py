@@ -136,7 +136,7 @@ def test_batch_and_set_measures_are_logged_when_due(tmp_path: Path) -> None:
     monitor = Monitor(CONFIG, path=path, extract=Extractor(module))
     fit(module, monitor)
     found = read_metrics(path)
-    due = [1, 3, 6, 9, 12, 15, 18, 20]  # every third, the first and the last
+    due = [1, 3, 6, 9, 10, 12, 15, 18, 20]  # every third, the first, the last, and where the set is measured
     for name in ("batch/loss", "terms/alignment", "terms/lid", "batch/lid", "batch/effective_rank", "lr"):
         assert [step for step, _, _ in found[name]] == due, name
     assert [epoch for _, epoch, _ in found["lr"]] == [step / 10 for step in due]

@@ -123,7 +123,9 @@ class Monitor(Callback):
         every = self.config.every_steps
         # A multiple was passed, rather than hit: several optimizers make several steps per batch.
         due = self._step // every > before // every or before == 0 < self._step
-        if due or (self._step > before and _is_last(trainer)):
+        # Beside the set too, so that what is said of an epoch is not the loss of one long past.
+        beside = self._owed and self._extract is not None
+        if due or (self._step > before and (beside or _is_last(trainer))):
             values = self._batch_values(trainer, module, outputs, batch) if trainer.is_global_zero else {}
             self._conclude(trainer, values)
             self._speed.restart()

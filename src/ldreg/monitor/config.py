@@ -11,7 +11,8 @@ class MonitorConfig:
 
     Args:
         k: neighbors that local intrinsic dimensionality is read from; fewer than the points and the rows of a batch.
-        every_steps: optimizer steps between measurements of the batch (loss, dimensions, learning rate, speed).
+        every_steps: optimizer steps between measurements of the batch (loss, dimensions, learning rate, speed), which
+            is also measured where the set is.
         every_epochs: epochs between measurements of the set (dimensions, kNN, linear probe).
         points: rows that dimensions are measured of, at most; of the training images always the same ones.
         knn_k: neighbors that vote in kNN classification; by default 200, or all images measured where those are fewer.
