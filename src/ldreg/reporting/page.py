@@ -248,7 +248,7 @@ def _compared_figures(report: DimensionReport, other: DimensionReport) -> list[s
     ]
     alone = f" Of {escaped(report.title)} alone"
     remarks = dict.fromkeys(_CAPTIONS, f"{alone}." if other.classes else f"{alone}, which has the labels.")
-    if other.classes:
+    if classes_of_other(report):
         remarks["classes"] = f" Bars: {escaped(report.title)}; diamonds: the same classes of {escaped(other.title)}."
     return [*cards, *(_figure(report, name, figure, remarks[name]) for name, figure in class_figures(report).items())]
 
