@@ -259,6 +259,32 @@ def test_terms_may_be_plain_numbers() -> None:
     assert monitor.latest["terms/alignment"] == pytest.approx(2 * monitor.latest["batch/loss"])
 
 
+class OddTerm(Ours):
+    """A term that is no single number."""
+
+    def __init__(self, term: Any) -> None:
+        super().__init__()
+        self.term = term
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        return {**super().training_step(batch, batch_idx), "terms": {"fine": 1.0, "odd": self.term}}
+
+
+@pytest.mark.parametrize(
+    ("term", "told"),
+    [
+        (torch.ones(3), r"Tensor of shape \(3,\)"),
+        (torch.empty(0), r"Tensor of shape \(0,\)"),
+        (np.ones((2, 2)), r"ndarray of shape \(2, 2\)"),
+        (None, r"NoneType of shape \(\)"),
+        ("high", r"str of shape \(\)"),
+    ],
+)
+def test_a_term_that_is_no_number_is_refused_by_name(term: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=rf"^terms/odd: expected a number, got {told}$"):
+        fit(OddTerm(term), Monitor(CONFIG))
+
+
 class Telling(Ours):
     """Returns the loss as it is before the trainer divides it, and a term of a measure's name, which falls."""
 

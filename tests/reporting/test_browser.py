@@ -193,6 +193,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(part => part.open = true)"
 WIDTH = "document.documentElement.scrollWidth"
+CUT = "[...document.querySelectorAll('.card')].filter(card => card.scrollWidth > card.clientWidth).length"
 
 
 @pytest.mark.parametrize("name", ["one", "two", "many", "study"])
@@ -266,12 +267,27 @@ def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
 ) -> None:
     path = tmp_path / "inspect.html"
     path.write_text(page(make_report(comparison="other.npy")), encoding="utf-8")
-    cut = "[...document.querySelectorAll('.card')].filter(card => card.scrollWidth > card.clientWidth).length"
     row = "[...document.querySelectorAll('.both tr')].find(row => row.textContent.startsWith('RankMe'))"
     below = f"(cells => cells[3].top >= cells[1].bottom)([...{row}.children].map(cell => cell.getBoundingClientRect()))"
     for width, narrow in ((400, True), (760, False)):
         browser.open(path, width=width)
-        assert (browser.evaluate(cut), browser.evaluate(below)) == (0, narrow)
+        assert (browser.evaluate(CUT), browser.evaluate(below)) == (0, narrow)
+
+
+def test_long_names_of_two_sets_leave_room_for_the_numbers_of_classes(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    long = "a_name_without_any_space_" * 3
+    first = "document.querySelector('.named thead th').firstChild"
+    lines = f"(range => (range.selectNode({first}), range.getClientRects().length))(document.createRange())"
+    report = make_report(names=("airplane", "b"), comparison=long, title=long)
+    other = replace(report.comparison.other, classes=report.classes)
+    path = tmp_path / "inspect.html"
+    path.write_text(page(replace(report, comparison=replace(report.comparison, other=other))), encoding="utf-8")
+    for width in (400, 1120):
+        browser.open(path, width=width)
+        assert browser.evaluate(CUT) == 0
+        assert browser.evaluate(lines) == 1
 
 
 def test_the_number_of_the_first_of_two_sets_has_the_color_of_text(

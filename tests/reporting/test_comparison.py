@@ -12,7 +12,7 @@ import torch
 
 from ldreg.reporting.comparison import RunRecord, comparison_page, comparison_text
 from ldreg.reporting.curves import curve, histograms, lid_maps, spectra, style
-from ldreg.reporting.differences import change, in_words, result_rows, setting_rows, what_was_measured
+from ldreg.reporting.differences import change, in_words, result_rows, sampling_noise, setting_rows, what_was_measured
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 
 NAN = float("nan")
@@ -315,6 +315,7 @@ def test_the_fewer_test_images_the_more_is_chance() -> None:
     expected = 200 * ((0.96 * 0.04 + 0.7 * 0.3) / 60) ** 0.5
     assert f"differences of up to {expected:.0f} points (with 60 test images) in accuracy and of some percent" in few
     assert "differences of a point or so in accuracy" in many
+    assert [sampling_noise((share, 1.0), 1) for share in (0.0, 0.5, 1.0)] == [100.0] * 3
 
 
 def test_one_setting_too_many_is_named_and_more_are_counted() -> None:

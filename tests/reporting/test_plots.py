@@ -91,6 +91,15 @@ def test_panels_of_lines_share_their_axes_and_one_legend() -> None:
         line_panels([], xlabel="epoch", ylabel="LID")
 
 
+def test_panels_have_ticks_at_whole_epochs_and_at_values_alone() -> None:
+    valued, empty = (
+        line_panels([("a", [Series("x", [(0, y), (10, y)])])], xlabel="epoch", ylabel="LID").axes[0] for y in (3.0, NAN)
+    )
+    for axes in (valued, empty):
+        assert all(tick == round(tick) for tick in axes.get_xticks())
+    assert (len(valued.get_yticks()) > 1, len(empty.get_yticks())) == (True, 0)
+
+
 def test_shares_are_in_percent() -> None:
     axes = lines([Series("a", [(1, 0.5), (2, 1.0)])], xlabel="x", ylabel="y", share=True).axes[0]
     assert axes.yaxis.get_major_formatter()(0.5, 0) == "50 %"

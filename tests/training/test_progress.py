@@ -33,3 +33,12 @@ def test_an_accuracy_that_training_has_not_moved_is_told_like_the_others(capsys:
 def test_what_the_untrained_encoder_had_is_not_told_beside_a_trained_one(capsys: pytest.CaptureFixture[str]) -> None:
     _, after = said(dict(UNTRAINED), {"batch/loss": 4.0}, capsys)
     assert after.endswith("s: loss 4.00")
+
+
+def test_an_untrained_encoder_without_a_lid_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+    collapsed = {**UNTRAINED, "set/lid": float("nan")}
+    before, after = said(dict(collapsed), {"batch/loss": 4.0}, capsys)
+    assert before.endswith("set LID –  kNN 0.300  linear 0.500")
+    assert after.endswith("s: loss 4.00")
+    _, after = said(dict(collapsed), {"batch/loss": 4.0, "set/lid": float("nan")}, capsys)
+    assert after.endswith("s: loss 4.00  set LID –  kNN 0.300  linear 0.500")

@@ -98,12 +98,15 @@ def outvoted(names: Sequence[str], k: int) -> str | None:
     >>> outvoted("aaaaabbbb", 4)
     >>> print(outvoted("aaaaabbbb", 5))
     k: 5 vote, more than the smallest class has (4 images of class b): accuracy may read low; try --k 2
+    >>> print(outvoted("ab", 2))
+    k: 2 vote, more than the smallest class has (1 image of class a): accuracy may read low; try --k 1
     """
     name, images = min(Counter(names).items(), key=lambda entry: entry[1])
     if k <= images:
         return None
     fewer = min(_FEW_VOTERS, max(1, images // 2))
-    told = f"k: {count(k)} vote, more than the smallest class has ({count(images)} images of class {printable(name)})"
+    has = f"{count(images)} {'image' if images == 1 else 'images'} of class {printable(name)}"
+    told = f"k: {count(k)} vote, more than the smallest class has ({has})"
     return f"{told}: accuracy may read low; try --k {fewer}"
 
 

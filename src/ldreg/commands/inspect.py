@@ -45,7 +45,8 @@ def inspect_command(
         device: auto (cuda where there is one), cpu or cuda; sets larger than its memory come to it in blocks
         seed: of every random draw
         key: which array or list column of FILE, where it holds several
-        label_key: which array or column holds the labels, in the file of --labels or else in FILE
+        label_key: which array or column holds the labels, in the file of --labels or else in FILE, and in that of
+            --compare-labels
         compare_key: which array or list column of the second file
         compare_labels: file with one class label per point of the second file, to compare class by class
         exclude: columns of a table that are no dimensions, separated by commas

@@ -1,7 +1,9 @@
 """The monitor as a Lightning callback, for the trainers of `pytorch_lightning` and of `lightning` alike."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -223,10 +225,18 @@ def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
     return rows.chunk(int(count)) if count > 1 and len(rows) > count else None
 
 
-def _numbers(scalars: dict[str, Tensor | float], device: torch.device) -> dict[str, float]:
-    """The scalars, wherever they are, as numbers, read from the device in one transfer."""
+def _numbers(scalars: dict[str, Any], device: torch.device) -> dict[str, float]:
+    """The scalars, wherever they are, as numbers, read from the device in one transfer.
+
+    Raises:
+        ValueError: one is no single number.
+    """
     if not scalars:
         return {}
+    for name, value in scalars.items():
+        shape = tuple(getattr(value, "shape", ()))
+        if not isinstance(value, Tensor | np.ndarray | np.generic | Real) or math.prod(shape) != 1:
+            raise ValueError(f"{name}: expected a number, got {type(value).__name__} of shape {shape}")
     tensors = [torch.as_tensor(value, dtype=torch.float32, device=device) for value in scalars.values()]
     stacked = torch.stack([each.detach().reshape(()) for each in tensors])
     return dict(zip(scalars, stacked.tolist(), strict=True))

@@ -290,8 +290,9 @@ def sampling_noise(shares: tuple[float, float], tested: int) -> float:
     >>> round(sampling_noise((0.70, 0.75), 60), 1), round(sampling_noise((0.785, 0.790), 10_000), 1)
     (16.3, 1.2)
     """
-    inner = [min(max(share, 1 / tested), 1 - 1 / tested) for share in shares]
-    return 200 * math.sqrt(sum(share * (1 - share) / tested for share in inner))
+    least = 1 / max(tested, 2)  # as of one image more or less: none right and all right are no sure 0 and 1
+    inner = [min(max(share, least), 1 - least) for share in shares]
+    return min(200 * math.sqrt(sum(share * (1 - share) / tested for share in inner)), 100.0)
 
 
 def what_was_measured(records: Sequence[RunRecord]) -> list[str]:

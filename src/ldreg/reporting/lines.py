@@ -76,6 +76,8 @@ def line_panels(panels: Sequence[tuple[str, Sequence[Series]]], *, xlabel: str, 
     _check_lines(every, logx=False)
     columns = min(_ACROSS, len(panels))
     rows = -(-len(panels) // columns)
+    points = [point for one in every for point in one.points]
+    whole, valued = all(x == round(x) for x, _ in points), any(math.isfinite(y) for _, y in points)
     figure = Figure(figsize=(0.6 + 2.1 * columns, 0.8 + 1.85 * rows), layout="constrained")
     first: Axes | None = None
     for place, (title, series) in enumerate(panels):
@@ -88,7 +90,9 @@ def line_panels(panels: Sequence[tuple[str, Sequence[Series]]], *, xlabel: str, 
         lowest, leftmost = place + columns >= len(panels), place % columns == 0
         axes.tick_params(labelbottom=lowest, labelleft=leftmost)
         label_axes(axes, xlabel if lowest else "", ylabel if leftmost else "")
-        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
+        if not valued:
+            axes.set_yticks([])
     named = {one.name: one for one in every}
     drawn = [_sorted([point for one in every if one.name == name for point in one.points], 2) for name in named]
     _legend(figure, list(named.values()), drawn)

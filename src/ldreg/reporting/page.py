@@ -71,6 +71,8 @@ th, td { padding: .35rem .6rem .35rem 0; text-align: left; vertical-align: basel
   border-top: 1px solid var(--line); }
 th { font-weight: 400; overflow-wrap: anywhere; }
 thead th { color: var(--soft); font-size: .8rem; border-top: 0; }
+.named thead th { overflow-wrap: normal; vertical-align: bottom; }
+.named .name { display: inline-block; max-width: 7rem; white-space: normal; overflow-wrap: anywhere; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.n:nth-child(2) { font-weight: 600; }
 .card td:nth-child(4) { padding-left: .8rem; }
@@ -248,7 +250,7 @@ def _compared_figures(report: DimensionReport, other: DimensionReport) -> list[s
     ]
     alone = f" Of {escaped(report.title)} alone"
     remarks = dict.fromkeys(_CAPTIONS, f"{alone}." if other.classes else f"{alone}, which has the labels.")
-    if other.classes:
+    if classes_of_other(report):
         remarks["classes"] = f" Bars: {escaped(report.title)}; diamonds: the same classes of {escaped(other.title)}."
     return [*cards, *(_figure(report, name, figure, remarks[name]) for name, figure in class_figures(report).items())]
 
@@ -332,7 +334,8 @@ def _classes(report: DimensionReport) -> str:
         return ""
     beside = classes_of_other(report)
     if beside and report.comparison is not None:
-        names = ["class", *(escaped(one.title) for one in (report, report.comparison.other)), "points"]
+        both = (report, report.comparison.other)
+        names = ["class", *(f'<span class="name">{escaped(one.title)}</span>' for one in both), "points"]
         rows = [_class_of_both(row, beside.get(row.label)) for row in report.classes]
     else:
         names = ["class", "LID", "points", "95 % confidence"]
@@ -340,7 +343,7 @@ def _classes(report: DimensionReport) -> str:
             [row.label, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)]
             for row in report.classes
         ]
-    table = _table("LID per class", names, rows)
+    table = _table("LID per class", names, rows, look="card named" if beside else "card")
     return table if len(rows) <= 30 else f"<details><summary>All {count(len(rows))} classes</summary>{table}</details>"
 
 
@@ -352,7 +355,7 @@ def _class_of_both(row: ClassLID, other: ClassLID | None) -> list[str]:
     return [row.label, number(row.mean.value), number(other.mean.value), points]
 
 
-def _table(title: str, names: list[str], rows: list[list[str]]) -> str:
+def _table(title: str, names: list[str], rows: list[list[str]], *, look: str = "card") -> str:
     """A table whose first column heads the rows, and whose second and third are numbers."""
 
     def kind(place: int) -> str:
@@ -366,7 +369,7 @@ def _table(title: str, names: list[str], rows: list[list[str]]) -> str:
         for row in rows
     )
     table = f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="card">{table}</div>'
+    return f'<div class="{look}">{table}</div>'
 
 
 def _explanation() -> str:

@@ -97,8 +97,11 @@ def settings(report: DimensionReport) -> list[tuple[str, str]]:
 
 
 def classes_of_other(report: DimensionReport) -> dict[str, ClassLID]:
-    """The classes of the set compared with, by their names; none where there is no such set, or it has no labels."""
-    return {} if report.comparison is None else {row.label: row for row in report.comparison.other.classes}
+    """The classes of the set compared with that the first has as well, by their names."""
+    if report.comparison is None:
+        return {}
+    own = {row.label for row in report.classes}
+    return {row.label: row for row in report.comparison.other.classes if row.label in own}
 
 
 def shown_classes(report: DimensionReport, most: int) -> list[ClassLID]:

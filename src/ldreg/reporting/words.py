@@ -1,7 +1,7 @@
 """What the numbers of a report mean, in sentences."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ldreg.reporting.record import DimensionReport, Doubt, Guidance
 from ldreg.reporting.text import count, number, percent, printable
@@ -81,7 +81,7 @@ def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
     second = _alone(report) if _judged(report) else _beside(report)
-    classes = (*_classes(report.guidance), *_classes_beside(report))
+    classes = (*_classes(report.guidance), *_classes_beside(report), *_classes_apart(report))
     parts = (second, *_unfilled(report), *directions, *classes, *_unjudged(report), *_caveats(report))
     return [part for part in parts if part]
 
@@ -223,13 +223,37 @@ def _classes_beside(report: DimensionReport) -> list[str]:
     if found is None or not found.collapsed_classes:
         return []
     title, rows = printable(found.other.title), found.collapsed_classes
-    named = [
-        f"{printable(row.label)} (LID {number(row.mean.value)}, there {number(row.others)})" for row in rows[:_NAMED]
-    ]
+    named = [f"{printable(row.label)} (LID {number(row.mean.value)}, there {number(row.others)})" for row in rows]
     if len(rows) == 1:
         return [f"Class {named[0]} is collapsed beside the same class of {title}."]
-    last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
-    return [f"Classes {', '.join(named)} and {last} are collapsed beside the same classes of {title}."]
+    return [f"Classes {_several(named)} are collapsed beside the same classes of {title}."]
+
+
+def _classes_apart(report: DimensionReport) -> list[str]:
+    """Which classes have no other to be compared with, where both sets have labels."""
+    if report.comparison is None or not (report.classes and report.comparison.other.classes):
+        return []
+    own, other = ([row.label for row in one.classes] for one in (report, report.comparison.other))
+    common = {*own} & {*other}
+    mine, theirs = ([printable(name) for name in names if name not in common] for names in (own, other))
+    if not common:
+        return [f"No class is compared, as none is in both sets: {_several(mine)} here, {_several(theirs)} there."]
+    alone = mine + theirs
+    if not alone:
+        return []
+    told = "Class {} is" if len(alone) == 1 else "Classes {} are"
+    return [f"{told.format(_several(alone))} measured in one set alone and not compared."]
+
+
+def _several(names: Sequence[str]) -> str:
+    """A few names, and how many more there are.
+
+    >>> _several("a"), _several("ab"), _several("abc"), _several("abcde")
+    ('a', 'a and b', 'a, b and c', 'a, b, c and 2 more')
+    """
+    first = list(names[:_NAMED])
+    last = f"{count(len(names) - _NAMED)} more" if len(names) > _NAMED else first.pop()
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _classes(found: Guidance) -> list[str]:
@@ -241,9 +265,8 @@ def _classes(found: Guidance) -> list[str]:
         lid = number(rows[0].mean.value)
         label = printable(rows[0].label)
         return [f"Class {label} is collapsed beside the others: LID {lid} where {others} is their median."]
-    named = [f"{printable(row.label)} ({number(row.mean.value)})" for row in rows[:_NAMED]]
-    last = f"{count(len(rows) - _NAMED)} more" if len(rows) > _NAMED else named.pop()
-    return [f"Classes {', '.join(named)} and {last} are collapsed beside the others, whose median LID is {others}."]
+    named = _several([f"{printable(row.label)} ({number(row.mean.value)})" for row in rows])
+    return [f"Classes {named} are collapsed beside the others, whose median LID is {others}."]
 
 
 def _unjudged(report: DimensionReport) -> list[str]:

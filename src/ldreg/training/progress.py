@@ -111,7 +111,8 @@ class ProgressBar(Callback):
     def _values(self, names: Mapping[str, str], *, untrained: bool = False) -> str:
         """The latest values; those of the untrained encoder are told once, and not beside a trained one's."""
         # The set's values are measured together: where one has changed, those that are as before were measured again.
-        again = any(self._latest[name] != value for name, value in self._untrained.items())
+        # Dicts are compared as a whole since NaN, as LID of a collapsed encoder is, differs from itself otherwise.
+        again = {name: self._latest[name] for name in self._untrained} != self._untrained
         known = self._latest if untrained or again else dict(self._latest.items() - self._untrained.items())
         named = ((shown, known.get(name)) for name, shown in names.items())
         return "  ".join(f"{shown} {number(value)}" for shown, value in named if value is not None)
