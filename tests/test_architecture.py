@@ -64,15 +64,15 @@ ROOMS: dict[str, set[str]] = {
     "monitor": {"lid", "spectrum", "invariance", "evaluation", "reporting", "monitor"},
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
-        *("regularizers", "reporting", "distributed", "elapsed", "inspection", "notices", "termination"),
+        *("regularizers", "reporting", "distributed", "elapsed", "extras", "inspection", "notices", "termination"),
     },
     "assessment": {
         *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
-        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "terminal"),
+        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "extras", "terminal"),
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "notices", "loading", "terminal"),
+        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "extras", "notices", "loading", "terminal"),
     },
     "benchmarking": {
         *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),

@@ -26,6 +26,17 @@ def missing(extra: str) -> str | None:
     return next((package for package in _BRINGS[extra] if not _installed(package)), None)
 
 
+def require(extra: str) -> None:
+    """Refuse work that needs an extra before it begins, as packages are imported where they are used, perhaps late.
+
+    Raises:
+        ModuleNotFoundError: one of them is not installed.
+    """
+    package = missing(extra)
+    if package is not None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
 def _installed(package: str) -> bool:
     """Whether Python finds a package; a mere folder of its name, which it would import as empty, is none."""
     try:

@@ -14,11 +14,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from tests.data.pictures import pixels, save
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
 from ldreg.data.config import WITHOUT_PATH
 from ldreg.data.datasets import LAYOUTS
-from ldreg.data.folders import MissingSplitError
+from ldreg.data.folders import IMG_EXTENSIONS, MissingSplitError
 from ldreg.data.unreadable import Tally
 
 Tree = Callable[..., Path]
@@ -111,6 +112,10 @@ def test_every_name_has_its_layout() -> None:
 
 
 # folders
+
+
+def test_images_have_the_names_that_torchvision_takes() -> None:
+    assert IMG_EXTENSIONS == TORCHVISIONS
 
 
 def test_split_folders_give_images_and_labels_as_torchvision_numbers_them(tree: Tree) -> None:

@@ -7,9 +7,11 @@ import torch
 import torchvision
 from lightly.models.modules import MaskedVisionTransformerTIMM
 from timm.layers.drop import DropPath
+from timm.models import is_model_in_modules
 from torch import Tensor, nn
 
 from ldreg.encoders import EncoderConfig, build_encoder
+from ldreg.encoders.build import FAMILIES, NAMES
 
 
 def dimension(encoder: nn.Module) -> int:
@@ -18,6 +20,12 @@ def dimension(encoder: nn.Module) -> int:
 
 def state(encoder: nn.Module) -> dict[str, Tensor]:
     return encoder.state_dict()
+
+
+def test_what_is_known_without_timm_is_what_timm_says() -> None:
+    assert set(NAMES) <= {"small_cnn", *FAMILIES}
+    for name, family in FAMILIES.items():
+        assert is_model_in_modules(EncoderConfig(name).timm_name, [family])
 
 
 @pytest.mark.parametrize(

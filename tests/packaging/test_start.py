@@ -13,6 +13,7 @@ import pytest
 from ldreg import extras
 from ldreg.cli import COMMANDS, WORDS, _check_help, main
 from ldreg.completion import table
+from ldreg.training.recipes import recipe_names
 
 Capture = pytest.CaptureFixture[str]
 
@@ -41,23 +42,25 @@ HELPS = [[], *([name] for name in (*COMMANDS, *WORDS))]
 KINDS = [["evaluate", kind] for kind in ("linear", "knn", "finetune", "dimension", "transfer", "detection")]
 
 
-# What a command ends with and whether torch was imported by then, of one command after the other.
-WITHOUT_TORCH = """
+# What a command ends with and which of the modules were imported by then, of one command after the other.
+IMPORTED = """
 import json, sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from ldreg.cli import main
 found = []
-for words in json.loads(sys.argv[1]):
+modules = sys.argv[1].split()
+for words in json.loads(sys.argv[2]):
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         status = main(words)
-    found.append([status, "torch" in sys.modules])
+    found.append([status, [name for name in modules if name in sys.modules]])
 print(json.dumps(found))
 """
 # That of pretrain, as that of KINDS, lists settings, read from the classes of methods, encoders and protocols.
 LIGHT: list[tuple[list[str], int]] = [
     *(([*words, "--help"], 0) for words in HELPS if words != ["pretrain"]),
     (["pretrain", "--list_recipes"], 0),
+    (["pretrain", "--recipe", "digits/simcrl"], 2),
     ([], 2),
     (["--version"], 0),
     (["inspekt"], 2),
@@ -69,12 +72,41 @@ LIGHT: list[tuple[list[str], int]] = [
 ]
 
 
-def test_what_needs_no_torch_does_not_import_it() -> None:
-    words = json.dumps([words for words, _ in LIGHT])
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, words], capture_output=True, text=True, check=False)
+# What needs torch, and none of the libraries that take as long again to import.
+TORCH_ALONE: list[tuple[list[str], int]] = [
+    (["pretrain", "--help"], 0),
+    *((["pretrain", "--recipe", name, "--print_config"], 0) for name in recipe_names()),
+    (["pretrain", "--recipes"], 2),
+    (["pretrain", "--method", "simcrl"], 2),
+    *(([*words, "--help"], 0) for words in KINDS),
+    (["evaluate", "knn", ".", "--kk", "3"], 2),
+    (["evaluate", "knn", "."], 2),
+    (["export", "."], 2),
+    (["reproduce", "tabel1"], 2),
+]
+SLOW = "torchvision timm sklearn scipy.stats lightly matplotlib pytorch_lightning torch._dynamo"
+
+
+def imported(modules: str, asked: list[tuple[list[str], int]], folder: Path) -> list[list[str]]:
+    """Which of the modules were imported when each of the commands had ended, with the status that is asked for."""
+    code = [sys.executable, "-c", IMPORTED, modules, json.dumps([words for words, _ in asked])]
+    done = subprocess.run(code, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = [(words, tuple(told)) for (words, _), told in zip(LIGHT, json.loads(done.stdout), strict=True)]
-    assert found == [(words, (status, False)) for words, status in LIGHT]
+    told = json.loads(done.stdout)
+    assert [(words, ended) for (words, _), (ended, _) in zip(asked, told, strict=True)] == asked
+    return [found for _, found in told]
+
+
+def test_what_needs_no_torch_does_not_import_it(tmp_path: Path) -> None:
+    found = imported("torch", LIGHT, tmp_path)
+    assert [words for (words, _), names in zip(LIGHT, found, strict=True) if names] == []
+
+
+def test_what_takes_long_to_import_is_imported_by_those_who_use_it(tmp_path: Path) -> None:
+    asked = [*TORCH_ALONE, (["reproduce", "table1", "--plan"], 0)]
+    *found, plan = imported(SLOW, asked, tmp_path)
+    assert [(words, names) for (words, _), names in zip(TORCH_ALONE, found, strict=True) if names] == []
+    assert set(plan) <= {"timm", "torchvision", "torch._dynamo"}  # it makes a ViT and counts what that computes
 
 
 @pytest.mark.slow
@@ -125,12 +157,21 @@ def test_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     assert told is not None, done.stderr
     assert told[1] in TRAINING
     assert (done.returncode, done.stdout) == (2, "")
+    assert list(tmp_path.iterdir()) == [tmp_path / "x.pt"]
 
 
-def test_help_of_pretrain_begins_without_its_extra(tmp_path: Path) -> None:
+def test_part_of_an_extra_is_missed_before_a_run_begins(tmp_path: Path) -> None:
+    done = without(("lightly",), "pretrain", "--out", "run", folder=tmp_path)
+    advised = 'this needs lightly, which is not installed: pip install "ldreg[train]"'
+    assert done.stderr == f"ldreg pretrain: error: {advised}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_of_pretrain_needs_no_extra(tmp_path: Path) -> None:
     done = without(EXTRAS, "pretrain", "--help", folder=tmp_path)
     assert done.stdout.startswith("usage: ldreg pretrain")
-    assert done.stderr.endswith('pip install "ldreg[train]"\n')
+    assert "--ldreg.beta" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_our_own_missing_module_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

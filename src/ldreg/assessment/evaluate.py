@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ldreg.assessment.options import Request, kind_help, kind_of, request
+from ldreg.extras import require
 from ldreg.training.command import words_to_options
 from ldreg.training.recipes import nearest
 
@@ -79,6 +80,7 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
         ArithmeticError: a training diverged.
         OSError: a file cannot be read or written.
     """
+    require("train")
     from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
     from ldreg.reporting.opening import check_own

@@ -116,7 +116,7 @@ def _folded(line: re.Match[str]) -> str:
 
 def kind_of(name: str) -> "Kind":
     """The kind of this name."""
-    from ldreg.assessment.kinds import KINDS  # torchvision, timm and Lightning take seconds to import
+    from ldreg.assessment.kinds import KINDS  # torch takes seconds to import
 
     return KINDS[name]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
+from ldreg.extras import require
 from ldreg.reporting.files import real_path, write_atomically
 from ldreg.reporting.opening import check_own, would_lose
 from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
@@ -208,6 +209,7 @@ def _record(
     if path.is_file() and not _checkpoint(path):
         known = RunRecord.from_json(path)
         return known if name is None else replace(known, name=name)
+    require("train")
     from ldreg.assessment.records import record
     from ldreg.assessment.shown import progress_shown
     from ldreg.assessment.source import open_source

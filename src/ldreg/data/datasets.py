@@ -1,13 +1,10 @@
 """The sets by name: scikit-learn's digits, drawn ones, torchvision's formats, and folders of images."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from torchvision import datasets as tv
 
 from ldreg.data.archives import SUFFIXES, is_archive, unpack
 from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
@@ -18,6 +15,9 @@ from ldreg.data.locks import filling
 from ldreg.data.resident import held
 from ldreg.data.unreadable import Tally
 from ldreg.data.validation import part_of
+
+if TYPE_CHECKING:
+    from ldreg.data.formats import Read
 
 DIGITS_TEST = 360
 
@@ -103,6 +103,8 @@ def _located(config: DataConfig) -> Path:
 
 def _from_path(config: DataConfig, path: Path, split: Split) -> ImageSet:
     """Torchvision's format where its mark is there, else folders of classes; only `folder` goes without splits."""
+    from ldreg.data.formats import TORCHVISION  # torchvision takes seconds to import
+
     if config.name in TORCHVISION:
         mark, read = TORCHVISION[config.name]
         if (path / mark).exists():
@@ -113,10 +115,7 @@ def _from_path(config: DataConfig, path: Path, split: Split) -> ImageSet:
     raise ValueError(f"path: expected {LAYOUTS[config.name]} at {path}, found neither")
 
 
-Read = Callable[[Path, Split], ImageSet]
-
-
-def _through_torchvision(name: str, read: Read, path: Path, split: Split) -> ImageSet:
+def _through_torchvision(name: str, read: "Read", path: Path, split: Split) -> ImageSet:
     try:
         return read(path, split)
     except RuntimeError as error:  # torchvision's word for files that are missing or fail its checksums
@@ -129,6 +128,8 @@ def _without_path(config: DataConfig, split: Split) -> ResidentImages:
 
 def _digits(split: Split) -> ResidentImages:
     """Scikit-learn's 1,797 digits of 8×8 pixels, 1,437 to train and 360 to test, the same share of every class."""
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     images = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(data.target.astype(np.int64))
@@ -140,54 +141,6 @@ def _digits(split: Split) -> ResidentImages:
     indices = np.sort(by_class[in_test] if split == "test" else by_class[~in_test])
     return ResidentImages(images, labels, [str(digit) for digit in range(10)], "digits").take(torch.from_numpy(indices))
 
-
-def _cifar(kind: type[tv.CIFAR10], name: str) -> Read:
-    def read(root: Path, split: Split) -> ResidentImages:
-        source = kind(root, train=split == "train", download=False)
-        images = torch.from_numpy(source.data).permute(0, 3, 1, 2).contiguous()
-        return ResidentImages(images, torch.tensor(source.targets), source.classes, name)
-
-    return read
-
-
-def _stl10(root: Path, split: Split) -> ResidentImages:
-    source = tv.STL10(root, split="train+unlabeled" if split == "train" else "test", download=False)
-    labels = torch.from_numpy(np.asarray(source.labels).astype(np.int64))
-    # Torchvision reads the names from a file of their own and goes on without it.
-    classes = getattr(source, "classes", [str(number) for number in range(10)])
-    return ResidentImages(torch.from_numpy(np.ascontiguousarray(source.data)), labels, classes, "stl10")
-
-
-def _file_set(paths: Sequence[str | Path], labels: Sequence[int], classes: Sequence[str], name: str) -> ImageFiles:
-    return ImageFiles(paths, torch.tensor([int(label) for label in labels]), classes, name)
-
-
-def _food101(root: Path, split: Split) -> ImageFiles:
-    source = tv.Food101(root, split=split, download=False)
-    return _file_set(source._image_files, source._labels, source.classes, "food101")
-
-
-def _dtd(root: Path, split: Split) -> ImageFiles:
-    parts = [tv.DTD(root, split=part, download=False) for part in (("train", "val") if split == "train" else ("test",))]
-    paths = [path for part in parts for path in part._image_files]
-    return _file_set(paths, [label for part in parts for label in part._labels], parts[0].classes, "dtd")
-
-
-def _cars(root: Path, split: Split) -> ImageFiles:
-    source = tv.StanfordCars(root, split=split, download=False)
-    paths, labels = zip(*source._samples, strict=True)
-    return _file_set(paths, labels, source.classes, "cars")
-
-
-# What, below torchvision's root, shows that a set is there in torchvision's format; and how it is read.
-TORCHVISION: dict[str, tuple[str, Read]] = {
-    "cifar10": ("cifar-10-batches-py", _cifar(tv.CIFAR10, "cifar10")),
-    "cifar100": ("cifar-100-python", _cifar(tv.CIFAR100, "cifar100")),
-    "stl10": ("stl10_binary", _stl10),
-    "food101": ("food-101/meta", _food101),
-    "dtd": ("dtd/dtd/labels", _dtd),
-    "cars": ("stanford_cars/devkit", _cars),
-}
 
 CLASS_FOLDERS = "folders train/<class>/ and test/<class>/ (or val) of images"
 

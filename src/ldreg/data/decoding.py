@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-import torchvision.io  # noqa: F401 - brings the operators
 from PIL import Image
 from torch import Tensor
 
@@ -49,6 +48,8 @@ def nvjpeg(contents: list[Tensor], *, device: torch.device) -> list[Tensor]:
     Raises:
         RuntimeError: where one of them cannot be decoded.
     """
+    import torchvision.io  # noqa: F401 - brings the operators
+
     # Beneath `torchvision.io.decode_jpeg`, which in 0.29 warns at every call that it will go. In a thread, that
     # warning cannot be kept quiet: the filters of warnings belong to the whole process.
     return torch.ops.image.decode_jpegs_cuda(contents, AS_RGB, device)  # type: ignore[no-any-return]

@@ -36,6 +36,8 @@ class FileBatches:
     def __init__(
         self, source: Source, keys: Iterable[list[Any]], *, workers: int, device: torch.device | str = "cpu"
     ) -> None:
+        import torchvision.transforms.v2.functional  # noqa: F401 - here, for all worker processes that fork from this one
+
         self._source = source
         self._device = torch.device(device)
         self._decoder = device_decoder(source.files.decoding, device)

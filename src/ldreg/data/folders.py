@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from ldreg.data.images import ImageFiles
 from ldreg.data.unreadable import shown
@@ -15,6 +14,9 @@ from ldreg.data.unreadable import shown
 logger = logging.getLogger("ldreg")
 
 Split = Literal["train", "test"]
+
+# Those of torchvision's ImageFolder.
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import torch
-from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data.file_batches import FileBatches
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
@@ -48,6 +47,8 @@ def _resident_in_order(
     for indices in torch.arange(len(images)).split(batch_size):
         chosen = images.images[indices[0] : indices[-1] + 1].to(device)
         if images.size != size:
+            from torchvision.transforms.v2 import functional as tvf
+
             chosen = tvf.resize(chosen, [size, size], antialias=True)
         yield Batch(chosen, images.labels[indices].to(device), indices.to(device))
 

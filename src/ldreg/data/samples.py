@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data.crops import Box, RandomCrops
 from ldreg.data.images import Batch, ImageFiles
@@ -143,6 +142,8 @@ def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
     >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
     torch.Size([3, 224, 224])
     """
+    from torchvision.transforms.v2 import functional as tvf
+
     longest = LONGEST * min(image.shape[1:])
     # A long thin image would be enlarged beyond memory. Cutting as much from either end leaves the middle in place.
     image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in image.shape[1:]])

@@ -2,16 +2,18 @@
 
 import difflib
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import timm
 import torch
-from timm.models import is_model_in_modules
 from torch import Tensor, nn
 
 from ldreg.encoders.small import SmallCNN
 
+if TYPE_CHECKING:  # imported where it is used, as it takes seconds
+    import timm
+
 Stem = Literal["imagenet", "cifar"]
+Family = Literal["resnet", "vision_transformer"]  # modules of timm
 
 # Short names of the paper's encoders and what timm calls them.
 ALIASES = {
@@ -22,6 +24,16 @@ ALIASES = {
     "vit_base": "vit_base_patch16_224",
 }
 NAMES = ("small_cnn", *ALIASES)
+# Families of the models of timm in the recipes, of which timm, whose import takes seconds, need not be asked.
+FAMILIES: dict[str, Family] = {
+    "resnet18": "resnet",
+    "resnet50": "resnet",
+    "vit_tiny": "vision_transformer",
+    "vit_small": "vision_transformer",
+    "vit_base": "vision_transformer",
+    "test_vit": "vision_transformer",
+}
+KNOWN = ("small_cnn", *FAMILIES)
 # What timm's models raise, at their making or in use, where an image is too small for them or does not divide.
 SIZE_ERRORS = (RuntimeError, AssertionError, ArithmeticError, ValueError)
 
@@ -58,9 +70,8 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        # timm takes a tag after a dot, which names pretrained weights; as none are loaded, it would have no effect.
-        if self.name != "small_cnn" and ("." in self.name or not timm.is_model(self.timm_name)):
-            raise ValueError(unknown(self.name))
+        if self.name not in KNOWN:
+            check_timm_name(self.name)
         if self.stem not in (None, "imagenet", "cifar"):
             raise ValueError(f"stem: expected imagenet or cifar, got {self.stem!r}")
         if self.patch_size is not None and self.patch_size < 1:
@@ -76,17 +87,22 @@ class EncoderConfig:
 
     def _check_options_apply(self) -> None:
         for option, given, applies, kind in (
-            ("stem", self.stem is not None, self._from("resnet"), "a ResNet"),
-            ("patch_size", self.patch_size is not None, self._from("vision_transformer"), "a ViT"),
-            ("freeze_patch_embedding", self.freeze_patch_embedding, self._from("vision_transformer"), "a ViT"),
+            ("stem", self.stem is not None, self.is_from("resnet"), "a ResNet"),
+            ("patch_size", self.patch_size is not None, self.is_from("vision_transformer"), "a ViT"),
+            ("freeze_patch_embedding", self.freeze_patch_embedding, self.is_from("vision_transformer"), "a ViT"),
             ("drop_path", self.drop_path > 0, self.name != "small_cnn", "a timm model"),
         ):
             if given and not applies:
                 value = getattr(self, option)
                 raise ValueError(f"{option}: expected to be left out, as {self.name} is not {kind}, got {value!r}")
 
-    def _from(self, family: str) -> bool:
-        return self.name != "small_cnn" and is_model_in_modules(self.timm_name, [family])
+    def is_from(self, family: Family) -> bool:
+        """Whether it is a model of this module of timm."""
+        if self.name in KNOWN:
+            return FAMILIES.get(self.name) == family
+        from timm.models import is_model_in_modules
+
+        return is_model_in_modules(self.name, [family])
 
 
 def build_encoder(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
@@ -133,6 +149,8 @@ def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
         ValueError: a patch that does not divide the image, a size the model cannot have, or drop_path for a model
             without it.
     """
+    import timm
+
     options: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     # timm's own sign that a model is built for one image size and takes `img_size`.
     pretrained = timm.get_pretrained_cfg(config.timm_name)
@@ -155,7 +173,7 @@ def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
     return model
 
 
-def check_patches(model: timm.models.VisionTransformer, *, size: int) -> None:
+def check_patches(model: "timm.models.VisionTransformer", *, size: int) -> None:
     """Refuse a ViT whose patches do not tile an image of `size` pixels; timm would leave the rest of it out."""
     patch = model.patch_embed.patch_size[0]
     if size % patch:
@@ -201,8 +219,13 @@ def wrong_size(config: EncoderConfig, size: int, error: Exception) -> str:
     return f"size: expected images that {config.name} takes, got {size} px ({error})"
 
 
-def unknown(name: str) -> str:
-    """The error message for a name that is neither ours nor timm's, with the nearest that are."""
+def check_timm_name(name: str) -> None:
+    """Refuse a name that is neither ours nor timm's, and say the nearest that are."""
+    import timm
+
+    # timm takes a tag after a dot, which names pretrained weights; as none are loaded, it would have no effect.
+    if "." not in name and timm.is_model(name):
+        return
     near = difflib.get_close_matches(name.partition(".")[0], sorted({*NAMES, *timm.list_models()}), n=3)
     nearest = f"; nearest: {', '.join(near)}" if near else ""
-    return f"name: expected {', '.join(NAMES)} or a model of timm, got {name!r}{nearest}"
+    raise ValueError(f"name: expected {', '.join(NAMES)} or a model of timm, got {name!r}{nearest}")

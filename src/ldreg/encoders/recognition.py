@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 
-import timm
-from timm.models import is_model_in_modules
 from torch import Tensor
 
 from ldreg.encoders.build import EncoderConfig, Stem
@@ -43,6 +41,7 @@ def recognize(
     Raises:
         ValueError: the encoder or the size cannot be told, or what is given contradicts the weights.
 
+    >>> import timm
     >>> model = timm.create_model("resnet18", num_classes=0, in_chans=1)
     >>> config, channels, size = recognize(model.state_dict(), encoder=None, channels=None, size=None)
     >>> config.name, config.stem, channels, size
@@ -97,15 +96,11 @@ def _count(weights: Tensors, prefix: str) -> int:
 def completed(config: EncoderConfig, weights: Tensors) -> EncoderConfig:
     """The config with the stem or patch size that the weights have, where it leaves them open."""
     stem, patch = _shape(weights, "conv1.weight"), _shape(weights, "patch_embed.proj.weight")
-    if config.stem is None and len(stem) == 4 and stem[-1] in STEMS and _is_from(config, "resnet"):
+    if config.stem is None and len(stem) == 4 and stem[-1] in STEMS and config.is_from("resnet"):
         return replace(config, stem=STEMS[stem[-1]])
-    if config.patch_size is None and len(patch) == 4 and _is_from(config, "vision_transformer"):
+    if config.patch_size is None and len(patch) == 4 and config.is_from("vision_transformer"):
         return replace(config, patch_size=patch[-1])
     return config
-
-
-def _is_from(config: EncoderConfig, family: str) -> bool:
-    return config.name != "small_cnn" and is_model_in_modules(config.timm_name, [family])
 
 
 def first_channels(config: EncoderConfig, weights: Tensors) -> int | None:
@@ -113,6 +108,8 @@ def first_channels(config: EncoderConfig, weights: Tensors) -> int | None:
     if config.name == "small_cnn":
         layer = "blocks.0.0"
     else:
+        import timm
+
         pretrained = timm.get_pretrained_cfg(config.timm_name)
         first = pretrained.first_conv if pretrained is not None else None
         layer = first if isinstance(first, str) else ""
@@ -137,6 +134,8 @@ def image_size(config: EncoderConfig, weights: Tensors, given: int | None) -> in
         raise ValueError("size: expected the side of the images (--size), which a small CNN's weights do not say")
     if config.stem is not None:
         return RESNET_SIZES[config.stem]
+    import timm
+
     pretrained = timm.get_pretrained_cfg(config.timm_name)
     return pretrained.input_size[-1] if pretrained is not None else 224
 

@@ -1,7 +1,6 @@
 """Images of one channel for encoders of three, and the other way round."""
 
 from torch import Tensor
-from torchvision.transforms.v2.functional import rgb_to_grayscale
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:
@@ -20,6 +19,8 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
     if {present, channels} != {1, 3}:
         raise ValueError(f"channels: expected 1 or 3, got images of {present} for an encoder of {channels}")
     if channels == 1:
+        from torchvision.transforms.v2.functional import rgb_to_grayscale
+
         gray: Tensor = rgb_to_grayscale(images, num_output_channels=1)
         return gray
     return images.expand(*images.shape[:-3], 3, *images.shape[-2:])

@@ -1,12 +1,15 @@
 """Where and how precisely an evaluation computes."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import nn
 
 Precision = Literal["fp32", "bf16"]
+Synchronize = Callable[[nn.Module, torch.device], nn.Module]  # gives batch norms statistics of all processes
 
 AUTOCAST: dict[Precision, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
 

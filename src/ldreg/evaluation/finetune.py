@@ -7,10 +7,8 @@ from pathlib import Path
 from ldreg.data import DataConfig, worker_count
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.classes import load_classification, stratified
-from ldreg.evaluation.classifier import Classifier, linear_head
-from ldreg.evaluation.compute import Compute
+from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress, images_key, plain_views
-from ldreg.evaluation.fit import Synchronize, fit
 from ldreg.evaluation.judgment import Judgment, judged
 from ldreg.evaluation.plans import (
     Plan,
@@ -109,6 +107,9 @@ def finetune(
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
+    from ldreg.evaluation.classifier import Classifier, linear_head  # Lightning takes seconds to import
+    from ldreg.evaluation.fit import fit
+
     compute = compute or Compute()
     train, test = load_classification(data)
     if config.fraction < 1:

@@ -5,24 +5,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from torch import nn
 
 from ldreg.data.file_batches import watched
 from ldreg.elapsed import Elapsed
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
-from ldreg.evaluation.compute import Compute
+from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
 from ldreg.loading.torch_files import load_torch
 from ldreg.notices import quiet
@@ -30,8 +28,6 @@ from ldreg.reporting.text import number, printable
 from ldreg.termination import Termination
 
 logger = logging.getLogger("ldreg")
-
-Synchronize = Callable[[nn.Module, torch.device], nn.Module]  # gives batch norms statistics of all processes
 
 CHECKPOINT = "last.ckpt"
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed"}

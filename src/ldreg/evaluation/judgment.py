@@ -1,10 +1,13 @@
 """What a classifier is worth."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ldreg.data import ImageSet
-from ldreg.evaluation.fit import Fitted
 from ldreg.evaluation.plans import Plan
+
+if TYPE_CHECKING:  # imported where it is used, as it brings Lightning
+    from ldreg.evaluation.fit import Fitted
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Judgment:
     history: tuple[dict[str, float], ...] = ()
 
 
-def judged(fitted: Fitted, plan: Plan, train: ImageSet, *, tested: int) -> Judgment:
+def judged(fitted: "Fitted", plan: Plan, train: ImageSet, *, tested: int) -> Judgment:
     """The judgment of a trained classifier, of which `tested` images were classified."""
     return Judgment(
         accuracy=fitted.accuracy,

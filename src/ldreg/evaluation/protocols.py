@@ -10,10 +10,8 @@ from typing import Any, Literal
 from ldreg.data import DataConfig, ImageSet, worker_count
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.classes import load_classification
-from ldreg.evaluation.classifier import Classifier, linear_head
-from ldreg.evaluation.compute import Compute
+from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress, features, plain_views
-from ldreg.evaluation.fit import Synchronize, fit
 from ldreg.evaluation.judgment import Judgment, judged
 from ldreg.evaluation.kept import Kept, read, write
 from ldreg.evaluation.linear import LARGEST_STRENGTH, linear_accuracy
@@ -138,6 +136,9 @@ def linear_evaluation(
     train, test = load_classification(data)
     if config.protocol == "fast":
         return _fast(encoder, data, config, train, test, work=work, compute=compute, cache=cache, progress=progress)
+    from ldreg.evaluation.classifier import Classifier, linear_head  # Lightning takes seconds to import
+    from ldreg.evaluation.fit import fit
+
     usual = PROTOCOLS[config.protocol]
     plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
     say_batch(plan, usual, config, len(train))

@@ -8,9 +8,8 @@ from typing import Literal
 
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluation.compute import Compute
+from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
-from ldreg.evaluation.fit import Synchronize
 from ldreg.evaluation.judgment import Judgment
 from ldreg.evaluation.protocols import LinearConfig, check_linear, linear_evaluation
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from timm.layers.norm_act import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -81,6 +80,8 @@ def synchronize_batch_norm(module: nn.Module, *, device: torch.device | str = "c
     )
     """
     if torch.device(device).type == "cuda":
+        from timm.layers.norm_act import convert_sync_batchnorm
+
         synchronized: nn.Module = convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]  # timm's
         return synchronized
     for name, child in module.named_children():
@@ -89,6 +90,8 @@ def synchronize_batch_norm(module: nn.Module, *, device: torch.device | str = "c
 
 
 def _global(norm: _BatchNorm) -> nn.Module:
+    from timm.layers.norm_act import BatchNormAct2d
+
     if isinstance(norm, GlobalBatchNorm):
         return norm
     if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d):

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from lightly.models import utils as tokens_of
-from lightly.models.modules import MaskedVisionTransformerDecoderTIMM, MaskedVisionTransformerTIMM
-from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ldreg.methods import checks
 from ldreg.methods.losses import reconstruction
 from ldreg.methods.outcome import Method, Outcome
+
+if TYPE_CHECKING:  # lightly and timm are imported where they are used, as they take seconds
+    from lightly.models.modules import MaskedVisionTransformerTIMM
+    from timm.models import VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class MAE(Method):
         ValueError: the encoder is another one, or has too few patches or pixels for the options; in the call, images
             of another size than the encoder's.
 
+    >>> from timm.models import VisionTransformer
     >>> encoder = VisionTransformer(
     ...     img_size=8, patch_size=2, in_chans=1, num_classes=0, embed_dim=16, depth=1, num_heads=2)
     >>> encoder.dimension = 16
@@ -67,9 +70,11 @@ class MAE(Method):
 
     view_count = 1
     candidates = 1
-    _masked: MaskedVisionTransformerTIMM
+    _masked: "MaskedVisionTransformerTIMM"
 
     def __init__(self, encoder: nn.Module, config: MAEConfig) -> None:
+        from lightly.models.modules import MaskedVisionTransformerDecoderTIMM, MaskedVisionTransformerTIMM
+
         super().__init__(encoder)
         vit = _class_token_transformer(encoder)
         self.patch_size, self.channels = vit.patch_embed.patch_size[0], vit.patch_embed.proj.in_channels
@@ -100,6 +105,8 @@ class MAE(Method):
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
         """The outcome of one view; the hidden patches are drawn from the generator."""
+        from lightly.models import utils as tokens_of
+
         self._check(views)
         images = views[0]
         if images.shape[1:] != (self.channels, self.size, self.size):
@@ -129,13 +136,17 @@ class MAE(Method):
 
     def _decode(self, tokens: Tensor, kept: Tensor) -> Tensor:
         """The decoder's tokens (N, L, W) from the encoder's of the kept places, the mask token at the others."""
+        from lightly.models import utils as tokens_of
+
         seen = self.embed(tokens)
         blank = self.decoder.mask_token.to(seen.dtype).expand(len(seen), self.patches + self.prefix, -1)
         decoded: Tensor = self.decoder(tokens_of.set_at_index(blank, kept, seen))
         return decoded
 
 
-def _class_token_transformer(encoder: nn.Module) -> VisionTransformer:
+def _class_token_transformer(encoder: nn.Module) -> "VisionTransformer":
+    from timm.models import VisionTransformer
+
     if not isinstance(encoder, VisionTransformer):
         raise ValueError(f"encoder: expected a timm VisionTransformer for MAE, got {type(encoder).__name__}")
     if encoder.cls_token is None or encoder.global_pool != "token":

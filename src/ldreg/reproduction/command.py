@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ldreg.extras import require
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reporting.study import table_text
+from ldreg.reporting.study_text import table_text
 from ldreg.reporting.text import duration, filled, number
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
@@ -37,6 +38,7 @@ def reproduce(words: Sequence[str]) -> None:
     if asked.show:  # also while another process is at work: files are replaced whole
         _present(asked)
         return
+    require("train")
     with occupied(asked.place.out):
         check_data(asked)
         left = _carry_out(asked, asked.seconds - (time.monotonic() - begun))

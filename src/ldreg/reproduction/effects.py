@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ldreg.reporting.differences import sampling_noise
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
-from ldreg.reporting.study import Mark
+from ldreg.reporting.study_table import Mark
 from ldreg.reproduction.paper import AP
 
 TIMES = ("minutes", "images_per_second")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ldreg.reporting.differences import metric_title
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
-from ldreg.reporting.study import StudyCell, StudyTable
+from ldreg.reporting.study_table import StudyCell, StudyTable
 from ldreg.reporting.text import number
 from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, difference, direction, in_percent, noise, sample
 from ldreg.reproduction.jobs import Arm

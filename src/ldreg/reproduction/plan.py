@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reporting.study import StudyCell, StudyTable
+from ldreg.reporting.study_table import StudyCell, StudyTable
 from ldreg.reporting.text import duration
 from ldreg.reproduction.jobs import DETECTION, Job
 from ldreg.reproduction.workplace import GENERATED, State, Workplace

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from ldreg.extras import require
 from ldreg.reporting.text import duration, number
 from ldreg.training import folder as folders
 from ldreg.training.recipes import flattened, load_recipe, recipe_names
@@ -96,14 +97,15 @@ def request(options: Options) -> Request:
     Raises:
         ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
     """
-    from ldreg.training.settings import resolve  # torchvision, timm and lightly take seconds to import
-
     own = {key: _needed(key, value) for key, value in options if key in _OWN}
     others = [(key, value) for key, value in options if key not in _OWN]
     if "resume" in own:
         return _resumed(Path(own["resume"]), own, others)
-    recipe = own.get("recipe", _default_recipe(others))
-    settings = resolve(load_recipe(recipe), others)
+    recipe = own["recipe"] if "recipe" in own else _default_recipe(others)
+    tree = load_recipe(recipe)
+    from ldreg.training.settings import resolve  # after errors in the recipe's name: torch takes seconds to import
+
+    settings = resolve(tree, others)
     out = Path(own["out"]) if "out" in own else _default_folder(settings)
     return Request(settings, recipe, out, resume=_begun_before(out, settings))
 
@@ -197,6 +199,7 @@ def pretrain_command(words: Sequence[str]) -> None:
 
 
 def _carry_out(asked: Request, *, command: str) -> None:
+    require("train")
     from ldreg.training.run import pretrain  # Lightning takes seconds to import
 
     result = pretrain(asked.settings, asked.out, command=command, resume=asked.resume)

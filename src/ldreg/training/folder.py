@@ -211,7 +211,7 @@ class _RunLog(logging.FileHandler):
 
 @contextmanager
 def _alone(folder: RunFolder) -> Iterator[None]:
-    from ldreg.data.locks import locked  # with it come torchvision and others, which take seconds
+    from ldreg.data.locks import locked  # with it comes torch, which takes seconds to import
 
     failures: list[str] = []
     with ExitStack() as stack:

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2.functional import resized_crop as resized_crop_of_one
 
 from ldreg.views.blur import gaussian_blur, kernel_size, sample_sigma
 from ldreg.views.color import JITTER_DRAWS, color_jitter, grayscale, sample_jitter, solarize
@@ -101,6 +99,9 @@ class Views:
 
         Stacked to (B, V, C, size, size), they are what a call takes in place of whole images.
         """
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.v2.functional import resized_crop as resized_crop_of_one
+
         if image.ndim != 3 or image.shape[0] != self.channels or image.dtype != torch.uint8:
             raise ValueError(f"image: expected uint8 ({self.channels}, H, W), got {_described(image)}")
         height, width = image.shape[1:]
