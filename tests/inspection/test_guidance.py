@@ -480,6 +480,19 @@ def labeled_clusters(*sizes: int) -> tuple[Tensor, list[int]]:
     return 8 * gaussian(len(sizes), 64, seed=1)[labels] + gaussian(len(labels), 64), labels
 
 
+@pytest.mark.parametrize("estimator", ["mom", "mle"])
+def test_a_class_of_coinciding_points_is_called_collapsed(estimator: Estimator) -> None:
+    x = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    labels = ["a", "b", "c"] * 100
+    x[1::3] = x[1]
+    x[2:42:6] = x[2]  # 7 of the class c, fewer than k
+    report = inspect(x, labels, 10, estimator=estimator)
+    assert [row.coinciding for row in report.classes] == [0, 100, 0]
+    assert "Class b (100 of 100 points) is collapsed completely" in report.in_words()
+    x[:] = x[1]
+    assert "Class" not in inspect(x, labels, 10, estimator=estimator).in_words()  # said of the whole set
+
+
 def test_a_class_that_cannot_hold_k_neighbors_is_not_judged() -> None:
     assert [row.label for row in guided(size=65).collapsed_classes] == ["1"]
     assert guided(size=65).small_classes == ()

@@ -92,4 +92,5 @@ def _label_order(label: str) -> tuple[bool, int, str]:
 
 def _class(label: str, found: LIDEstimate, rows: Tensor, points: int, members: Tensor) -> ClassLID:
     mean = mean_lid(found, rows, points, members)
-    return ClassLID(label, len(members), int(regular(found.lid[members]).sum()), mean)
+    coinciding = found.neighbors.distances[members, -1] == 0
+    return ClassLID(label, len(members), int(regular(found.lid[members]).sum()), mean, int(coinciding.sum()))

@@ -39,7 +39,8 @@ class LDReg(nn.Module):
     LDReg as it is and compiles what is around it (`fullgraph=True` is then an error).
 
     Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
-    ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input.
+    ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input;
+    only that of a float16 input may be beyond the range of float16, which gradient scalers look for.
 
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
     few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).

@@ -40,12 +40,16 @@ class CollapsedPoint:
 
 @dataclass(frozen=True)
 class ClassLID:
-    """LID of the points of one class: how many were measured, how many are regular, their geometric mean."""
+    """LID of the points of one class: how many were measured, how many are regular, their geometric mean.
+
+    `coinciding` of them have at least k exact duplicates, and so no LID.
+    """
 
     label: str
     count: int
     regular: int
     mean: MeanLID
+    coinciding: int = 0
 
 
 @dataclass(frozen=True)

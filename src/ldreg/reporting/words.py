@@ -81,7 +81,9 @@ def details(report: DimensionReport) -> list[str]:
     """How many directions that is, which classes are collapsed, and what to be careful about."""
     directions = [] if report.guidance.doubt and not math.isnan(report.mean.value) else [_directions(report)]
     second = _alone(report) if _judged(report) else _beside(report)
-    classes = (*_classes(report.guidance), *_classes_beside(report), *_classes_apart(report))
+    classes = (
+        *_coinciding(report), *_classes(report.guidance), *_classes_beside(report), *_classes_apart(report)
+    )  # fmt: skip
     parts = (second, *_unfilled(report), *directions, *classes, *_unjudged(report), *_caveats(report))
     return [part for part in parts if part]
 
@@ -254,6 +256,16 @@ def _several(names: Sequence[str]) -> str:
     first = list(names[:_NAMED])
     last = f"{count(len(names) - _NAMED)} more" if len(names) > _NAMED else first.pop()
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def _coinciding(report: DimensionReport) -> list[str]:
+    """Which classes have coinciding points for the most part, where not all points of the set have."""
+    rows = [row for row in report.classes if 2 * row.coinciding > row.count]
+    if not rows or math.isnan(report.mean.value):
+        return []
+    named = _several([f"{printable(row.label)} ({count(row.coinciding)} of {count(row.count)} points)" for row in rows])
+    told = f"Class {named} is" if len(rows) == 1 else f"Classes {named} are"
+    return [f"{told} collapsed completely: there points have {report.k} or more exact duplicates, and no LID."]
 
 
 def _classes(found: Guidance) -> list[str]:
