@@ -15,6 +15,7 @@ from ldreg.reporting.record import (
     MeanLID,
     Reading,
     SmallClass,
+    Verdict,
 )
 from ldreg.reporting.summary import Row, local_rows
 from ldreg.reporting.words import details, headline, sentences
@@ -214,6 +215,19 @@ def test_small_classes_are_named_where_all_points_were_measured(
     classes = tuple(ClassLID(str(size), size, size, MeanLID(5.0, 4.0, 6.0)) for size in sizes)
     report = make_report(guidance=JUMP, k=20, classes=classes, measured=60 - part)
     assert ("The median class has 20 points, no more than k." in headline(report)) == told
+
+
+@pytest.mark.parametrize("verdict", ["usual", "higher", "lower"])
+def test_a_verdict_that_reassures_names_collapsed_classes(make_report: MakeReport, verdict: Verdict) -> None:
+    mean, low = MeanLID(5.0, 4.5, 5.5), MeanLID(1.0, 0.9, 1.1)
+    nan = float("nan")
+    classes = (ClassLID("a", 9, 9, mean), ClassLID("b", 9, 9, low), ClassLID("c", 9, 0, MeanLID(nan, nan, nan), 9))
+    found = replace(KNOWN, verdict=verdict, collapsed_classes=(CollapsedClass("b", low, 5.0, 1.6),))
+    told = headline(make_report(guidance=found, classes=classes))
+    assert told.endswith("But classes b and c are collapsed.") == (verdict != "lower")
+    one = headline(make_report(guidance=replace(found, verdict="usual"), classes=classes[:2]))
+    assert one.endswith("But class b is collapsed.")
+    assert "collapsed" not in headline(make_report(guidance=replace(KNOWN, verdict="usual"), classes=classes[:1]))
 
 
 def test_duplicates_in_doubt_say_what_is_usual_where_it_is_known(make_report: MakeReport) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from ldreg.reporting.record import DimensionReport, Doubt, Guidance
+from ldreg.reporting.record import ClassLID, DimensionReport, Doubt, Guidance
 from ldreg.reporting.text import count, number, percent, printable
 
 _BIASED = 15.0  # from here on a finite set reads LID low by a tenth and more
@@ -45,14 +45,42 @@ _BESIDE = {
 }
 
 
+_REASSURING = ("usual", "similar", "higher")
+
+
 def sentences(report: DimensionReport) -> list[str]:
     """All of them, the verdict first."""
     return [part for part in (headline(report), *details(report)) if part]
 
 
 def headline(report: DimensionReport) -> str:
-    """What a comparison tells, else whether LID is what is usual, or why that is left open; empty where unknown."""
-    return _beside(report) if _judged(report) else _alone(report)
+    """What a comparison tells, else whether LID is what is usual, or why that is left open; empty where unknown.
+
+    Where that reassures and classes are collapsed, they are named, as a mean over all points hardly shows them.
+    """
+    told = _beside(report) if _judged(report) else _alone(report)
+    other = report.comparison
+    verdict = other.verdict if other is not None and _judged(report) else report.guidance.verdict
+    names = _collapsed_classes(report) if verdict in _REASSURING else []
+    if not names:
+        return told
+    return f"{told} But {'class' if len(names) == 1 else 'classes'} {_several(names)} {_is(names)} collapsed."
+
+
+def _collapsed_classes(report: DimensionReport) -> list[str]:
+    """The classes that details call collapsed, in their order."""
+    beside = () if report.comparison is None else report.comparison.collapsed_classes
+    low = {row.label for row in (*report.guidance.collapsed_classes, *beside)}
+    return [printable(row.label) for row in report.classes if row.label in low or _coincides(row)]
+
+
+def _coincides(row: ClassLID) -> bool:
+    """Whether most of a class's points have at least k exact duplicates."""
+    return 2 * row.coinciding > row.count
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _judged(report: DimensionReport) -> bool:
@@ -260,7 +288,7 @@ def _several(names: Sequence[str]) -> str:
 
 def _coinciding(report: DimensionReport) -> list[str]:
     """Which classes have coinciding points for the most part, where not all points of the set have."""
-    rows = [row for row in report.classes if 2 * row.coinciding > row.count]
+    rows = [row for row in report.classes if _coincides(row)]
     if not rows or math.isnan(report.mean.value):
         return []
     named = _several([f"{printable(row.label)} ({count(row.coinciding)} of {count(row.count)} points)" for row in rows])
