@@ -62,6 +62,9 @@ def test_bands_are_bars_of_few_and_areas_of_many_points() -> None:
     dense = lines([Series("a", many, [(x, y - 1, y + 1) for x, y in many])], xlabel="x", ylabel="y").axes[0]
     area = dense.collections[0].get_paths()[0].get_extents()
     assert (area.x0, area.x1, area.y0, area.y1) == (0, 19, 1, 3)
+    level = lines([Series("a", [(1, 2.0)], [(1, 1.0, 3.0), (2, 1.0, 3.0)], area=True)], xlabel="x", ylabel="y").axes[0]
+    area = level.collections[0].get_paths()[0].get_extents()
+    assert (area.x0, area.x1, area.y0, area.y1) == (1, 2, 1, 3)
 
 
 def test_a_logarithmic_axis_has_its_ticks_at_the_values() -> None:

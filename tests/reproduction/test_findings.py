@@ -171,3 +171,24 @@ def test_accuracy_over_training_is_drawn_in_percent_beside_lid() -> None:
         "LID over training": [4.0, 6.0],
         "kNN accuracy over training": [20.0, 80.0],
     }
+
+
+@pytest.mark.parametrize(("name", "base"), [("ablation", "SimCLR"), ("minlid", "SimCLR"), ("figure2b", "strength 0")])
+def test_what_is_within_noise_of_the_baseline_is_an_area(name: str, base: str) -> None:
+    rows = STUDIES[name].rows(DIGITS)
+    values = replace(record(lid=6.0, effective_rank=20.0, linear=0.9), curves={"lid": [(0, 4.0), (5, 6.0)]})
+    drawn = drawings(STUDIES[name], DIGITS, {row.arm: [values] for row in rows})
+    figure = next(
+        figure for caption, figure in drawn.items() if caption.startswith(("LID and", "At the end of training"))
+    )
+    area = figure.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (area.y0, area.y1) == pytest.approx((5.7, 6.3))  # a twentieth of 6 to both sides
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert f"{base}, with noise" in names
+
+
+def test_a_baseline_without_others_has_no_noise() -> None:
+    first = STUDIES["figure2b"].rows(DIGITS)[0]
+    values = replace(record(lid=6.0), curves={"lid": [(0, 4.0), (5, 6.0)]})
+    drawn = drawings(STUDIES["figure2b"], DIGITS, {first.arm: [values]})
+    assert not drawn["At the end of training"].axes[0].collections

@@ -33,6 +33,7 @@ class Series:
         band: triples of x, lowest and highest value, such as those of several seeds
         dashed: whether the line is dashed, such as that without a regularizer
         color_group: lines of one group have one color and one marker
+        area: whether the band is an area also where points are few, and not a bar at each
     """
 
     name: str
@@ -40,6 +41,7 @@ class Series:
     band: Sequence[tuple[float, float, float]] | None = None
     dashed: bool = False
     color_group: int = 0
+    area: bool = False
 
 
 def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = False, share: bool = False) -> Figure:
@@ -123,7 +125,7 @@ def _line(axes: Axes, one: Series, points: Array, place: int) -> None:
     axes.plot(*numpy.where(numpy.isfinite(points), points, numpy.nan).T, **look, markevery=every)
     if one.band:
         x, low, high = _sorted(one.band, 3).T
-        if dense:
+        if dense or one.area:
             axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
         else:
             axes.vlines(x, low, high, color=look["color"], linewidth=1.3)

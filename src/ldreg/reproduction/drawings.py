@@ -12,7 +12,7 @@ from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, Sample, in_percent, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, in_percent, noise, sample
 from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduction.rows import METHODS, Row
@@ -82,10 +82,13 @@ def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
             series.append(Series(told, points, band or None, dashed=False, color_group=place))
     if not series:
         return {}
-    final = _line(rows, gathered, TRAIN_LID, "at the end")
+    final = [
+        _line(rows, gathered, TRAIN_LID, "at the end"),
+        *_level(rows, rows[0], gathered, TRAIN_LID, f"strength {rows[0].x:g}"),
+    ]
     return {
         "Over training\nLinear accuracy is in the legend.": lines(series, xlabel="epoch", ylabel="LID, geometric mean"),
-        "At the end of training": lines([final], xlabel="strength of color jitter", ylabel="LID, geometric mean"),
+        "At the end of training": lines(final, xlabel="strength of color jitter", ylabel="LID, geometric mean"),
     }
 
 
@@ -119,18 +122,31 @@ def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, 
 
 def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:
     made = {}
-    for metric, title, unit in (("linear", "Linear accuracy", ", %"), ("effective_rank", "Effective rank", "")):
+    titles = {"linear": "Linear accuracy, %", "effective_rank": "Effective rank", "lid": "LID, geometric mean"}
+    for metric, title in titles.items():
         for group, label in (("beta", "β"), ("k", "k")):
             own = [row for row in rows if row.group == group]
-            series = [_line(own, gathered, metric, "SimCLR + LDReg")]
-            if not series[0].points:
-                continue
-            base = sample(gathered.get(rows[0].arm, ()), metric)
-            if base.values:
-                ends = min(row.x for row in own), max(row.x for row in own)
-                series.append(Series("SimCLR", [(x, base.mean) for x in ends], None, dashed=True, color_group=1))
-            made[f"{title} and {label}"] = lines(series, xlabel=label, ylabel=title + unit, logx=True)
+            line = _line(own, gathered, metric, "SimCLR + LDReg")
+            if line.points:
+                series = [line, *_level(own, rows[0], gathered, metric, "SimCLR")]
+                made[f"{title.partition(',')[0]} and {label}"] = lines(series, xlabel=label, ylabel=title, logx=True)
     return made
+
+
+def _level(rows: Sequence[Row], base: Row, gathered: Gathered, metric: str, name: str) -> list[Series]:
+    """The value of a row as a level beside the line of others, with what is within noise of it."""
+    level = sample(gathered.get(base.arm, ()), metric)
+    if not level.values:
+        return []
+    band = []
+    for row in rows:
+        own = sample(gathered.get(row.arm, ()) if row is not base else (), metric)
+        chance = noise(own, level) if own.values else math.nan
+        if math.isfinite(chance):
+            band.append((row.x, level.mean - chance, level.mean + chance))
+    ends = min(row.x for row in rows), max(row.x for row in rows)
+    points = [(x, level.mean) for x in ends]
+    return [Series(f"{name}, with noise" if band else name, points, band or None, True, color_group=1, area=True)]
 
 
 def _sweep(rows: Sequence[Row], gathered: Gathered) -> Figures:
@@ -139,13 +155,9 @@ def _sweep(rows: Sequence[Row], gathered: Gathered) -> Figures:
     titles = {"lid": "LID, geometric mean", "effective_rank": "Effective rank", "linear": "Linear accuracy, %"}
     for metric, title in titles.items():
         line = _line(own, gathered, metric, "SimCLR + Min LID")
-        if not line.points:
-            continue
-        series, base = [line], sample(gathered.get(rows[0].arm, ()), metric)
-        if base.values:
-            ends = min(row.x for row in own), max(row.x for row in own)
-            series.append(Series("SimCLR", [(x, base.mean) for x in ends], None, dashed=True, color_group=1))
-        made[f"{title.partition(',')[0]} and β of Min LID"] = lines(series, xlabel="β", ylabel=title, logx=True)
+        if line.points:
+            series = [line, *_level(own, rows[0], gathered, metric, "SimCLR")]
+            made[f"{title.partition(',')[0]} and β of Min LID"] = lines(series, xlabel="β", ylabel=title, logx=True)
     return made
 
 

@@ -182,12 +182,13 @@ def regularizers(scale: Scale) -> list[Row]:
 
 
 def jitter(scale: Scale) -> list[Row]:
-    """SimCLR with several strengths of color jitter."""
+    """SimCLR with several strengths of color jitter, compared with the weakest."""
     own = scale.arm("simclr")
     usual = {"imagenet": 1.0}.get(scale.name, 0.5)  # of the recipe, so that its run is shared
+    arms = [own if strength == usual else own.but(views__jitter=strength) for strength in scale.jitters]
     return [
-        Row((f"{strength:g}",), own if strength == usual else own.but(views__jitter=strength), x=strength)
-        for strength in scale.jitters
+        Row((f"{strength:g}",), arm, baseline=0 if place else None, x=strength)
+        for place, (strength, arm) in enumerate(zip(scale.jitters, arms, strict=True))
     ]
 
 
