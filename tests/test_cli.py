@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,51 @@ def test_two_sets_are_compared_class_by_class(folder: Path, capsys: Capture) -> 
     page = (folder / "r.html").read_text()
     assert f'<td class="n">{lid["1"]:.2f}</td><td>100</td>' in page
     assert "diamonds: the same classes of old.npz" in page
+
+
+def write_tables(names: Sequence[str]) -> None:
+    """Two tables of the same points, each with the classes a, b, c in the column of its name; labels in other files."""
+    x, kinds = np.random.default_rng(1).normal(size=(60, 3)), ["abc"[i % 3] for i in range(60)]
+    for name in names:
+        rows = [",".join([*map(str, row), kind]) for row, kind in zip(x, kinds, strict=True)]
+        Path(f"{name}.csv").write_text("\n".join([f"1st,2nd,3rd,{name}", *rows, ""]))
+    Path("kinds.txt").write_text("\n".join(kinds))
+    Path("kinds.csv").write_text("\n".join(["id,kind", *(f"{i},{kind}" for i, kind in enumerate(kinds)), ""]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--compare old.csv --compare-label-key old",
+        "--compare old.csv --compare-labels old.csv --compare-label-key old",
+        "--compare new.csv --compare-labels kinds.csv --compare-label-key kind",
+        "--compare new.csv --compare-labels kinds.txt",
+        "--compare new.csv --compare-labels new.csv",
+    ],
+)
+def test_labels_of_the_second_set_have_a_name_of_their_own(folder: Path, words: str) -> None:
+    write_tables(["new", "old"])
+    assert main(["inspect", "new.csv", "--label-key", "new", *words.split(), "--k", "8", "--json", "r.json"]) == 0
+    content = json.loads((folder / "r.json").read_text())
+    assert content["comparison"]["dimensions"] == 3
+    assert [row["label"] for row in content["comparison"]["classes"]] == ["a", "b", "c"]
+    assert content["classes"] == content["comparison"]["classes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--compare-label-key old", "--compare-label-key 'old' was given without --compare and labels of the first"),
+        ("--compare new.csv --compare-labels kinds.csv", "kinds.csv: holds no column 'new'; its columns are 'id', "),
+        ("--compare new.csv --compare-labels kinds.txt --compare-label-key a", "so --compare-label-key 'a' does not"),
+    ],
+)
+def test_wrong_names_of_the_second_labels_are_one_line(folder: Path, capsys: Capture, words: str, message: str) -> None:
+    write_tables(["new"])
+    assert main(["inspect", "new.csv", "--label-key", "new", *words.split(), "--k", "8"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
 
 
 def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Capture) -> None:

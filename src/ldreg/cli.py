@@ -85,7 +85,7 @@ COMMANDS = {
         ),
         {
             **dict.fromkeys(("labels", "compare", "compare_labels", "json", "html"), "FILE"),
-            **dict.fromkeys(("key", "label_key", "compare_key"), "NAME"),
+            **dict.fromkeys(("key", "label_key", "compare_key", "compare_label_key"), "NAME"),
             "device": "NAME",
             "exclude": "NAME,...",
         },

@@ -156,15 +156,34 @@ def test_finetune(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "fine-tuned" in capsys.readouterr().out
 
 
-def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path("photos")
-    generator = np.random.default_rng(0)
+def write_photos(root: Path, *, seed: int = 0, shades: Sequence[str] = ("dark", "light")) -> None:
+    """A folder of images in two splits, with a class for each shade."""
+    generator = np.random.default_rng(seed)
     for split, number in (("train", 12), ("test", 6)):
-        for place, shade in enumerate(("dark", "light")):
+        for place, shade in enumerate(shades):
             (root / split / shade).mkdir(parents=True)
             for index in range(number):
-                array = generator.integers(0, 60, (30, 26, 3)) + 150 * place
+                array = generator.integers(0, 60, (30, 26, 3)) + 150 // (len(shades) - 1) * place
                 Image.fromarray(array.astype(np.uint8)).save(root / split / shade / f"{index}.png")
+
+
+def test_transfer_takes_folders_under_names_of_their_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_photos(Path("a/photos"))
+    write_photos(Path("b/photos"), seed=1, shades=("dark", "gray", "light"))
+    sets = "first=a/photos,folder=a/photos,second=b/photos"
+    evaluate_command(["transfer", str(run), "--datasets", sets, "--protocol", "fast", "--data.workers", "0"])
+    (path,) = (run / "evaluation").glob("transfer-fast-folder-photos-*+folder-photos-*.json")
+    found = results(path)["results"]
+    assert {name: (one["classes"], one["train_images"]) for name, one in found.items()} == {
+        "first": (2, 24), "folder": (2, 24), "second": (3, 36)
+    }  # fmt: skip
+    assert found["first"]["linear"] == found["folder"]["linear"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:5]] == ["first", "folder", "second"]
+
+
+def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path("photos")
+    write_photos(root)
     words = ["transfer", str(run), "--datasets", f"digits,folder={root}", "--protocol", "fast", "--data.workers", "0"]
     evaluate_command(words)
     (path,) = (run / "evaluation").glob("transfer-fast-digits+folder-photos-*.json")
@@ -249,6 +268,7 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
         (["finetune", "RUN", "--fraction", "2"], "fraction: expected above 0 and at most 1, got 2"),
         (["transfer", "RUN"], "--datasets: expected a value, got none"),
         (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),
+        (["transfer", "RUN", "--datasets", "cifar1O=x"], "cifar1O: path: expected folders train/<class>/"),
         (["transfer", "RUN", "--datasets", "digits=x"], "datasets: path: expected none for digits"),
         (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
         (

@@ -36,15 +36,27 @@ def keep(judged: Source, name: str, **told: Any) -> Path:
 
 def test_what_the_command_leaves_is_in_the_record(source: Source) -> None:
     assert main(["evaluate", "knn", str(source.path), "--k", "20"]) == 0
-    assert main(["evaluate", "linear", str(source.path), "--protocol", "fast"]) == 0
+    assert main(["evaluate", "linear", str(source.path), "--strength", "100"]) == 0
     assert main(["evaluate", "dimension", str(source.path), "--k", "8"]) == 0
     made = record(source, thumbnails=0)
     (path,) = (source.path / "evaluation").glob("knn*.json")
     kept = json.loads(path.read_text())
     assert made.results["knn/k = 20"] == kept["results"]["knn"]
     assert 0 < made.results["linear/fast protocol"] <= 1
+    assert made.results["linear/fast protocol"] != made.results["linear"]
     assert made.results["lid/test images, k = 8"] > 0
     assert made.notes == []
+
+
+def test_what_the_record_measures_in_the_same_way_is_there_once(source: Source) -> None:
+    for kind in ("knn", "linear"):
+        assert main(["evaluate", kind, str(source.path)]) == 0
+    made = record(source, thumbnails=0)
+    assert [key for key in made.results if key.startswith(("linear", "knn"))] == ["linear", "knn"]
+    keep(source, "knn-digits.json", kind="knn", results={"knn": 0.25, "k": made.voters})  # as by another temperature
+    keep(source, "linear-fast-digits.json", kind="linear", results={"linear": 0.5}, options={"protocol": "fast"})
+    again = record(source, thumbnails=0).results
+    assert (again[f"knn/k = {made.voters}"], again["linear/fast protocol"]) == (0.25, 0.5)
 
 
 def test_every_kind_has_its_rows(source: Source) -> None:

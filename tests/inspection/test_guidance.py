@@ -358,6 +358,20 @@ def test_classes_of_no_more_than_k_points_are_not_compared() -> None:
         assert sorted(row.label for row in found.collapsed_classes) == judged
 
 
+def test_classes_that_are_too_small_in_the_other_set_alone_are_told() -> None:
+    whole = gaussian(600, 16)
+    own, other = ["a", "b", "c"] * 200, ["a", "b", "c"] * 8 + ["a"] * 576
+    report = inspect(whole, own, k=16, compare=whole, compare_labels=other)
+    told = "2 of 3 classes are not judged beside the same classes of comparison: there they have 8 points, and k = 16"
+    assert told in report.in_words()
+    back = inspect(whole, other, k=16, compare=whole, compare_labels=own).in_words()
+    assert "2 of 3 classes are not judged: they have 8 points" in back
+    assert "beside the same" not in back
+    assert "not judged" not in inspect(whole, own, k=7, compare=whole, compare_labels=other).in_words()
+    fewer = inspect(whole[:599], own[:599], k=16, compare=whole, compare_labels=other).in_words()
+    assert "not judged" not in fewer, "no class is, and it is said why"
+
+
 def test_a_comparison_in_doubt_is_not_judged() -> None:
     whole, flat = gaussian(500, 32), gaussian(500, 3)
     twice, far = whole[:250].repeat(2, 1), mostly_equally_far()

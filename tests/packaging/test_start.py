@@ -83,6 +83,7 @@ TORCH_ALONE: list[tuple[list[str], int]] = [
     (["evaluate", "knn", "."], 2),
     (["export", "."], 2),
     (["reproduce", "tabel1"], 2),
+    (["reproduce", "table1", "--show"], 2),  # there is nothing to show
 ]
 SLOW = "torchvision timm sklearn scipy.stats lightly matplotlib pytorch_lightning torch._dynamo"
 

@@ -66,8 +66,21 @@ def worker(rank: int, folder: str) -> None:
     except ValueError as error:
         uneven = str(error)
     Path(f"{folder}/uneven{rank}").write_text(uneven)
+    Path(f"{folder}/beyond{rank}").write_text("\n".join(beyond(x)))
     dist.destroy_process_group()
     leave(0)
+
+
+def beyond(x: Tensor) -> list[str]:
+    """What LDReg says of rows of the gathered reference that are none of the rank's own, as it is and compiled."""
+    said, own = [], torch.arange(len(x))
+    for reg in (LDReg(k=6, gather=True), torch.compile(LDReg(k=6, gather=True), backend="aot_eager")):
+        for row in (len(x), -2):
+            try:
+                reg(x, x, self_index=torch.where(own == 7, row, own))
+            except ValueError as error:
+                said.append(str(error))
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +123,9 @@ def test_gather_and_total(folder: Path) -> None:
 def test_uneven_batches_are_refused(folder: Path) -> None:
     for rank in range(WORLD):
         assert (folder / f"uneven{rank}").read_text() == ("gather: expected as many rows on every rank, got 1 to 2")
+
+
+def test_self_index_is_of_the_ranks_own_reference(folder: Path) -> None:
+    expected = [f"self_index: expected rows of the reference, 0 to 23, or -1, got {row}" for row in (24, -2, 24, -2)]
+    for rank in range(WORLD):
+        assert (folder / f"beyond{rank}").read_text().splitlines() == expected

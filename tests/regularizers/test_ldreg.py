@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
+from ldreg.lid import fused
 from ldreg.lid.estimators import lid
 from ldreg.lid.geometry import geometric_mean
 
@@ -247,7 +248,7 @@ def test_compiled_without_a_break_where_representations_are_rows_of_the_referenc
     (eager,) = torch.autograd.grad(reg(x, both, self_index=own), x)
     (found,) = torch.autograd.grad(compiled(x, both, self_index=own), x)
     torch.testing.assert_close(found, eager)
-    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 127, or -1, got others"):
+    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 127, or -1, got 128"):
         compiled(x, both, self_index=own + 100)
 
 
@@ -364,6 +365,31 @@ def test_self_index_without_a_reference_is_refused_with_a_queue_too() -> None:
         with pytest.raises(ValueError, match="self_index: expected None without a reference"):
             reg(random(30, 3), self_index=torch.arange(30))
         reg(random(30, 3))
+
+
+@pytest.mark.parametrize("row", [30, -2])
+def test_self_index_is_of_the_reference_given_and_not_of_the_queue(row: int) -> None:
+    reg, x = LDReg(k=4, queue_size=16), random(30, 3)
+    own = torch.arange(30)
+    reg(x, x, self_index=own)
+    reg(x, x, self_index=own)  # the queue holds rows 30 to 45
+    with pytest.raises(ValueError, match=rf"^self_index: expected rows of the reference, 0 to 29, or -1, got {row}$"):
+        reg(x, x, self_index=torch.where(own == 7, row, own))
+
+
+def test_the_fused_step_leaves_out_no_row_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at no value, and so must not take a row beyond the reference for the point itself."""
+    reg, x, seen = LDReg(k=4, queue_size=16), random(30, 3), []
+
+    def reduced(x: Tensor, k: int, reference: Tensor, *, self_index: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+        seen.extend(self_index.tolist())
+        return x.sum(), x.new_zeros(3)
+
+    reg(x)
+    monkeypatch.setattr(fused, "supports", lambda *_: True)
+    monkeypatch.setattr(fused, "reduced_log_lid", reduced)
+    reg(x, x, self_index=torch.arange(1, 31))
+    assert seen == [*range(1, 30), -1]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -13,11 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from torch import nn
 
 from ldreg.cli import main
 from ldreg.data import DataConfig
+from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction import harness, measure
+from ldreg.reproduction import harness, measure, plan
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
@@ -27,6 +29,11 @@ from ldreg.reproduction.workplace import Workplace, check_same, occupied
 
 SHORT = ("--epochs", "1", "--schedule.warmup_epochs", "0")
 SMALL = (*SHORT, "--data.limit", "600", "--monitor.k", "8", "--monitor.points", "200")
+ASKED = [
+    (EncoderConfig("small_cnn"), 1, 8),
+    (EncoderConfig("resnet18", stem="cifar"), 3, 32),
+    (EncoderConfig("test_vit", patch_size=2, drop_path=0.1), 1, 8),
+]
 
 
 def place(out: Path) -> Workplace:
@@ -158,6 +165,29 @@ def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Pat
     _, words = plan_table([heavy], where, processes=1)
     assert "days" in words or " h" in words
     assert 100 < estimate(heavy, where, []).gigabytes < 400, "measured at half the batch on an H200: 93.5 GB"
+
+
+def test_the_plan_counts_without_values_and_with_them_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def build(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
+        encoder = build_encoder(config, channels=channels, size=size)
+        made.append(next(encoder.parameters()).device.type)
+        return encoder
+
+    def looking(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
+        encoder = build(config, channels=channels, size=size)
+        next(encoder.parameters()).sum().item()  # as some models of timm do, which fails without values
+        return encoder
+
+    monkeypatch.setattr(plan, "build_encoder", build)
+    without = [plan._encoder.__wrapped__(*asked) for asked in ASKED]
+    assert made == ["meta"] * 3
+    monkeypatch.setattr(plan, "build_encoder", looking)
+    assert [plan._encoder.__wrapped__(*asked) for asked in ASKED] == without
+    assert made[3:] == ["meta", "cpu"] * 3
+    multiplied = 64 * 16 * 1 + 16 * 32 * 16 + 4 * 64 * 32 + 4 * 128 * 64  # pixels, channels out and in
+    assert without[0][0] == 2 * 9 * multiplied
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:

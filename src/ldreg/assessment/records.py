@@ -45,6 +45,7 @@ CURVES = {
     "batch/loss": "loss",
 }
 KEPT_POINTS = 2000  # of which LID, place and class are listed; statistics are over all
+_FILE_STEP = 1e-8  # that accuracies in files are rounded to, or less
 _CONTRAST = 3  # of so many collapsed images one of the least collapsed is shown
 
 Progress = Callable[[str, float], None]
@@ -78,7 +79,7 @@ def record(
     Dimensions are those of the training images without augmentation, accuracies those on the test images of a linear
     probe and of kNN that know the training images, where there are labels. Where the images are not there, the record
     has what was logged, and a note that says why the rest is missing. Results that `ldreg evaluate` left in the run's
-    folder are taken in.
+    folder are taken in, but for those that are measured here in the same way.
 
     Args:
         source: the encoder, with its run folder and data where it has them.
@@ -114,12 +115,23 @@ def record(
     return RunRecord(
         source.name if name is None else name,
         settings=_told(source, measured=images is not None),
-        results={**measured.results, **others, **_minutes(card)},
+        results={**measured.results, **_without_repeats(others, measured), **_minutes(card)},
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, source.settings),
         notes=[*measured.notes, *left_out],
         **measured.fields,
     )
+
+
+def _without_repeats(others: Mapping[str, float], measured: _Measured) -> dict[str, float]:
+    """What `ldreg evaluate` left, without the probe and the vote that were measured alike and came out the same."""
+    alike = {"linear/fast protocol": "linear", f"knn/k = {measured.fields.get('voters')}": "knn"}
+
+    def repeats(key: str, value: float) -> bool:
+        known = measured.results.get(alike.get(key, ""))
+        return known is not None and abs(value - known) <= _FILE_STEP
+
+    return {key: value for key, value in others.items() if not repeats(key, value)}
 
 
 def told_settings(settings: Settings) -> dict[str, Any]:

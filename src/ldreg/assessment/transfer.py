@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from ldreg.assessment.source import HOW, Source
 from ldreg.data import DataConfig
+from ldreg.data.config import DATASETS
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.finetune import FinetuneConfig
 from ldreg.evaluation.protocols import LinearConfig, ProtocolName, linear_evaluation
@@ -60,15 +61,15 @@ def like_the_run(config: Augmented, source: Source) -> Augmented:
 
 
 def listed(text: str, *, own: DataConfig | None, how: DataConfig) -> dict[str, DataConfig]:
-    """The datasets of a list such as "cifar10=PATH,digits".
+    """The datasets of a list such as "cifar10=PATH,digits,photos=PATH".
 
     Args:
-        text: names with their paths.
+        text: names with their paths; one that is no dataset's, and has a path, is that of a folder of images.
         own: the source's own images, which need no path.
         how: whose cache, workers and the like the others have, too.
 
     Raises:
-        ValueError: an unknown name, or a path that should not be there.
+        ValueError: an unknown name without a path, or a path that should not be there.
     """
     found = {}
     for name, path in parse_datasets(text).items():
@@ -76,7 +77,8 @@ def listed(text: str, *, own: DataConfig | None, how: DataConfig) -> dict[str, D
             found[name] = replace(own, **{key: getattr(how, key) for key in HOW})
             continue
         try:
-            found[name] = replace(how, name=name, path=path, size=None, limit=None)
+            kind = "folder" if path is not None and name not in DATASETS else name
+            found[name] = replace(how, name=kind, path=path, size=None, limit=None)
         except ValueError as error:
             raise ValueError(f"datasets: {error}") from error
     return found

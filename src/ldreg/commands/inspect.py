@@ -28,6 +28,7 @@ def inspect_command(
     label_key: str | None = None,
     compare_key: str | None = None,
     compare_labels: str | None = None,
+    compare_label_key: str | None = None,
     exclude: str | None = None,
     json: str | None = None,
     html: str | None = None,
@@ -45,10 +46,11 @@ def inspect_command(
         device: auto (cuda where there is one), cpu or cuda; sets larger than its memory come to it in blocks
         seed: of every random draw
         key: which array or list column of FILE, where it holds several
-        label_key: which array or column holds the labels, in the file of --labels or else in FILE, and in that of
-            --compare-labels
+        label_key: which array or column holds the labels, in the file of --labels or else in FILE
         compare_key: which array or list column of the second file
         compare_labels: file with one class label per point of the second file, to compare class by class
+        compare_label_key: which array or column holds the labels of the second file, in that of --compare-labels or
+            else in the second file; by default, with --compare-labels, the one that --label-key names
         exclude: columns of a table that are no dimensions, separated by commas
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
@@ -57,7 +59,9 @@ def inspect_command(
     from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
 
-    files = InspectedFiles(file, labels, compare, key, label_key, compare_key, compare_labels, exclude)
+    files = InspectedFiles(
+        file, labels, compare, key, label_key, compare_key, compare_labels, compare_label_key, exclude
+    )
 
     def read(first: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)

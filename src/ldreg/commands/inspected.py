@@ -1,5 +1,7 @@
 """The files that `ldreg inspect` reads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -10,6 +12,7 @@ if TYPE_CHECKING:  # imported where it is used, so that help stays quick
 
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
+_NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class InspectedFiles:
     label_key: str | None
     compare_key: str | None
     compare_labels: str | None
+    compare_label_key: str | None
     exclude: str | None
 
     def check_outputs(self, *, json: str | None, html: str | None) -> None:
@@ -39,32 +43,47 @@ class InspectedFiles:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
         from ldreg.loading import load_embeddings, load_labels
 
-        if self.compare_key is not None and self.compare is None:
-            raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
-        if self.compare_labels is not None and (self.compare is None or (self.labels or self.label_key) is None):
-            raise ValueError("--compare-labels was given without --compare and labels of the first file")
+        self._check_options()
         for path in (self.file, self.compare):
             if path is not None and Path(path).is_dir():
                 advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
                 raise IsADirectoryError(f"{path}: expected a file of embeddings, got a folder; {advice}")
-        excluded = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
-        labels = self.labels
-        if self.label_key is not None and labels is None:  # labels beside the embeddings, in the same file
-            labels = self.file
-            if _is_table(self.file) and self.label_key not in excluded:
-                excluded.append(self.label_key)
+        named = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
+        labels = self.labels or (None if self.label_key is None else self.file)
+        excluded = _without(self.file, labels, self.label_key, named)
         x = load_embeddings(self.file, key=self.key, exclude=excluded)
         names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
         if self.compare is None:
             return x, names, None, None
-        others = excluded if _is_table(self.compare) else []
-        try:
-            second = load_embeddings(self.compare, key=self.compare_key, exclude=others)
-        except ValueError as error:  # of the first file the option is --key
-            raise ValueError(str(error).replace(" --key ", " --compare-key ")) from error
-        if self.compare_labels is None:
-            return x, names, second, None
-        return x, names, second, load_labels(self.compare_labels, key=self.label_key, count=len(second))
+        with _of_the_second():
+            second, others = self._read_second(named, excluded)
+        return x, names, second, others
+
+    def _read_second(self, named: list[str], excluded: list[str]) -> tuple[Any, Any]:
+        """Second embeddings and their labels; of the columns that are no dimensions those named, and the first's."""
+        from ldreg.loading import load_embeddings, load_labels
+
+        compare = self.compare or ""
+        labels = self.compare_labels or (None if self.compare_label_key is None else compare)
+        key = self.compare_label_key
+        if key is None and labels is not None and Path(labels).suffix.lower() not in _NAMELESS:
+            key = self.label_key
+        # A label column of the first file is none of the second's dimensions either, unless that has one of its own.
+        others = _without(compare, labels, key, named if labels == compare else excluded) if _is_table(compare) else []
+        second = load_embeddings(compare, key=self.compare_key, exclude=others)
+        return second, None if labels is None else load_labels(labels, key=key, count=len(second))
+
+    def _check_options(self) -> None:
+        """ValueError where an option is for a file that was not given."""
+        if self.compare_key is not None and self.compare is None:
+            raise ValueError(f"--compare-key {self.compare_key!r} was given without --compare")
+        if self.compare is not None and (self.labels or self.label_key) is not None:
+            return
+        needed = "was given without --compare and labels of the first file"
+        if self.compare_labels is not None:
+            raise ValueError(f"--compare-labels {needed}")
+        if self.compare_label_key is not None:
+            raise ValueError(f"--compare-label-key {self.compare_label_key!r} {needed}")
 
     def hint(self, points: int) -> str:
         """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
@@ -95,3 +114,20 @@ class InspectedFiles:
 
 def _is_table(file: str) -> bool:
     return Path(file).suffix.lower() in _TABLES
+
+
+def _without(file: str, labels: str | None, key: str | None, excluded: list[str]) -> list[str]:
+    """The columns of a table that are no dimensions: those excluded, and the labels where they lie in it."""
+    if labels != file or key is None or key in excluded or not _is_table(file):
+        return excluded
+    return [*excluded, key]
+
+
+@contextmanager
+def _of_the_second() -> Iterator[None]:
+    """Say the options that are for the second file where an error names those for the first."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error).replace(" --key ", " --compare-key ").replace(" --label-key ", " --compare-label-key ")
+        raise ValueError(message) from error

@@ -19,7 +19,8 @@ class TransferConfig:
     """Linear evaluation over a list of datasets.
 
     Args:
-        datasets: names with their paths, as cifar10=PATH,food101=PATH,digits
+        datasets: names with their paths, and folders of images under names of your own, as
+            photos=PATH,cifar10=PATH,food101=PATH,digits
         protocol: transfer (the paper's: 30 epochs, SGD, batch 256) or fast (cached representations)
         epochs: passes over the training images; default the protocol's
         batch_size: images of a step over all processes; default the protocol's, or what fits a small set

@@ -7,7 +7,7 @@ no neighbor to rounding; the few that cannot are searched again in float64, and 
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,20 @@ from ldreg.lid.candidates import Progress
 from ldreg.lid.search import Neighbors, candidate_count, first_order, gradients, search, working_dtype
 
 
+class Span(NamedTuple):
+    """The rows of a reference, from `start` on, that `self_index` counts from 0."""
+
+    start: int
+    rows: int
+
+
 def neighbors(
     x: Tensor,
     k: int,
     reference: Tensor | None = None,
     *,
     self_index: Tensor | None = None,
+    span: Span | None = None,
     reference_grad: bool = False,
     progress: Progress | None = None,
 ) -> Neighbors:
@@ -35,6 +43,7 @@ def neighbors(
         k: number of neighbors, at least 1 and at most the number of candidates.
         reference: where neighbors are sought, (M, D); None: in x itself, each row's own index excluded.
         self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none is.
+        span: the rows of the reference that `self_index` counts, where it is not all of them.
         reference_grad: whether gradients flow into the reference too.
         progress: called with the fraction done; takes the search out of autograd.
 
@@ -55,8 +64,8 @@ def neighbors(
     x, reference, self_index, k = as_query(x, k, reference, self_index)
     if progress is not None:
         with torch.no_grad():
-            return _found(x, reference, self_index, k, progress)
-    return Neighbors(*_find(x, reference, self_index, k, reference_grad))
+            return _found(x, reference, self_index, span, k, progress)
+    return Neighbors(*_find(x, reference, self_index, span, k, reference_grad))
 
 
 def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Tensor:
@@ -160,27 +169,34 @@ def as_query(
 
 
 def _found(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, progress: Progress | None = None
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    progress: Progress | None = None,
 ) -> Neighbors:
     """What the search finds, once self_index is known to hold rows: where torch.compile would not have it looked at."""
     if self_index is not None and reference is not None:
-        check_rows(self_index, reference)
+        inner = Span(0, len(reference)) if span is None else Span(*span)
+        check_rows(self_index, inner.rows)
+        self_index = self_index if span is None else in_whole(self_index, inner)
     return search(x, reference, self_index, k, progress)
 
 
 def _find(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
     # The operator is opaque to torch.compile, but its first call loads the compiler, which takes a second or more.
     if torch.compiler.is_compiling():
-        compiled: tuple[Tensor, Tensor] = _neighbors_op(x, reference, self_index, k, reference_grad)
+        compiled: tuple[Tensor, Tensor] = _neighbors_op(x, reference, self_index, span, k, reference_grad)
         return compiled
-    found: tuple[Tensor, Tensor] = _Find.apply(x, reference, self_index, k, reference_grad)
+    found: tuple[Tensor, Tensor] = _Find.apply(x, reference, self_index, span, k, reference_grad)
     return found
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, reference, _, _, reference_grad = inputs
+    x, reference, _, _, _, reference_grad = inputs
     distances, indices = output
     ctx.mark_non_differentiable(indices)
     ctx.save_for_backward(x, reference, distances, indices)
@@ -190,31 +206,42 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 class _Find(torch.autograd.Function):
     @staticmethod
     def forward(
-        x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
+        x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
     ) -> tuple[Tensor, Tensor]:
-        distances, indices = _found(x, reference, self_index, k)
+        distances, indices = _found(x, reference, self_index, span, k)
         return distances, indices
 
     setup_context = staticmethod(_setup_context)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         x, reference, *found = ctx.saved_tensors
-        return *gradients(grad, x, reference, Neighbors(*found), reference_grad=ctx.reference_grad), None, None, None
+        both = gradients(grad, x, reference, Neighbors(*found), reference_grad=ctx.reference_grad)
+        return *both, None, None, None, None
 
 
 @torch.library.custom_op("ldreg::neighbors", mutates_args=())
 def _neighbors_op(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    reference_grad: bool,
 ) -> tuple[Tensor, Tensor]:
-    distances, indices = _found(x, reference, self_index, k)
+    distances, indices = _found(x, reference, self_index, span, k)
     return distances, indices
 
 
 @_neighbors_op.register_fake
 def _(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    reference_grad: bool,
 ) -> tuple[Tensor, Tensor]:
     shape = (x.shape[0], k)
     return x.new_empty(shape, dtype=working_dtype(x, reference)), x.new_empty(shape, dtype=torch.int64)
@@ -238,10 +265,10 @@ def _(
 
 
 @first_order
-def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
+def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
     x, reference, distances, indices = ctx.saved_tensors
     grad_x, grad_reference = _gradients_op(grad, x, reference, distances, indices, ctx.reference_grad)
-    return grad_x, grad_reference if ctx.reference_grad and reference is not None else None, None, None, None
+    return grad_x, grad_reference if ctx.reference_grad and reference is not None else None, None, None, None, None
 
 
 _neighbors_op.register_autograd(_backward, setup_context=_setup_context)
@@ -267,10 +294,21 @@ def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
     return own.long().contiguous()  # as kernels read it
 
 
-def check_rows(self_index: Tensor, reference: Tensor) -> None:
-    """ValueError where an entry of self_index (N,) is neither a row of the reference (M, D) nor -1."""
-    if bool(((self_index < -1) | (self_index >= len(reference))).any()):
-        raise ValueError(f"self_index: expected rows of the reference, 0 to {len(reference) - 1}, or -1, got others")
+def check_rows(self_index: Tensor, rows: int) -> None:
+    """ValueError where an entry of self_index (N,) is neither one of so many rows nor -1."""
+    others = (self_index < -1) | (self_index >= rows)
+    if bool(others.any()):
+        came = self_index[others][0].item()
+        raise ValueError(f"self_index: expected rows of the reference, 0 to {rows - 1}, or -1, got {came}")
+
+
+def in_whole(self_index: Tensor, span: Span) -> Tensor:
+    """Entries of self_index (N,) as rows of the whole reference; -1 where they are no rows of the span.
+
+    >>> in_whole(torch.tensor([0, 2, -1, 3]), Span(10, 3))
+    tensor([10, 12, -1, -1])
+    """
+    return torch.where((self_index >= 0) & (self_index < span.rows), self_index + span.start, -1)
 
 
 def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:

@@ -188,7 +188,7 @@ class _Task:
 def _task(x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None, device: torch.device | str) -> _Task:
     x, reference, self_index, k = as_query(x, k, reference, self_index)
     if self_index is not None and reference is not None:
-        check_rows(self_index, reference)
+        check_rows(self_index, len(reference))
     rows = None if reference is None else reference.detach()
     return _Task(x.detach(), rows, self_index, k, _indexed(torch.device(device)))
 

@@ -12,7 +12,7 @@ from ldreg import distributed
 from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.lid.geometry import regular
-from ldreg.lid.neighbors import as_matrix, as_query, as_whole, neighbors
+from ldreg.lid.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
 from ldreg.lid.search import Neighbors, candidate_count
 
 Norm = Literal["l1", "l2", "frechet"]
@@ -137,7 +137,7 @@ class LDReg(nn.Module):
         if reference is not None:
             reference = as_matrix(reference, "reference")
         own = reference is None
-        reference, self_index = self._candidates(representations, reference, self_index)
+        reference, self_index, span = self._candidates(representations, reference, self_index)
         keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
         missing = self.k - candidate_count(representations, reference, self_index)
         if missing > 0:
@@ -149,9 +149,10 @@ class LDReg(nn.Module):
             return representations[:0].sum()  # 0 until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
         if self.estimator == "mom" and fused.supports(x, reference, self.k):
-            value = self._fused(x, reference, self_index)
+            placed = self_index if self_index is None or span is None else in_whole(self_index, span)
+            value = self._fused(x, reference, placed)
         else:
-            found = self._neighbors(x, k, reference, self_index)
+            found = self._neighbors(x, k, reference, self_index, span)
             log_lid, regular = self._log_lid(found, x, x if reference is None else reference)
             value = self._penalty(log_lid, regular)
         if keeps:
@@ -160,17 +161,19 @@ class LDReg(nn.Module):
 
     def _candidates(
         self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The rows among which neighbors are sought (None: the representations), and which of them each one is."""
+    ) -> tuple[Tensor | None, Tensor | None, Span | None]:
+        """The rows among which neighbors are sought (None: the representations), which of them each one is, and where
+        among them the reference lies that these numbers count (None: it is all).
+        """
         several = self.gather and distributed.active()
+        enlarged = several or self._enqueued > 0
         if reference is None:
-            if not several and not self._enqueued:
-                return None, None
+            if not enlarged:
+                return None, None, None
             reference, self_index = representations, torch.arange(len(representations), device=representations.device)
         rows = reference if self.reference_grad else reference.detach()
+        span = Span(distributed.rank() * len(rows) if several else 0, len(rows)) if enlarged else None
         if several:
-            if self_index is not None:
-                self_index = torch.where(self_index >= 0, self_index + distributed.rank() * len(rows), -1)
             rows = distributed.gather(rows)
         if self._enqueued:
             if rows.shape[1:] != self.queue.shape[1:]:
@@ -179,7 +182,7 @@ class LDReg(nn.Module):
                     f"got shape {tuple(rows.shape)}"
                 )
             rows = torch.cat((rows, self._queued().to(rows)))
-        return rows, self_index
+        return rows, self_index, span
 
     def _too_few(self, rows: int, own: bool) -> str:
         """What to do where the batch, or the reference that was given, has no k neighbors for each row."""
@@ -190,9 +193,12 @@ class LDReg(nn.Module):
             "at the end of an epoch (drop_last=True of a DataLoader), take a smaller k, or a queue_size"
         )
 
-    def _neighbors(self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None) -> Neighbors:
+    def _neighbors(
+        self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None, span: Span | None
+    ) -> Neighbors:
         """The neighbors of the representations, which messages call by that name."""
-        search = partial(neighbors, x, k, reference, self_index=self_index, reference_grad=self.reference_grad)
+        grad = self.reference_grad
+        search = partial(neighbors, x, k, reference, self_index=self_index, span=span, reference_grad=grad)
         if torch.compiler.is_compiling():
             return search()
         try:

@@ -112,7 +112,8 @@ def details(report: DimensionReport) -> list[str]:
     classes = (
         *_coinciding(report), *_classes(report.guidance), *_classes_beside(report), *_classes_apart(report)
     )  # fmt: skip
-    parts = (second, *_unfilled(report), *directions, *classes, *_unjudged(report), *_caveats(report))
+    unjudged = (*_unjudged(report), *_unjudged_beside(report))
+    parts = (second, *_unfilled(report), *directions, *classes, *unjudged, *_caveats(report))
     return [part for part in parts if part]
 
 
@@ -315,13 +316,28 @@ def _unjudged(report: DimensionReport) -> list[str]:
         return []
     if report.guidance.doubt == "jump":  # of which it is said what k to take
         return [f"For the same reason none of the {count(len(report.classes))} classes is judged beside the others."]
-    small = sorted(row.points for row in report.guidance.small_classes)
-    if not small:
+    return _too_small(report, [row.points for row in report.guidance.small_classes], "not judged")
+
+
+def _unjudged_beside(report: DimensionReport) -> list[str]:
+    """Which classes are not judged beside themselves, as they are too small in the other set alone."""
+    found = report.comparison
+    if found is None or found.verdict is None:
         return []
-    some = f"{count(len(small))} of {count(len(report.classes))} classes"
-    told = f"{some} is not judged: it has" if len(small) == 1 else f"{some} are not judged: they have"
-    sizes = "" if small[0] == small[-1] else f"{count(small[0])} to "
-    points = "1 point" if small[-1] == 1 else f"{sizes}{count(small[-1])} points"
+    judged = {row.label for row in report.classes} - {row.label for row in report.guidance.small_classes}
+    small = [row.points for row in found.other.guidance.small_classes if row.label in judged]
+    same = f"the same {'class' if len(small) == 1 else 'classes'} of {printable(found.other.title)}"
+    return _too_small(report, small, f"not judged beside {same}", "there ")
+
+
+def _too_small(report: DimensionReport, sizes: Sequence[int], what: str, where: str = "") -> list[str]:
+    """That classes of these sizes, where there are any, have no more than k points."""
+    if not sizes:
+        return []
+    some = f"{count(len(sizes))} of {count(len(report.classes))} classes"
+    told = f"{some} is {what}: {where}it has" if len(sizes) == 1 else f"{some} are {what}: {where}they have"
+    least, most = min(sizes), max(sizes)
+    points = "1 point" if most == 1 else f"{'' if least == most else f'{count(least)} to '}{count(most)} points"
     return [f"{told} {points}, and k = {report.k} reaches beyond; k has to be below that to judge."]
 
 

@@ -169,8 +169,6 @@ def _brief(record: RunRecord) -> str:
 
 
 def _present(asked: Request) -> None:
-    from ldreg.reproduction.rendering import as_text, rendered, write
-
     gathered = gather(asked)
     records = [record for some in gathered.values() for record in some]
     if asked.jobs and not records:
@@ -178,6 +176,8 @@ def _present(asked: Request) -> None:
             f"{asked.place.results}: expected records of these runs, got none; without --show they are made, and "
             "--plan lists them"
         )
+    from ldreg.reproduction.rendering import as_text, rendered, write  # which brings matplotlib
+
     found = [_asked_for(one, asked) for one in rendered(asked.studies, asked.place.scale, gathered)]
     title = f"The LDReg paper at the scale of {asked.place.scale.name}"
     page = write(

@@ -126,7 +126,7 @@ def _gigabytes(settings: Settings) -> float:
 @cache
 def _encoder(config: EncoderConfig, channels: int, side: int) -> tuple[float, int, int]:
     """Floating-point operations of one image, number of weights, and elements that modules put out for it."""
-    encoder = build_encoder(config, channels=channels, size=side).eval()
+    encoder, image = _built(config, channels, side)
     outputs = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
@@ -136,10 +136,20 @@ def _encoder(config: EncoderConfig, channels: int, side: int) -> tuple[float, in
     leaves = [module for module in encoder.modules() if not list(module.children())]
     hooks = [module.register_forward_hook(count) for module in leaves]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        encoder(torch.zeros(1, channels, side, side))
+        encoder(image)
     for hook in hooks:
         hook.remove()
     return float(counter.get_total_flops()), sum(weight.numel() for weight in encoder.parameters()), outputs
+
+
+def _built(config: EncoderConfig, channels: int, side: int) -> tuple[nn.Module, Tensor]:
+    """The encoder and an image for it, without values: to draw weights and to compute takes seconds."""
+    shape = (1, channels, side, side)
+    try:
+        with torch.device("meta"):
+            return build_encoder(config, channels=channels, size=side).eval(), torch.zeros(shape)
+    except (RuntimeError, ValueError):  # some models of timm look at values; an error of another cause comes again
+        return build_encoder(config, channels=channels, size=side).eval(), torch.zeros(shape)
 
 
 @cache
