@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +65,7 @@ def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: s
     made = []
     for seed, found in enumerate(results):
         job = Job(arm, seed)
-        told: dict[str, Setting] = {"batch_size": 512, "seed": seed}
-        told |= {} if arm.by == "ldreg" else {"by": arm.by}
+        told: dict[str, Any] = {**job.wanted}
         record = RunRecord(job.name, told, found, origin={**FACTS, "seed": seed, **origin})
         record.to_json(folder / f"{job.name}.json")
         made.append(record)
@@ -148,20 +148,21 @@ def test_a_run_by_lightly_is_continued_measured_and_done(
 
     other, _ = tiny(archive, tmp_path, ("data.limit", "40"))
     where.record(asked).rename(where.record(other))
-    with pytest.raises(ValueError, match=r"json: expected data\.limit = 40, as the recipe cifar10/simclr_lightly now"):
+    with pytest.raises(ValueError, match=rf"limit=40-.*json: expected .* got that of {asked.name} of seed 1"):
         where.state(other)
 
 
 def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
-    put(tmp_path, SAME, [of(0.7, 1.0)])
-    (tmp_path / f"{Job(SAME, 0).name}.json").rename(tmp_path / f"{Job(THEIRS, 0).name}.json")
     place = Workplace(scale=CIFAR10, out=tmp_path, results=tmp_path)
-    with pytest.raises(ValueError, match=r"expected by = 'lightly', .* got 'ldreg'"):
-        place.state(Job(THEIRS, 0))
-    put(tmp_path, THEIRS, [of(0.7, 1.0)])
-    (tmp_path / f"{Job(THEIRS, 0).name}.json").rename(tmp_path / f"{Job(SAME, 0).name}.json")
-    with pytest.raises(ValueError, match=r"expected by = 'ldreg', .* got 'lightly'"):
-        place.state(Job(SAME, 0))
+    for made, asked in ((SAME, THEIRS), (THEIRS, SAME)):
+        (record,) = put(tmp_path, made, [of(0.7, 1.0)])
+        path = place.record(Job(asked, 0))
+        record.to_json(path)
+        with pytest.raises(ValueError, match=f"expected the record of {path.stem}, got that of {record.name}"):
+            place.state(Job(asked, 0))
+        replace(record, name=path.stem).to_json(path)
+        with pytest.raises(ValueError, match=rf"expected by = '{asked.by}', .* got '{made.by}'"):
+            place.state(Job(asked, 0))
 
 
 def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp_path: Path) -> None:
@@ -181,6 +182,11 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
     assert "better by more than noise; 0.0 times as fast" in anchor_study.in_words(CIFAR10, better)
     elsewhere = {**gathered, SAME: [replace(gathered[SAME][0], origin={**FACTS, "hardware": "a CPU"})]}
     assert "speeds cannot be compared, as they are of different hardware" in anchor_study.in_words(CIFAR10, elsewhere)
+    still = {**gathered, THEIRS: put(tmp_path, THEIRS, [of(0.7, 0.0)])}
+    assert "times as fast" not in anchor_study.in_words(CIFAR10, still)
+    (broken,) = put(tmp_path, THEIRS, [of(0.7, 5000)], workers="many")
+    with pytest.raises(ValueError, match=r"json: expected the record of a run, got origin: workers: str in place of"):
+        RunRecord.from_json(tmp_path / f"{broken.name}.json")
     assert anchor_study.in_words(CIFAR10, {SAME: gathered[SAME], OWN: gathered[OWN]}) == ""
 
 

@@ -16,6 +16,7 @@ from ldreg.reproduction.cost import StepCost, step_cost
 from ldreg.reproduction.jobs import Job
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.shelf import paths_of
+from ldreg.training.settings import told_settings
 
 ROOT = Path(__file__).parents[2]
 SIZE = Batches(500, 32, "resnet18")
@@ -49,9 +50,10 @@ def texts(folder: Path, *runs: Run) -> str:
 def wall_clock(folder: Path) -> str:
     """The text of Table 4 and what follows, of runs of SimCLR with and without LDReg in the folder."""
     for recipe in ("simclr", "simclr_ldreg"):
-        name = Job(SCALES["digits"].arm(recipe), 0).name
+        job = Job(SCALES["digits"].arm(recipe), 0)
         found = {"minutes": 1.0, "images_per_second": 100.0, "linear": 0.9}
-        RunRecord(name, {}, found, origin={"seed": 0, "epochs": 40}).to_json(folder / f"{name}.json")
+        record = RunRecord(job.name, told_settings(job.settings), found, origin={"seed": 0, "epochs": 40})
+        record.to_json(folder / f"{job.name}.json")
     target = folder / "text.md"
     assert main(["reproduce", "table1,wallclock", "--results", str(folder), "--write", str(target)]) == 0
     return target.read_text(encoding="utf-8").partition("\n## Table 4")[2]

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
+import matplotlib
 import pytest
 from PIL import Image
 
@@ -12,7 +15,9 @@ from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.document import document
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.scales import SCALES
+from ldreg.reproduction.shelf import gather_records, paths_of
 from ldreg.reproduction.studies import STUDIES, chosen
+from ldreg.training.settings import told_settings
 
 ROOT = Path(__file__).parents[2]
 DIGITS = SCALES["digits"]
@@ -26,7 +31,8 @@ def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settin
         job = Job(arm, seed)
         origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
         curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
-        RunRecord(job.name, settings, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
+        told = {**told_settings(job.settings), **settings}
+        RunRecord(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
 
 
 def text_of(folder: Path, what: str = "all") -> str:
@@ -88,6 +94,48 @@ def test_the_command_says_how_much_it_wrote(tmp_path: Path, capsys: pytest.Captu
     told = capsys.readouterr().out.replace("\n", " ")
     assert "1 study, 1 run, " in told
     assert "; its end names 30 records that no table shows" in told
+
+
+def test_pictures_are_found_from_a_text_whose_name_has_spaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "records", SIMCLR, [{"lid": 6.0, "linear": 0.9}])
+    target = tmp_path / "meine Übersicht (1).md"
+    words = ["reproduce", "--results", str(tmp_path / "records"), "--write", str(target)]
+    assert main(["reproduce", "figure2a", *words[1:]]) == 0
+    links = re.findall(r"\]\(([^)\s]+)\)", target.read_text(encoding="utf-8"))
+    assert links
+    assert all((tmp_path / unquote(link)).is_file() for link in links)
+    capsys.readouterr()
+    assert main(["reproduce", "table1", *words[1:]]) == 0
+    assert capsys.readouterr().out.replace("\n", " ").rstrip().endswith("1 study, 1 run")
+
+
+def test_the_text_names_the_command_that_writes_it(tmp_path: Path) -> None:
+    put(tmp_path, DIGITS.with_epochs(7).arm("simclr").but(batch_size=64), [{"lid": 6.0}])
+    target = tmp_path / "text.md"
+    words = ["--epochs", "7", "--batch_size", "64", "--results", str(tmp_path), "--write", str(target)]
+    assert main(["reproduce", "table1", *words]) == 0
+    named = "`ldreg reproduce table1 --scale digits --epochs 7 --batch_size 64 --results FOLDER --write FILE`"
+    assert named in target.read_text(encoding="utf-8")
+
+
+def test_the_usual_number_of_epochs_can_be_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    for recipe in ("simclr", "simclr_ldreg"):
+        put(tmp_path, DIGITS.with_epochs(7).arm(recipe), [{"lid": 4.0}])
+    target = tmp_path / "text.md"
+    words = ["reproduce", "table1", "--results", str(tmp_path), "--write", str(target)]
+    for more, shown in (([], "4.00"), (["--epochs", "40"], "6.00")):
+        assert main([*words, *more]) == 0
+        assert f"| {shown} (paper: 18.8) |" in target.read_text(encoding="utf-8")
+
+
+def test_pictures_are_the_same_whatever_matplotlib_is_told(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    usual = document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images")
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "savefig.bbox": "tight"}):
+        assert document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images") == usual
 
 
 def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path) -> None:
@@ -192,6 +240,25 @@ def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) 
     (tmp_path / "simclr-epochs40-seed1.json").replace(tmp_path / "simclr-epochs40-seed2.json")
     with pytest.raises(ValueError, match=r"seed2\.json: expected the record of .*seed2, got that of .*seed1 of seed 1"):
         text_of(tmp_path)
+
+
+def test_a_record_cannot_lack_what_it_is_about(tmp_path: Path) -> None:
+    arm = LDREG.but(ldreg__norm="l2")
+    put(tmp_path, arm, [{"lid": 6.0}])
+    (path,) = tmp_path.iterdir()
+    made = RunRecord.from_json(path)
+    assert text_of(tmp_path, "norms")
+    for key in ("schedule.epochs", "method", "ldreg.norm"):
+        told = {name: value for name, value in made.settings.items() if name != key}
+        replace(made, settings=told).to_json(path)
+        with pytest.raises(ValueError, match=rf"json: expected {key} = .* among its settings, got none"):
+            text_of(tmp_path, "norms")
+    replace(made, settings={**made.settings, "seed": 5}).to_json(path)
+    with pytest.raises(ValueError, match=r"got that of .* of seed 5"):
+        text_of(tmp_path, "norms")
+    given = LDREG.but(ldreg__norm="l1")  # as records of it, which leave out what nobody changed
+    put(tmp_path, given, [{"lid": 6.0}])
+    assert gather_records([given], paths_of(tmp_path), ())
 
 
 @pytest.mark.parametrize(

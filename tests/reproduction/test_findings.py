@@ -7,7 +7,7 @@ import pytest
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.drawings import drawings
-from ldreg.reproduction.effects import Sample, collapses, difference, direction, noise, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, difference, direction, noise, sample, student
 from ldreg.reproduction.findings import in_words, study_table, value_text
 from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.rendering import as_text, rendered
@@ -49,6 +49,7 @@ def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
     assert value_text("lid", seeds(6.0)) == "6.00"
     assert value_text("lid", seeds()) == "–"
     assert value_text("images_per_second", seeds(40000, 40500)) == "40250.0 ± 354"
+    assert value_text("effective_rank", seeds(400.0, 540.9)) == "470.4 ± 100", "not 1e+02"
 
 
 def test_times_are_of_runs_that_had_the_machine_to_themselves() -> None:
@@ -68,6 +69,11 @@ def test_noise_of_seeds_is_that_of_their_differences() -> None:
     assert noise(seeds(11.0, 21.0), seeds(10.0, 20.0)) == 0
     assert noise(seeds(91.0, 92.0, test_size=300), seeds(90.0, 91.0, test_size=300)) == pytest.approx(100 / 300)
     assert noise(Sample({0: 1.0, 5: 2.0}), Sample({0: 1.0, 6: 2.0})) == pytest.approx(0.05 * 1.5), "one seed in common"
+
+
+def test_many_seeds_are_judged_by_student_too() -> None:
+    for degrees, expected in ((1, 12.706), (10, 2.228), (11, 2.201), (20, 2.086), (60, 2.000), (999, 1.962)):
+        assert student(degrees) == pytest.approx(expected, abs=0.006)
 
 
 def test_noise_of_one_seed_is_that_of_the_test_images_or_a_share() -> None:
@@ -99,6 +105,10 @@ def test_directions_are_judged_against_the_paper_s() -> None:
     assert direction(up, base, 583.5, 583.8) == "", "nor here"
     assert direction(down, base, 64.2, 64.3) == "agrees"
     assert direction(seeds(), base, 20.0, 18.8) == ""
+    gone = Sample(collapsed=True)
+    assert direction(gone, base, 20.0, 18.8) == "disagrees", "a collapse here is lower too"
+    assert direction(gone, base, 16.0, 18.8) == direction(base, gone, 20.0, 18.8) == "agrees"
+    assert direction(gone, gone, 20.0, 18.8) == direction(gone, seeds(), 20.0, 18.8) == ""
 
 
 def test_differences_are_of_the_seeds_that_both_have() -> None:
@@ -139,6 +149,30 @@ def test_a_run_without_numbers_is_a_collapse_as_in_the_paper() -> None:
     assert collapses(gathered[rows[5].arm]) == 1
     last = study_table(STUDIES["minlid"], DIGITS, gathered).rows[5]
     assert [(cell.text, cell.paper, cell.mark) for cell in last[2:]] == [("collapsed", "collapsed", "agrees")] * 3
+
+
+def test_a_collapse_here_alone_is_counted_against_the_paper_s_direction() -> None:
+    rows = STUDIES["table1"].rows(DIGITS)
+    table = study_table(STUDIES["table1"], DIGITS, {rows[0].arm: [record(lid=6.0)], rows[1].arm: [failed()]})
+    assert (table.rows[1][4].text, table.rows[1][4].mark) == ("collapsed", "disagrees")
+    assert in_words(table) == "Of 1 effect, 0 with the paper's direction, 1 with the opposite one, 0 within noise."
+
+
+def test_a_run_that_failed_has_no_lid_at_the_end_of_its_curve() -> None:
+    broken = replace(failed(), curves={"lid": [(1.0, 3.0)]})
+    assert sample([broken], TRAIN_LID) == Sample(collapsed=True)
+    assert sample([broken, record(lid=6.0)], TRAIN_LID).by_seed == {0: 6.0}
+
+
+def test_what_was_not_measured_is_not_drawn_as_a_collapse() -> None:
+    rows = STUDIES["minlid"].rows(DIGITS)
+    some = {row.arm: [record(linear=0.9)] for row in rows}
+    assert list(drawings(STUDIES["minlid"], DIGITS, some)) == ["Linear accuracy and β of Min LID"]
+    bars = drawings(STUDIES["figure2cd"], DIGITS, {row.arm: [record(linear=0.9)] for row in rows})
+    words = {text.get_text() for figure in bars.values() for text in figure.axes[0].texts}
+    assert words == {"not measured"}
+    lost = drawings(STUDIES["minlid"], DIGITS, {row.arm: [failed()] for row in rows})
+    assert len(lost) == 3
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES.keys() - {"figure1", "targets"}))

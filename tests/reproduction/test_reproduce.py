@@ -19,11 +19,12 @@ from ldreg.cli import main
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction import harness, measure, plan
+from ldreg.reproduction import command, harness, measure, plan
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
 from ldreg.reproduction.request import request
+from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.workplace import Workplace, check_same, occupied
 
@@ -445,3 +446,49 @@ def test_everything_at_the_smallest_scale(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"tsne-t-sne-of-held-out-images.pdf", "figure1-points-of-the-plane-colored-by-lid.png"} <= names
     assert (tmp_path / "report.md").read_text().count("## ") == 17
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1", "--plan", "--show"], "--show: expected to be given without --plan"),
+        (["table1", "table2"], "expected names with commas between them, as in 'table1,table2', got 'table2' apart"),
+        (["all,anchor"], "anchor: expected --scale cifar10, got digits"),
+    ],
+)
+def test_words_that_contradict_each_other(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request(words)
+
+
+def test_names_are_taken_in_any_case_and_beside_all() -> None:
+    assert {method_of(job.arm) for job in request(["Table1", "--methods", "SimCLR, BYOL"]).jobs} == {"simclr", "byol"}
+    named = [study.name for study in request(["All"]).studies]
+    assert not {"table3", "search", "anchor"} & {*named}
+    both = request(["all, table3"])
+    assert {study.name for study in both.studies} == {*named, "table3"}
+    assert both.name == "report"
+
+
+def test_what_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begun(*given: object, **more: object) -> None:
+        raise AssertionError("work was begun")
+
+    monkeypatch.setattr(harness, "ProcessPoolExecutor", begun)
+    words = ["reproduce", "wallclock", "--scale", "digits", "--out"]
+    for name in ("workers.log", f"results/{request(['wallclock']).jobs[0].name}.json"):
+        out = tmp_path / name.partition("/")[0]
+        (out / name).mkdir(parents=True)
+        assert main([*words, str(out)]) == 2
+        assert f"{out / name}: Is a directory" in capsys.readouterr().err
+    nowhere = Path("/proc/self/fdinfo")  # where nobody can write
+    if nowhere.is_dir():
+        assert main([*words, str(tmp_path / "out"), "--results", str(nowhere)]) == 2
+        assert f"cannot write '{nowhere}/simclr" in capsys.readouterr().err
+
+
+def test_the_origin_of_a_report_has_its_numbers_in_their_order() -> None:
+    records = [RunRecord(str(seed), {}, {}, origin={"seed": seed, "epochs": 100 - seed}) for seed in (10, 9)]
+    assert "2 runs; commits unknown; on ; seeds 9, 10; epochs 90, 91." in command._origin(records, "ldreg")

@@ -16,6 +16,7 @@ from ldreg.reproduction.rows import METHODS, beta_of
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.shelf import gather_records, paths_of
 from ldreg.reproduction.studies import STUDIES
+from ldreg.training.settings import told_settings
 
 CIFAR10 = SCALES["cifar10"]
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
@@ -23,9 +24,8 @@ RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
 
 def record(arm: Arm, *, linear: float, lid: float) -> RunRecord:
     job = Job(arm, 0)
-    settings = {"method": job.settings.run.method}
     results = {"linear": linear, "lid": lid, "effective_rank": 40.0, "knn": 0.6}
-    return RunRecord(job.name, settings, results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
+    return RunRecord(job.name, told_settings(job.settings), results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
 
 
 def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[RunRecord]]:

@@ -117,7 +117,10 @@ def test_lightlys_recipe_is_lightlys_in_our_settings() -> None:
 
 def test_names_and_numbers_of_the_paper_choose_studies() -> None:
     assert [study.name for study in chosen("table13,figure2c")] == ["minlid", "figure2cd"]
-    assert len(chosen("all")) == len(STUDIES)
+    assert len(chosen("all")) == len(chosen("All")) == len(STUDIES)
+    assert chosen(" Tables ,TABLE1") == chosen("tables")
+    with pytest.raises(ValueError, match=r"got ''$"):
+        chosen("table1,,minlid")
     with pytest.raises(ValueError, match=r"expected all or names among table1.*got 'table99'"):
         chosen("table1,table99")
     assert list(TITLES) == list(STUDIES)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,7 @@ from ldreg.reporting.text import printable
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 from ldreg.training.assembly import named
 from ldreg.training.folder import RunFolder
-from ldreg.training.recipes import flattened
-from ldreg.training.regularization import REGULARIZERS
-from ldreg.training.settings import Settings
+from ldreg.training.settings import Settings, told_settings
 
 # Metrics of the log, and what a record calls their curves.
 CURVES = {
@@ -132,21 +129,6 @@ def _without_repeats(others: Mapping[str, float], measured: _Measured) -> dict[s
         return known is not None and abs(value - known) <= _FILE_STEP
 
     return {key: value for key, value in others.items() if not repeats(key, value)}
-
-
-def told_settings(settings: Settings) -> dict[str, Any]:
-    """All settings by their dotted keys, without those of the regularizer that nobody changed.
-
-    A run without a regularizer has none of them, and a comparison with it would list them all.
-    """
-    flat, name = flattened(settings.tree), settings.run.regularizer
-    if name == "none":
-        return flat
-    usual = signature(REGULARIZERS[name].type).parameters
-    for option, value in settings.regularizer.items():
-        if option not in ("beta", "k") and value == usual[option].default:
-            del flat[f"{name}.{option}"]
-    return flat
 
 
 def _measure(

@@ -254,7 +254,8 @@ def _thumbnails(value: Any) -> list[Thumbnail]:
 
 
 _ORIGINS: dict[str, Callable[[Any], Any]] = {
-    "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "epochs": _number, "minutes": _number
+    "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "workers": _count,
+    "epochs": _number, "minutes": _number,
 }  # fmt: skip
 _READERS: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: _of(str, value),

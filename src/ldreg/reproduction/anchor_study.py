@@ -52,7 +52,7 @@ def _accuracy(records: Sequence[RunRecord], others: Sequence[RunRecord]) -> str:
 def _speed(records: Sequence[RunRecord], others: Sequence[RunRecord]) -> str:
     """The ratio of medians over seeds; on different hardware it would say nothing."""
     speeds = [sample(some, "images_per_second").values for some in (records, others)]
-    if not all(speeds):
+    if not all(speeds) or not min(map(min, speeds)) > 0:
         return ""
     if len({record.origin.get("hardware") for record in (*records, *others)}) > 1:
         return "speeds cannot be compared, as they are of different hardware"

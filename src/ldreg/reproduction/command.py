@@ -13,6 +13,7 @@ from ldreg.extras import require
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study_text import table_text
 from ldreg.reporting.text import duration, filled, number
+from ldreg.reproduction.findings import origins
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
@@ -69,12 +70,20 @@ def _write(asked: Request, path: Path) -> None:
 
     check_own(path)
     place, folder = asked.place, picture_folder(path)
-    made = document(asked.studies, place.scale, place.results, settings=asked.settings, what=asked.what, folder=folder)
+    made = document(
+        asked.studies,
+        place.scale,
+        place.results,
+        settings=asked.settings,
+        what=asked.what,
+        folder=folder,
+        one_length=asked.one_length,
+    )
     write_document(made, path)
     unused = f"; its end names {_several(len(made.unused), 'record')} that no table shows" if made.unused else ""
     studies, runs = _several(made.studies, "study", "studies"), _several(len(made.shown), "run")
-    pictures = _several(len(made.pictures), "picture")
-    print_text(f"{path}: {studies}, {runs}, {pictures} in {path.parent / folder}{unused}")
+    pictures = f", {_several(len(made.pictures), 'picture')} in {path.parent / folder}" if made.pictures else ""
+    print_text(f"{path}: {studies}, {runs}{pictures}{unused}")
 
 
 def _several(number: int, one: str, many: str = "") -> str:
@@ -149,7 +158,7 @@ def _carry_out(asked: Request, seconds: float) -> int:
     left = sum(asked.place.state(job) != "done" for job in asked.jobs)
     if asked.jobs:
         ready = len(asked.jobs) - left
-        _say(f"{left} runs to do, {ready} done before; {asked.processes} at a time, into {asked.place.out}")
+        _say(f"{_several(left, 'run')} to do, {ready} done before; {asked.processes} at a time, into {asked.place.out}")
         if left:
             _say(f"what they say until they are done is in {asked.place.log}")
 
@@ -223,13 +232,11 @@ def _origin(records: Sequence[RunRecord], command: str) -> str:
     if not records:
         return f"Made by: {command}"
 
-    def told(key: str) -> str:
-        return ", ".join(sorted({str(record.origin[key]) for record in records if record.origin.get(key) is not None}))
-
-    runs = {record.name for record in records}
+    runs = _several(len({record.name for record in records}), "run")
+    commits, hardware, seeds, epochs = (origins(records, key) for key in ("commit", "hardware", "seed", "epochs"))
     return (
-        f"Made by: {command}\n\n{len(runs)} runs; commits {told('commit') or 'unknown'}; on {told('hardware')}; seeds "
-        f"{told('seed')}; epochs {told('epochs')}. Accuracies are of the last epoch."
+        f"Made by: {command}\n\n{runs}; commits {commits or 'unknown'}; on {hardware}; seeds {seeds}; epochs {epochs}. "
+        "Accuracies are of the last epoch."
     )
 
 

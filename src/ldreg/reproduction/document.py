@@ -1,11 +1,14 @@
 """Studies as one Markdown file with pictures, from records alone: the same records give the same text to the byte."""
 
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
+from matplotlib import style
 from matplotlib.figure import Figure
 
 from ldreg.reporting.files import check_writable, write_atomically
@@ -16,10 +19,10 @@ from ldreg.reporting.text import markdown_text
 from ldreg.reproduction.cost import step_cost
 from ldreg.reproduction.drawings import drawings
 from ldreg.reproduction.effects import collapses, sample
-from ldreg.reproduction.findings import difference_table, metrics_of, row_name, study_table
+from ldreg.reproduction.findings import difference_table, metrics_of, origins, row_name, study_table
 from ldreg.reproduction.jobs import Arm, Options
 from ldreg.reproduction.rendering import intro, picture_name, study_words
-from ldreg.reproduction.scales import Scale
+from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_of, paths_of
 from ldreg.reproduction.studies import Study
 
@@ -50,7 +53,14 @@ class Document:
 
 
 def document(
-    studies: Sequence[Study], scale: Scale, results: Path, *, settings: Options = (), what: str, folder: str
+    studies: Sequence[Study],
+    scale: Scale,
+    results: Path,
+    *,
+    settings: Options = (),
+    what: str,
+    folder: str,
+    one_length: bool = False,
 ) -> Document:
     """What the records in a folder say of these studies: every seed, and nothing that was not measured.
 
@@ -63,13 +73,14 @@ def document(
         settings: that every run was given beside its recipe.
         what: the studies as the command names them.
         folder: of the pictures, from where the text lies.
+        one_length: whether runs of the scale's epochs alone are looked for, be they the usual ones.
 
     Raises:
         ValueError: no study has records, or a record is of other settings than its name says.
         OSError: a record cannot be read.
     """
     paths = paths_of(results)
-    scales = [scale, *other_lengths(scale, paths)]
+    scales = [scale] if one_length else [scale, *other_lengths(scale, paths)]
     trained = [study for study in studies if study.rows(scale)]
     arms = dict.fromkeys(row.arm for study in trained for length in scales for row in study.rows(length))
     gathered = gather_records(arms, paths, settings)
@@ -79,16 +90,20 @@ def document(
     cost = step_cost(results, [part.study.name for part in parts])
     pictures: dict[str, bytes] = {}
     sections, told = [], set[tuple[Arm, Arm, str]]()
-    for part in parts:
-        sections += _section(part, pictures, folder, differences=not part.effects <= told)
-        sections += cost.after(part.study.name)
-        told |= part.effects
+    with style.context("default"):  # a matplotlibrc of the reader's would draw other pictures
+        for part in parts:
+            sections += _section(part, pictures, quote(folder), differences=not part.effects <= told)
+            sections += cost.after(part.study.name)
+            told |= part.effects
     records = {record.name: record for part in parts for row in part.rows for record in part.records(row)}
     unused = sorted({path.stem for path in results.glob("*.json")} - records.keys() - cost.shown)
     absent = [study.title for study in trained if study.name not in {part.study.name for part in parts}] + [
         *cost.absent
     ]
-    closing = _closing(list(records.values()), absent, unused, f"ldreg reproduce {what} --scale {scale.name}")
+    length = ("--epochs", str(scale.epochs)) if one_length or scale != SCALES[scale.name] else ()
+    given = [word for key, value in settings for word in (f"--{key}", value)]
+    command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
+    closing = _closing(list(records.values()), absent, unused, command)
     text = "\n\n".join([f"{_OPENING} {scale.name}", intro(scale), *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
 
@@ -183,15 +198,8 @@ def _counted(cell: StudyCell, seeds: int, usual: int) -> StudyCell:
 
 def _told_runs(records: Sequence[RunRecord]) -> str:
     """Of how many runs and how many epochs a table is."""
-    count, epochs = len({record.name for record in records}), _told(records, "epochs")
+    count, epochs = len({record.name for record in records}), origins(records, "epochs")
     return f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else ".")
-
-
-def _told(records: Sequence[RunRecord], key: str) -> str:
-    """The values that records have of a part of their origin, numbers in their order."""
-    found = {record.origin[key] for record in records if record.origin.get(key) is not None}
-    numbers = sorted(value for value in found if isinstance(value, int | float))
-    return ", ".join([*(f"{value:g}" for value in numbers), *sorted(v for v in found if isinstance(v, str))])
 
 
 def _closing(records: Sequence[RunRecord], absent: Sequence[str], unused: Sequence[str], command: str) -> list[str]:
@@ -205,8 +213,8 @@ def _closing(records: Sequence[RunRecord], absent: Sequence[str], unused: Sequen
     if unused:
         parts.append(f"Records that no table here shows: {markdown_text(', '.join(unused))}.")
     told = (
-        f"{len(records)} runs; commits {_told(records, 'commit') or 'unknown'}; on {_told(records, 'hardware')}; seeds "
-        f"{_told(records, 'seed')}; epochs {_told(records, 'epochs')}."
+        f"{len(records)} runs; commits {origins(records, 'commit') or 'unknown'}; on {origins(records, 'hardware')}; "
+        f"seeds {origins(records, 'seed')}; epochs {origins(records, 'epochs')}."
     )
     made = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
     return [*parts, "## Where the numbers come from", markdown_text(told), made]

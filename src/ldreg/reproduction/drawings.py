@@ -12,7 +12,7 @@ from ldreg.reporting.record import PointCloud
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.study import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, Sample, in_percent, noise, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, in_percent, noise, sample
 from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduction.rows import METHODS, Row
@@ -94,7 +94,7 @@ def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
 
 def _line(rows: Sequence[Row], gathered: Gathered, metric: str, name: str, *, group: int = 0) -> Series:
     """A result over the x of rows, with its range over seeds."""
-    found = [(row.x, sample(gathered.get(row.arm, ()), metric)) for row in rows if gathered.get(row.arm)]
+    found = [(row.x, one) for row in rows if (one := _drawn(gathered.get(row.arm, ()), metric)) is not None]
     several = [(x, min(one.values), max(one.values)) for x, one in found if len(one.values) > 1]
     return Series(name, [(x, one.mean) for x, one in found], several or None, dashed=False, color_group=group)
 
@@ -114,10 +114,14 @@ def _bars(rows: Sequence[Row], gathered: Gathered) -> Figures:
 
 
 def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, gathered: Gathered) -> Sample | None:
-    """A result over seeds; None where nothing was run."""
     row = next(row for row in rows if row.group == method and (row.baseline is not None) == with_ldreg)
-    records = gathered.get(row.arm, ())
-    return sample(records, metric) if records else None
+    return _drawn(gathered.get(row.arm, ()), metric)
+
+
+def _drawn(records: Sequence[RunRecord], metric: str) -> Sample | None:
+    """A result over seeds, empty where runs collapsed; None where nothing was measured, which is no collapse."""
+    found = sample(records, metric)
+    return found if found.values or collapses(records) else None
 
 
 def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:

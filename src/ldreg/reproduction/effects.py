@@ -17,7 +17,7 @@ _DEGENERATE = 0.5  # share of points without a defined LID from which a run coun
 _AP_FLOOR = 0.5  # points of AP, by which trainings of a detector differ anyway
 _NOTHING = 1e-3  # relative difference in the paper that is no effect, as 583.5 against 583.8
 _UNSURE = 0.05  # relative difference of dimensions that one seed each cannot tell from chance
-# Student's t at 95 % by degrees of freedom; above the last it is taken to be 2.
+# Student's t at 95 % by degrees of freedom.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
@@ -26,11 +26,13 @@ class Sample:
     """A result by seed, accuracies and AP in percent.
 
     `test_size` images were classified for an accuracy, else 0; a difference below `floor` is never told from chance.
+    `collapsed` says that there are no values because every run that could have one collapsed.
     """
 
     by_seed: Mapping[int, float] = field(default_factory=dict)
     test_size: int = 0
     floor: float = 0.0
+    collapsed: bool = False
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -57,10 +59,12 @@ def sample(records: Sequence[RunRecord], metric: str) -> Sample:
     key = f"tested/{metric.partition('/')[2]}" if "/" in metric else "held_out"
     sizes = [int(record.origin.get(key) or 0) for record in records if not record.origin.get("failed")]
     counted = metric in ACCURACIES or "/" in metric
+    values = {seed: factor * value for seed, value in found.items() if math.isfinite(value)}
     return Sample(
-        {seed: factor * value for seed, value in found.items() if math.isfinite(value)},
+        values,
         min(sizes, default=0) if counted else 0,
         _AP_FLOOR if metric in AP else 0.0,
+        collapsed=not values and collapses(records) > 0,
     )
 
 
@@ -71,6 +75,8 @@ def _alone(records: Sequence[RunRecord]) -> Sequence[RunRecord]:
 
 def value_of(record: RunRecord, metric: str) -> float:
     """A result of one run; NaN where it has none."""
+    if metric == TRAIN_LID and record.origin.get("failed"):  # its curve does not reach the end
+        return math.nan
     if metric == TRAIN_LID:
         curve = record.curves.get("lid", ())
         return curve[-1][1] if curve else math.nan
@@ -107,11 +113,22 @@ def noise(own: Sample, base: Sample) -> float:
     if len(shared) > 1:
         differences = [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
         error = statistics.stdev(differences) / math.sqrt(len(shared))
-        student = _STUDENT[len(shared) - 2] if len(shared) - 2 < len(_STUDENT) else 2.0
-        return max(student * error, 100 / tested if tested else 0.0, own.floor)
+        return max(student(len(shared) - 1) * error, 100 / tested if tested else 0.0, own.floor)
     if tested:
         return sampling_noise((own.mean / 100, base.mean / 100), tested)
     return max(_UNSURE * max(abs(own.mean), abs(base.mean)), own.floor)
+
+
+def student(degrees: int) -> float:
+    """Student's t at 95 % by degrees of freedom; beyond the table by the first terms of Fisher's expansion.
+
+    >>> student(2), round(student(11), 2), round(student(30), 2), round(student(999), 2)
+    (4.3, 2.2, 2.04, 1.96)
+    """
+    if degrees <= len(_STUDENT):
+        return _STUDENT[degrees - 1]
+    z = statistics.NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def difference(own: Sample, base: Sample) -> float:
@@ -129,16 +146,20 @@ def difference(own: Sample, base: Sample) -> float:
 def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
     """Whether an effect has the paper's direction: where it is larger than its noise, and the paper has one.
 
-    A collapse in the paper, NaN here, counts as lower.
+    A collapse counts as lower: in the paper, where it is NaN, and here, where it has all runs of one side.
 
     >>> direction(Sample({0: 7.0}), Sample({0: 6.0}), 20.0, 18.8), direction(Sample({0: 6.1}), Sample({0: 6.0}), 20, 19)
     ('agrees', 'noise')
+    >>> direction(Sample(collapsed=True), Sample({0: 6.0}), 20.0, 18.8)
+    'disagrees'
     """
     found = difference(own, base)
-    if paper is None or paper_base is None or not math.isfinite(found):
+    if own.collapsed != base.collapsed and (own.values or base.values):
+        found = -math.inf if own.collapsed else math.inf
+    if paper is None or paper_base is None or math.isnan(found):
         return ""
     if abs(paper - paper_base) <= _NOTHING * abs(paper_base):
         return ""
-    if abs(found) <= noise(own, base):
+    if math.isfinite(found) and abs(found) <= noise(own, base):
         return "noise"
     return "agrees" if (found > 0) == (paper > paper_base) else "disagrees"

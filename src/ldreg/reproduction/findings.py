@@ -28,7 +28,7 @@ def value_text(metric: str, found: Sample) -> str:
     """
     if not found.values:
         return NOTHING
-    digits = ".0f" if found.deviation >= 100 else ".2g"
+    digits = ".0f" if found.deviation >= 99.5 else ".2g"  # two digits of which would be 1e+02
     spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:{digits}}"
     return (f"{found.mean:.1f}" if in_percent(metric) else number(found.mean)) + spread
 
@@ -72,6 +72,17 @@ def told(study: Study, scale: Scale, records: Sequence[RunRecord]) -> bool:
     return collapses(records) > 0 or any(sample(records, metric).values for metric in metrics_of(study, scale))
 
 
+def origins(records: Sequence[RunRecord], key: str) -> str:
+    """The values that records have of a part of their origin, numbers in their order.
+
+    >>> origins([RunRecord("", {}, {}, origin={"seed": seed}) for seed in (10, 9, 10)], "seed")
+    '9, 10'
+    """
+    found = {record.origin[key] for record in records if record.origin.get(key) is not None}
+    numbers = sorted(value for value in found if isinstance(value, int | float))
+    return ", ".join([*map(str, numbers), *sorted(value for value in found if isinstance(value, str))])
+
+
 def study_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
     """The study's table: one row for each of its rows, measured values with the paper's beside them."""
     rows, metrics = study.rows(scale), metrics_of(study, scale)
@@ -88,10 +99,10 @@ def _cell(metric: str, row: Row, base: Row | None, gathered: Gathered) -> StudyC
     records = gathered.get(row.arm, ())
     own, of_paper, lost = sample(records, metric), row.values.get(metric), collapses(records)
     told = paper_text(metric, of_paper)
-    if lost and not own.values:
-        as_in_paper = of_paper is not None and math.isnan(of_paper)
-        return StudyCell(COLLAPSED, told, "agrees" if as_in_paper else "")
-    text = value_text(metric, own) + (f" ({lost} of {len(records)} {COLLAPSED})" if lost else "")
+    if own.collapsed and of_paper is not None and math.isnan(of_paper):
+        return StudyCell(COLLAPSED, told, "agrees")
+    some = f" ({lost} of {len(records)} {COLLAPSED})" if lost else ""
+    text = COLLAPSED if own.collapsed else value_text(metric, own) + some
     if base is None:
         return StudyCell(text, told)
     other = sample(gathered.get(base.arm, ()), metric)

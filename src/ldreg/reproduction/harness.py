@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ldreg.reporting.files import check_writable
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.jobs import Job, Trainer
 from ldreg.reproduction.lightly_settings import recipe_of
@@ -58,7 +59,7 @@ def carry_out(
     until = time.monotonic() + seconds
     processes = min(processes, len(left))
     place = replace(place, at_once=processes)
-    place.results.mkdir(parents=True, exist_ok=True)
+    _check_places(left, place)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(place.log),))
     waiting: dict[Future[None], Job] = {}
@@ -84,6 +85,15 @@ def carry_out(
         stop.args = stop.args or (f"interrupted; {_GOES_ON}",)
         raise
     return sum(place.state(job) != "done" for job in left)  # a run may have ended after the time
+
+
+def _check_places(jobs: Sequence[Job], place: Workplace) -> None:
+    """Find out before hours of work that its records or its log could not be written. Raises OSError."""
+    place.results.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        check_writable(place.record(job))
+    with place.log.open("a"):
+        pass
 
 
 def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None]]:

@@ -10,7 +10,7 @@ from typing import Literal
 from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.training.recipes import flattened, load_recipe
 from ldreg.training.regularization import REGULARIZERS
-from ldreg.training.settings import Settings, resolve
+from ldreg.training.settings import CHANGEABLE, Settings, resolve, told_settings
 
 Options = tuple[tuple[str, str], ...]
 Trainer = Literal["ldreg", "lightly"]
@@ -103,6 +103,15 @@ class Job:
         if self.arm.by == "lightly":
             return recipe_of(self.settings).settings
         return {**flattened(self.settings.tree), "by": self.arm.by}
+
+    @cached_property
+    def identity(self) -> frozenset[str]:
+        """The settings that its record cannot lack: method, length, and the options over the recipe.
+
+        Of a regularizer's options records leave out those that nobody changed.
+        """
+        about = {"method", "schedule.epochs", *dict(self.arm.options)}
+        return frozenset(about & self.wanted.keys() & told_settings(self.settings).keys() - CHANGEABLE)
 
     @property
     def command(self) -> str:

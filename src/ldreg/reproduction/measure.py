@@ -9,7 +9,7 @@ import torch
 from sklearn import manifold
 from torch import Tensor
 
-from ldreg.assessment.records import curves_of, origin_of, told_settings
+from ldreg.assessment.records import curves_of, origin_of
 from ldreg.assessment.source import Source, open_source
 from ldreg.assessment.transfer import linear_on
 from ldreg.data import DataConfig, load_images
@@ -26,6 +26,7 @@ from ldreg.reproduction.paper import AP
 from ldreg.reproduction.scales import dataset
 from ldreg.reproduction.workplace import Workplace, missing_measures
 from ldreg.training.folder import RunFolder
+from ldreg.training.settings import told_settings
 
 SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
 SHOWN_POINTS = 1000

@@ -23,7 +23,7 @@ _INTRO = (
     "A mark compares a row with the one without a regularizer that it belongs to. Runs of the same seed begin alike, "
     "so with several seeds differences are taken seed by seed, and an effect counts as noise where it is smaller than "
     "Student's 95 % of their mean; with one seed, where it is smaller than twice the sampling error of the test images "
-    "(accuracies) or a twentieth of the value (dimensions). A collapse in the paper counts as lower.",
+    "(accuracies) or a twentieth of the value (dimensions). A collapse, here or in the paper, counts as lower.",
 )
 # What came of studies that are no comparison with the paper.
 _WORDS: Mapping[str, Callable[[Scale, Gathered], str]] = {

@@ -55,6 +55,7 @@ class Request:
     name: str  # of the report
     write: Path | None = None  # the file to write from records alone
     seconds: float = math.inf  # that it may take
+    one_length: bool = False  # whether runs of these epochs alone are meant
 
 
 def request(words: Sequence[str]) -> Request:
@@ -63,9 +64,12 @@ def request(words: Sequence[str]) -> Request:
     Raises:
         ValueError: an unknown name or setting, or a value out of range.
     """
-    what, rest = words[0], list(words[1:])
+    what, rest = words[0].lower().strip(), list(words[1:])
     if what.startswith("-"):
         raise ValueError(f"expected the name of a table or figure, or all, got {what!r}; --help lists them")
+    if rest and not rest[0].startswith("-"):
+        meant = f"{what},{rest[0]}"
+        raise ValueError(f"expected names with commas between them, as in {meant!r}, got {rest[0]!r} apart")
     options = words_to_options([word for word in rest if word not in ("--plan", "--show")])
     own = {key: value for key, value in options if key in _OWN}
     _check_given(rest, own, dict(options))
@@ -74,8 +78,9 @@ def request(words: Sequence[str]) -> Request:
     settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
     detection = tuple((key.removeprefix("detection."), value) for key, value in others if (key, value) not in settings)
     lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
-    studies = [study for study in chosen(what) if what != "all" or _among_all(study, own)]
-    _check_there(studies, scale, named=what not in _SEVERAL)
+    whole, named = "all" in _names(what), _named(what)
+    studies = [study for study in chosen(what) if not whole or study in named or _among_all(study, own)]
+    _check_there(named, scale)
     place = _workplace(scale, own, settings, detection)
     if any(study.measures & {DETECTION} for study in studies):
         place.detection_config()  # which refuses wrong options
@@ -90,9 +95,10 @@ def request(words: Sequence[str]) -> Request:
         show="--show" in rest,
         command=shlex.join(["ldreg", "reproduce", *(word for word in words if word != "--show")]),
         what=what,
-        name="report" if what == "all" else "-".join(study.name for study in studies),
+        name="report" if whole else "-".join(study.name for study in studies),
         write=Path(target) if (target := own.get("write")) else None,
         seconds=60 * _minutes(own.get("minutes")),
+        one_length="epochs" in own,
     )
 
 
@@ -123,6 +129,8 @@ def _check_given(words: Sequence[str], own: Mapping[str, str | None], options: M
     for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
         if key in options:
             raise ValueError(f"--{key}: expected {instead} in its place, got {options[key]!r}")
+    if "--plan" in words and "--show" in words:
+        raise ValueError("--show: expected to be given without --plan, which shows no tables, got both")
     for word in ("--plan", "--show"):
         if "minutes" in own and word in words:
             raise ValueError(f"--minutes: expected to be given without {word}, which trains nothing, got both")
@@ -144,13 +152,27 @@ def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
             raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
 
 
-def _check_there(studies: Sequence[Study], scale: Scale, *, named: bool) -> None:
+def _names(what: str) -> list[str]:
+    return [name.strip() for name in what.split(",")]
+
+
+def _named(what: str) -> list[Study]:
+    """The studies that are named one by one, not as all or as a kind.
+
+    >>> [study.name for study in _named("figures, table3")]
+    ['table3']
+    """
+    names = [name for name in _names(what) if name not in _SEVERAL]
+    return chosen(",".join(names)) if names else []
+
+
+def _check_there(studies: Sequence[Study], scale: Scale) -> None:
     """Refuse by name what a scale has nothing of.
 
     Raises:
         ValueError: which, and the scales that have it.
     """
-    for study in studies if named else ():
+    for study in studies:
         others = [other.name for other in SCALES.values() if study.rows(other)]
         if others and not study.rows(scale):
             raise ValueError(f"{study.name}: expected --scale {' or '.join(others)}, got {scale.name}")
@@ -172,7 +194,7 @@ def _of_methods(jobs: Sequence[Job], own: Mapping[str, str | None]) -> list[Job]
     named = own.get("methods")
     if named is None:
         return list(jobs)
-    names = [name.strip() for name in named.split(",")]
+    names = [name.strip().lower() for name in named.split(",")]
     known = list(dict.fromkeys(method_of(job.arm) for job in jobs))
     for name in names:
         if name not in known:

@@ -188,15 +188,14 @@ def chosen(what: str) -> list[Study]:
     ['minlid', 'figure2b']
     """
     found: list[Study] = []
-    for word in what.split(","):
-        named = [study for study in STUDIES.values() if word.strip().lower() in (study.name, *study.aliases)]
-        if word.strip() in _KINDS:
-            named = [study for study in STUDIES.values() if study.title.startswith(_KINDS[word.strip()])]
+    for word in map(str.strip, what.split(",")):
+        name = word.lower()
+        named = [study for study in STUDIES.values() if name in (study.name, *study.aliases)]
+        if name in _KINDS:
+            named = [study for study in STUDIES.values() if study.title.startswith(_KINDS[name])]
         if not named:
             known = {*_KINDS, *STUDIES, *(alias for study in STUDIES.values() for alias in study.aliases)}
-            raise ValueError(
-                f"expected all or names among {', '.join(STUDIES)}, got {word.strip()!r}; "
-                f"nearest: {nearest(word.strip().lower(), known)}"
-            )
+            like = f"; nearest: {nearest(name, known)}" if name else ""
+            raise ValueError(f"expected all or names among {', '.join(STUDIES)}, got {word!r}{like}")
         found += [study for study in named if study not in found]
     return found

@@ -95,7 +95,7 @@ class Workplace:
             ValueError: what is there was made with other settings.
         """
         folder, path = self.folder(job), self.record(job)
-        if path.is_file():
+        if path.exists():  # as what else than a file, it could not be replaced by a record either
             record = read_record(path, job)
             if not missing_measures(record, job, self.scale):
                 return "done"
@@ -127,8 +127,8 @@ def read_record(path: Path, job: Job) -> RunRecord:
         OSError: it cannot be read.
     """
     record = RunRecord.from_json(path)
-    check_same(path, record.settings, job)
     check_named(path, record, seed=job.seed)
+    check_same(path, record.settings, job)
     return record
 
 
@@ -138,18 +138,24 @@ def check_named(path: Path, record: RunRecord, *, seed: int) -> None:
     Raises:
         ValueError: of which it is.
     """
-    if record.name != path.stem or record.origin.get("seed") != seed:
-        told = f"{printable(record.name)} of seed {record.origin.get('seed')}"
+    seeds = {record.origin.get("seed"), record.settings.get("seed", seed)}
+    if record.name != path.stem or seeds != {seed}:
+        other = next(iter(seeds - {seed}), seed)
+        told = f"{printable(record.name)} of seed {printable(str(other))}"
         raise ValueError(f"{path}: expected the record of {path.stem}, got that of {told}")
 
 
 def check_same(path: Path, settings: Mapping[str, object], job: Job) -> None:
     """Refuse what was made with settings that differ from the job's in anything that changes a run.
 
+    Files of another version may lack settings, but not those that the job is about.
+
     Raises:
-        ValueError: the first setting that differs, with both values.
+        ValueError: the first setting that is missing, or that differs, with both values.
     """
     asked, made = job.wanted, {"by": "ldreg", **settings}
+    for key in sorted(job.identity - made.keys()):
+        raise ValueError(f"{path}: expected {key} = {asked[key]!r} among its settings, got none")
     for key in sorted(asked.keys() & made.keys() - CHANGEABLE):
         if made[key] != asked[key]:
             raise ValueError(

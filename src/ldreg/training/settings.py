@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any, Literal, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -203,6 +204,21 @@ def identity(settings: Settings) -> str:
     """The settings that make a run what it is, as text: a checkpoint of other settings is not of this run."""
     flat = {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
     return json.dumps(flat, sort_keys=True)
+
+
+def told_settings(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted keys, without those of the regularizer that nobody changed.
+
+    A run without a regularizer has none of them, and a comparison with it would list them all.
+    """
+    flat, name = flattened(settings.tree), settings.run.regularizer
+    if name == "none":
+        return flat
+    usual = signature(REGULARIZERS[name].type).parameters
+    for option, value in settings.regularizer.items():
+        if option not in ("beta", "k") and value == usual[option].default:
+            del flat[f"{name}.{option}"]
+    return flat
 
 
 def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
