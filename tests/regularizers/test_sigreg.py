@@ -102,6 +102,20 @@ def test_small_on_gaussians_and_large_elsewhere() -> None:
         assert module(other).item() > 3 * gaussian
 
 
+def test_centered_it_does_not_see_the_mean() -> None:
+    x, plain, centered = normal(500, 16), SIGReg(1.0).eval(), SIGReg(1.0, center=True).eval()
+    assert centered(x + 1e3 * normal(16, seed=1)).item() == pytest.approx(plain(x - x.mean(0)).item(), rel=1e-6)
+    assert plain(x + 1.0).item() > 100 * centered(x + 1.0).item()
+
+
+def test_behind_a_relu_the_mean_alone_is_paid_for() -> None:
+    """The least that scaling such representations can reach, without and with the mean."""
+    x = normal(500, 64).relu()
+    scales = [2.0**power for power in range(-3, 4)]
+    plain, centered = (min(SIGReg(1.0, center=c).eval()(s * x).item() for s in scales) for c in (False, True))
+    assert plain > 10 * centered
+
+
 def test_descending_leads_to_a_gaussian() -> None:
     x = torch.cat([normal(64, 2) * 0.1 - 2, normal(64, 2, seed=1) * 0.1 + 2])
     module = SIGReg(1.0, num_slices=32)

@@ -91,7 +91,9 @@ def test_conventions_and_references_vary_that_alone(scale) -> None:  # type: ign
 def test_every_regularizer_is_compared_on_byol() -> None:
     for scale in SCALES.values():
         rows = STUDIES["regularizers"].rows(scale)
-        assert [row.names[0] for row in rows[::2]] == ["None", "Cov", "Cov+Var", "KoLeo", "SIGReg"]
+        names = [row.names[0] for row in rows[::2]]
+        assert names == ["None", "Cov", "Cov+Var", "KoLeo", "SIGReg", "SIGReg, centered"]
+        assert len({row.arm for row in rows}) == len(rows)
         assert {Job(row.arm, 0).settings.run.regularizer for row in rows} == {"none", *REGULARIZERS} - {"minlid"}
         assert {Job(row.arm, 0).settings.run.method for row in rows} == {"byol"}
 

@@ -31,6 +31,8 @@ class SIGReg(nn.Module):
         num_slices: Number of directions.
         num_points: Number of points t in [0, bound].
         bound: Where the integral ends.
+        center: Take the mean of the batch off first. Representations that cannot have mean 0, such as those behind a
+            ReLU, pay for that else whatever their shape, and lose what they hold.
         seed: Chooses the sequence of directions.
         gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
             are then those of one process with the whole batch.
@@ -52,6 +54,7 @@ class SIGReg(nn.Module):
         num_slices: int = 1024,
         num_points: int = 17,
         bound: float = 5.0,
+        center: bool = False,
         seed: int = 0,
         gather: bool = False,
     ) -> None:
@@ -63,6 +66,7 @@ class SIGReg(nn.Module):
             raise ValueError(f"bound must be finite and above 0, but is {bound}")
         self.beta = weight("beta", beta)
         self.num_slices, self.num_points, self.bound = num_slices, num_points, bound
+        self.center = center
         self.seed = seed
         self.gather = gather
         # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
@@ -73,6 +77,7 @@ class SIGReg(nn.Module):
         """The scalar to add to the loss."""
         with full_precision(representations):
             x = batch(representations, gathered=self.gather)
+            x = x - x.mean(0) if self.center else x
             statistics = epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound)
             return self.beta * statistics.mean()
 
@@ -88,7 +93,7 @@ class SIGReg(nn.Module):
         """The options, as `print` shows them."""
         return (
             f"beta={self.beta}, num_slices={self.num_slices}, num_points={self.num_points}, bound={self.bound}, "
-            f"seed={self.seed}, gather={self.gather}"
+            f"center={self.center}, seed={self.seed}, gather={self.gather}"
         )
 
     def _directions(self, x: Tensor) -> Tensor:

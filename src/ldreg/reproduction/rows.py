@@ -173,10 +173,16 @@ def regularizers(scale: Scale) -> list[Row]:
         Row(("None", "-"), scale.arm("byol"), without),
         Row(("LDReg", beta_of(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
     ]
-    names = {"covariance": "Cov", "variance_covariance": "Cov+Var", "koleo": "KoLeo", "sigreg": "SIGReg"}
-    for name, title in names.items():
+    others = {
+        "Cov": ("covariance", {}),
+        "Cov+Var": ("variance_covariance", {}),
+        "KoLeo": ("koleo", {}),
+        "SIGReg": ("sigreg", {}),
+        "SIGReg, centered": ("sigreg", {"sigreg__center": True}),
+    }
+    for title, (name, options) in others.items():
         for beta in (0.01, 0.1):
-            arm = scale.arm("byol").but(**{"regularizer": name, f"{name}__beta": beta})
+            arm = scale.arm("byol").but(regularizer=name, **{f"{name}__beta": beta}, **options)
             rows.append(Row((title, f"{beta:g}"), arm, paper.REGULARIZERS.get((name, beta), {}), 0))
     return rows
 

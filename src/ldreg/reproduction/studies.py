@@ -92,7 +92,8 @@ STUDIES: dict[str, Study] = {
         Study(
             "regularizers", ("table16",), TITLES["regularizers"],
             "Covariance, and variance with covariance, in the place of LDReg; KoLeo and SIGReg, which the paper does "
-            "not have. In the paper they may raise effective rank, but not LID, and change accuracy little.",
+            "not have. In the paper they may raise effective rank, but not LID, and change accuracy little. All act on "
+            "the encoder's output; behind a ReLU that cannot have mean 0, which SIGReg wants unless it is centered.",
             ("Regularizer", "beta"), DIMENSIONS, rows.regularizers,
         ),
         Study(
