@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -421,6 +423,73 @@ def test_rows_of_methods_that_were_not_asked_for_are_not_printed(
     assert set(row.findall(capsys.readouterr().out)) == {"SimCLR", "BYOL", "MAE", "MoCo", "VICReg", "Barlow"}
 
 
+class PoolHere:
+    """A pool of one process that is this one."""
+
+    _processes: ClassVar[dict[int, object]] = {}
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def submit(self, run: Callable[..., None], *arguments: object) -> Future[None]:
+        future: Future[None] = Future()
+        try:
+            run(*arguments)
+            future.set_result(None)
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+def runs_where(monkeypatch: pytest.MonkeyPatch, wrong: Mapping[str, Exception]) -> list[str]:
+    """Have runs of digits by these recipes go wrong and others end at once; which were begun."""
+    begun: list[str] = []
+
+    def run(job: Job, place: Workplace) -> None:
+        begun.append(job.arm.recipe.removeprefix("digits/"))
+        if begun[-1] in wrong:
+            raise wrong[begun[-1]]
+        RunRecord(job.name, _flat(job), {"lid": 4.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harness, "ProcessPoolExecutor", PoolHere)
+    monkeypatch.setattr(harness, "one", run)
+    return begun
+
+
+def test_a_run_that_fails_does_not_keep_the_others_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "methods", "--jobs", "1", "--out", str(tmp_path)]
+    broken = {"moco_ldreg": RuntimeError("CUDA out of memory"), "vicreg_ldreg": ValueError("no such thing")}
+    begun = runs_where(monkeypatch, broken)
+    assert main(words) == 1
+    every = ["moco", "moco_ldreg", "vicreg", "vicreg_ldreg", "barlow_twins", "barlow_twins_ldreg"]
+    assert begun == every
+    said = capsys.readouterr()
+    assert "2 of 6 runs failed (moco_ldreg-epochs40-seed0: CUDA out of memory, and vicreg_ldreg-" in said.err
+    assert "Traceback (most recent call last)" in said.err  # which goes to the log where the run has its own process
+    assert "Table 15" in said.out
+    begun.clear()
+    broken.clear()
+    assert main(words) == 0  # the same command tries them again, and them alone
+    assert begun == ["moco_ldreg", "vicreg_ldreg"]
+
+
+def test_where_the_first_run_fails_all_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = runs_where(monkeypatch, {"moco": ValueError("no such thing")})
+    assert main(["reproduce", "methods", "--jobs", "1", "--out", str(tmp_path)]) == 2
+    assert begun == ["moco"]
+
+
+def test_a_full_disk_is_full_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = runs_where(monkeypatch, {"vicreg": OSError(28, "No space left on device")})
+    assert main(["reproduce", "methods", "--jobs", "1", "--out", str(tmp_path)]) == 2
+    assert begun == ["moco", "moco_ldreg", "vicreg"]
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_named_in_one_line(tmp_path: Path) -> None:
     command = reproduce(tmp_path, "wallclock", "--jobs", "1")
@@ -442,7 +511,7 @@ def test_a_worker_that_is_killed_is_named_in_one_line(tmp_path: Path) -> None:
 def test_everything_at_the_smallest_scale(tmp_path: Path) -> None:
     subprocess.run(reproduce(tmp_path, "all", *SMALL), check=True, capture_output=True)
     records = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
-    assert len(records) == 52
+    assert len(records) == 54
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"tsne-t-sne-of-held-out-images.pdf", "figure1-points-of-the-plane-colored-by-lid.png"} <= names
     assert (tmp_path / "report.md").read_text().count("## ") == 17

@@ -27,7 +27,7 @@ def _one_line(error: BaseException, program: str) -> str:
     message = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         message = f"{error.filename}: {error.strerror}"
-    if is_out_of_memory(error):
+    if is_out_of_memory(error) and not isinstance(error, ArithmeticError):  # which tells of one run among several
         message = f"out of memory; {_LESS_MEMORY.get(program, 'a smaller problem may fit')}"
     if isinstance(error, ArgumentError):
         message = _argument_message(" ".join(message.split()), program)

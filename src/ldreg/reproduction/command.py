@@ -42,9 +42,11 @@ def reproduce(words: Sequence[str]) -> None:
     require("train")
     with occupied(asked.place.out):
         check_data(asked)
-        left = _carry_out(asked, asked.seconds - (time.monotonic() - begun))
+        left, failed = _carry_out(asked, asked.seconds - (time.monotonic() - begun))
         if left < len(asked.jobs) or not left:
             _present(asked)
+    if failed is not None:
+        raise failed
     if left:
         raise _time_over(asked, left)
 
@@ -150,9 +152,9 @@ def _generate(root: Path) -> None:
     fresh.rename(root)
 
 
-def _carry_out(asked: Request, seconds: float) -> int:
-    """How many runs are left after so long."""
-    from ldreg.reproduction.harness import carry_out
+def _carry_out(asked: Request, seconds: float) -> tuple[int, Exception | None]:
+    """How many runs are left after so long, and which of them went wrong while others went well."""
+    from ldreg.reproduction.harness import FailedRunsError, carry_out
 
     started = time.monotonic()
     left = sum(asked.place.state(job) != "done" for job in asked.jobs)
@@ -167,7 +169,10 @@ def _carry_out(asked: Request, seconds: float) -> int:
         rest = f"; about {duration(elapsed / done * (of - done) / 60)} left" if of > done else ""
         _say(f"{done}/{of} {job.name}: {_brief(record)}{rest}")
 
-    return carry_out(asked.jobs, asked.place, processes=asked.processes, told=told, seconds=seconds)
+    try:
+        return carry_out(asked.jobs, asked.place, processes=asked.processes, told=told, seconds=seconds), None
+    except FailedRunsError as error:
+        return sum(asked.place.state(job) != "done" for job in asked.jobs), error
 
 
 def _brief(record: RunRecord) -> str:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -34,10 +35,16 @@ _GOES_ON = "the same command goes on where this one stood"
 _ENDING = 10.0  # seconds that processes get to leave
 
 
+class FailedRunsError(ArithmeticError):
+    """Some runs went wrong, though others of the same command went well."""
+
+
 def carry_out(
     jobs: Sequence[Job], place: Workplace, *, processes: int, told: Told | None = None, seconds: float = math.inf
 ) -> int:
     """Train and measure every job that is not done; what was begun is continued, nothing is done twice.
+
+    Where a run goes wrong, those after it are tried all the same, once any has gone well: before that, all may.
 
     Args:
         jobs: the runs, each once.
@@ -51,6 +58,7 @@ def carry_out(
 
     Raises:
         ValueError, OSError: as `pretrain` and `measured`; runs that had begun stay where they are.
+        FailedRunsError: which runs went wrong, after the others.
         KeyboardInterrupt: by a signal.
     """
     left = [job for job in jobs if place.state(job) != "done"]
@@ -64,6 +72,7 @@ def carry_out(
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_enter, initargs=(str(place.log),))
     waiting: dict[Future[None], Job] = {}
     ahead, done = iter(left), 0
+    wrong: dict[str, Exception] = {}
 
     def begin() -> None:
         """Hand out as many runs as there are free processes; those that wait in a pool could not be called back."""
@@ -75,7 +84,13 @@ def carry_out(
             begin()
             while waiting:
                 for future in _ended_by(until, waiting):
-                    job, done = waiting.pop(future), done + 1
+                    job, error = waiting.pop(future), _error_of(future)
+                    if error is not None:
+                        if len(left) == len(jobs) and not done:
+                            raise error
+                        wrong[job.name] = error
+                        continue
+                    done += 1
                     if told is not None:
                         told(job, RunRecord.from_json(place.record(job)), done, len(left))
                 begin()
@@ -84,7 +99,10 @@ def carry_out(
     except KeyboardInterrupt as stop:
         stop.args = stop.args or (f"interrupted; {_GOES_ON}",)
         raise
-    return sum(place.state(job) != "done" for job in left)  # a run may have ended after the time
+    not_done = sum(place.state(job) != "done" for job in left)  # a run may have ended after the time
+    if wrong:
+        raise FailedRunsError(_told_wrong(wrong, not_done, len(jobs), place.log))
+    return not_done
 
 
 def _check_places(jobs: Sequence[Job], place: Workplace) -> None:
@@ -97,24 +115,41 @@ def _check_places(jobs: Sequence[Job], place: Workplace) -> None:
 
 
 def _ended_by(until: float, waiting: Iterable[Future[None]]) -> list[Future[None]]:
-    """The runs that end next, which went well.
-
-    Raises:
-        _TimeOverError: none did until then.
-        ValueError, OSError: one did not.
-    """
+    """The runs that end next. Raises _TimeOverError where none does until then."""
     seconds = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)  # more is an error, and centuries
     finished, _ = wait(waiting, timeout=seconds, return_when=FIRST_COMPLETED)
     if not finished:
         raise _TimeOverError
-    for future in finished:
-        try:
-            future.result()
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                f"the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and {_GOES_ON}"
-            ) from error
     return list(finished)
+
+
+def _error_of(future: Future[None]) -> Exception | None:
+    """What went wrong in a run; None where nothing did.
+
+    Raises:
+        OSError: what would go wrong in others as well, such as a full disk, or a process that was killed.
+    """
+    try:
+        future.result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and {_GOES_ON}"
+        ) from error
+    except OSError:
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+def _told_wrong(wrong: Mapping[str, Exception], not_done: int, jobs: int, log: Path) -> str:
+    name, error = next(iter(wrong.items()))
+    first = f"{name}: {error or type(error).__name__}"
+    others = f", and {', '.join(list(wrong)[1:])}" if len(wrong) > 1 else ""
+    left = f", {not_done - len(wrong)} are left," if not_done > len(wrong) else ""
+    return (
+        f"{len(wrong)} of {jobs} runs failed{left} ({first}{others}); {log} has more, and the same command tries again"
+    )
 
 
 def one(job: Job, place: Workplace) -> None:
@@ -179,6 +214,9 @@ def _one(job: Job, place: Workplace) -> None:
         one(job, place)
     except (KeyboardInterrupt, SystemExit):  # a pool would hand this process the next run that waits
         os._exit(143)
+    except Exception:
+        traceback.print_exc()  # into the log, where the command says one line
+        raise
 
 
 def _clear(path: Path) -> None:
