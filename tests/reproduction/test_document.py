@@ -294,3 +294,23 @@ def test_it_replaces_no_file_of_others(tmp_path: Path, capsys: pytest.CaptureFix
     assert record.read_text() == before
     for _ in range(2):
         assert main([*words, str(tmp_path / "text.md")]) == 0
+
+
+def test_the_first_table_counts_runs_and_effects_of_each_study(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0, "linear": 0.9, "minutes": 1.0}] * 2)
+    put(tmp_path, LDREG, [{"lid": 7.0, "effective_rank": 19.0, "linear": 0.9, "minutes": 1.0}])
+    told = section(text_of(tmp_path, "table1,wallclock"), "At a glance").splitlines()
+    assert told[2] == "| Study | Runs | Epochs | Seeds | Paper's direction | Opposite | Within noise |"
+    assert told[4] == "| Table 1: linear evaluation and dimensions | 3 | 40 | 1 to 2 | 1 | 0 | 2 |"
+    assert told[5] == "| Table 4: wall-clock time | 3 | 40 | 1 to 2 | – | – | – |"
+    assert "At a glance" not in text_of(tmp_path, "table1")
+
+
+def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:
+    for scale in (DIGITS, DIGITS.with_epochs(5)):
+        rows = STUDIES["references"].rows(scale)
+        for row in rows[:3]:
+            put(tmp_path, row.arm, [{"lid": 6.0, "linear": 0.9}])
+    titles = re.findall(r"^## (Beyond the paper: neighbors.*)$", text_of(tmp_path, "references"), flags=re.MULTILINE)
+    usual = DIGITS.epochs
+    assert titles == [f"Beyond the paper: neighbors from a queue, at {epochs} epochs" for epochs in (5, usual)]

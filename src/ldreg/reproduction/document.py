@@ -20,6 +20,7 @@ from ldreg.reproduction.cost import step_cost
 from ldreg.reproduction.drawings import drawings
 from ldreg.reproduction.effects import collapses, sample
 from ldreg.reproduction.findings import difference_table, metrics_of, origins, row_name, study_table
+from ldreg.reproduction.glance import glance
 from ldreg.reproduction.jobs import Arm, Options
 from ldreg.reproduction.rendering import intro, picture_name, study_words
 from ldreg.reproduction.scales import SCALES, Scale
@@ -104,7 +105,8 @@ def document(
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
     closing = _closing(list(records.values()), absent, unused, command)
-    text = "\n\n".join([f"{_OPENING} {scale.name}", intro(scale), *sections, *closing]) + "\n"
+    overview = ["## At a glance", table_markdown(glance(parts))] if len(parts) > 1 else []
+    text = "\n\n".join([f"{_OPENING} {scale.name}", intro(scale), *overview, *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
 
 

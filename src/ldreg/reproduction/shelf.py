@@ -96,13 +96,15 @@ def parts_of(study: Study, scales: Sequence[Scale], gathered: Gathered) -> list[
         tuple(row.arm for row in rows): (scale, rows) for scale in reversed(lengths) if (rows := study.rows(scale))
     }
     parts = [Part(study, scale, rows, gathered) for scale, rows in found.values() if extent(scale)[0]]
-    return parts if len(parts) < 2 else [_entitled(part, place) for place, part in enumerate(reversed(parts))]
+    return (
+        parts if len(parts) < 2 else [_entitled(part, place) for place, part in enumerate(sorted(parts, key=_epochs))]
+    )
 
 
 def _entitled(part: Part, place: int) -> Part:
     """A part whose heading says the length; its text is that of the first."""
     title = f"{part.study.title}, at {_epochs(part)} epochs"
-    text = "The same with longer runs. What is chosen there counts." if place else part.study.text
+    text = "The same with longer runs." if place else part.study.text
     return replace(part, study=replace(part.study, title=title, text=text))
 
 

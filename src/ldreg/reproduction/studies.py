@@ -149,7 +149,7 @@ STUDIES: dict[str, Study] = {
             "references", (), TITLES["references"],
             "LDReg seeks neighbors in the batch, or in a queue of past representations too. The paper names the small "
             "set of a batch as a limitation; those with a queue are compared with the batch alone, at the same k.",
-            ("Method", "Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references,
+            ("Method", "Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references, every_length=True,
         ),
         Study(
             "search", (), TITLES["search"],
@@ -157,7 +157,8 @@ STUDIES: dict[str, Study] = {
             "held-out images here; test images were not looked at. Where several learning rates were tried, they were "
             "chosen first, without LDReg, by linear accuracy. The rule for LDReg, set before the runs: of all settings "
             "tried for a method, that of highest LID among those whose linear accuracy is within one standard error "
-            "of the best; one that collapsed with any seed is out.",
+            "of the best; one that collapsed with any seed is out. Where there are longer runs of a method, what is "
+            "chosen by those counts.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
             every_length=True,
         ),
