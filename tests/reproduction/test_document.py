@@ -143,11 +143,11 @@ def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path
     put(tmp_path, LDREG, [{"linear": 0.90, "lid": 7.0}, {"linear": 0.93, "lid": 7.3}, {"lid": 7.3}])
     part = section(text_of(tmp_path), "Table 1")
     assert "| SimCLR | \\- | 3 | 92.0 ± 2 (paper: 64.3) | – (paper: 470.2) | 6.20 ± 0.2 (paper: 18.8) | – |" in part
-    assert "| SimCLR | LDReg | 3 | 91.5 ± 2.1 (of 2 seeds) ≈ (paper: 64.8) |" in part
+    assert "| SimCLR | LDReg, β 0.1 | 3 | 91.5 ± 2.1 (of 2 seeds) ≈ (paper: 64.8) |" in part
     assert "7.20 ± 0.17 ✓ (paper: 20.0)" in part
     # Of the two seeds that both have, linear differs by 0 and 1 percent: 12.71 * 0.707 / sqrt(2) = 6.36; LID of all
     # three by 1.0, 1.1 and 0.9: 4.3 * 0.1 / sqrt(3) = 0.25.
-    assert "| SimCLR | LDReg | SimCLR | +0.50 (noise 6.36) ≈ | – | +1.00 (noise 0.25) | – |" in part
+    assert "| SimCLR | LDReg, β 0.1 | SimCLR | +0.50 (noise 6.36) ≈ | – | +1.00 (noise 0.25) | – |" in part
     assert "6 runs of 40 epochs." in part
     assert "±: standard deviation over seeds." in part
 
@@ -160,7 +160,7 @@ def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
     text = text_of(tmp_path)
     part = section(text, "Table 1")
     assert part.count("\n| SimCLR") == part.count("\n| BYOL") == 1
-    assert "Not measured: SimCLR, LDReg; SimCLR-Tuned; SimCLR-Tuned, LDReg; BYOL; SimCLR (ViT);" in part
+    assert "Not measured: SimCLR, LDReg, β 0.1; SimCLR-Tuned; SimCLR-Tuned, LDReg, β 0.1; BYOL; SimCLR (ViT);" in part
     assert "Differences" not in part, "there is nothing to compare with"
     assert "## Figure 1" not in text, "it is of no records"
     missing = section(text, "What is missing")
@@ -314,3 +314,15 @@ def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:
     titles = re.findall(r"^## (Beyond the paper: neighbors.*)$", text_of(tmp_path, "references"), flags=re.MULTILINE)
     usual = DIGITS.epochs
     assert titles == [f"Beyond the paper: neighbors from a queue, at {epochs} epochs" for epochs in (5, usual)]
+
+
+def test_what_people_say_of_the_runs_is_put_first(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    (tmp_path / "notes.md").write_text("Images were *small*: 8 × 8.\n", encoding="utf-8")
+    text = text_of(tmp_path, "table1")
+    assert "\n\n## About these runs\n\nImages were *small*: 8 × 8.\n\n## Table 1" in text
+    (tmp_path / "notes.md").write_text(" \n")
+    assert "About these runs" not in text_of(tmp_path, "table1")
+    (tmp_path / "notes.md").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"notes\.md: expected text in UTF-8, got other bytes"):
+        text_of(tmp_path, "table1")

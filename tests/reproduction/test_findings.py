@@ -103,7 +103,9 @@ def test_directions_are_judged_against_the_paper_s() -> None:
     assert direction(up, base, math.nan, 18.8) == "disagrees", "the paper saw a collapse"
     assert direction(up, base, 18.8, 18.8) == "", "the paper saw no effect"
     assert direction(up, base, 583.5, 583.8) == "", "nor here"
-    assert direction(down, base, 64.2, 64.3) == "agrees"
+    assert direction(down, base, 64.2, 64.3) == "", "its last digit"
+    assert direction(down, base, 64.1, 64.3) == "agrees"
+    assert direction(Sample({0: 30.0}, floor=0.5), Sample({0: 40.0}, floor=0.5), 36.30, 36.38) == "agrees", "of AP"
     assert direction(seeds(), base, 20.0, 18.8) == ""
     gone = Sample(collapsed=True)
     assert direction(gone, base, 20.0, 18.8) == "disagrees", "a collapse here is lower too"

@@ -62,13 +62,19 @@ def test_an_arm_that_equals_its_recipe_is_the_recipe(scale) -> None:  # type: ig
                 assert told or str(node) != value, f"{study.name}: {row.arm.slug} has {key} = {value} anyway"
 
 
-def test_rows_are_compared_with_a_row_that_is_no_comparison_itself() -> None:
+def test_rows_are_compared_with_a_row_that_is_no_comparison_itself_but_for_norms() -> None:
     for scale in SCALES.values():
         for study in STUDIES.values():
             rows = study.rows(scale)
             for row in rows:
                 assert len(row.names) == len(study.keys)
-                assert row.baseline is None or rows[row.baseline].baseline is None
+                base = None if row.baseline is None else rows[row.baseline]
+                if study.name == "norms" and row.names[0] == "L2":
+                    assert base is not None
+                    assert base.names == ("L1", row.names[1])
+                    assert row.arm == base.arm.but(ldreg__norm="l2")
+                else:
+                    assert base is None or base.baseline is None
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)

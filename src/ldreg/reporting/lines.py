@@ -33,7 +33,7 @@ class Series:
         band: triples of x, lowest and highest value, such as those of several seeds
         dashed: whether the line is dashed, such as that without a regularizer
         color_group: lines of one group have one color and one marker
-        area: whether the band is an area also where points are few, and not a bar at each
+        area: whether it is a level: its band an area also where points are few, its points without markers
     """
 
     name: str
@@ -143,7 +143,7 @@ def _line(axes: Axes, one: Series, points: Array, place: int) -> None:
 def _look(one: Series) -> dict[str, Any]:
     return {
         "color": CLASS_COLORS[one.color_group % len(CLASS_COLORS)],
-        "marker": _MARKERS[one.color_group % len(_MARKERS)],
+        "marker": "" if one.area else _MARKERS[one.color_group % len(_MARKERS)],
         "markersize": 4.5,
         "markerfacecolor": "none" if one.dashed else CLASS_COLORS[one.color_group % len(CLASS_COLORS)],
         "linewidth": 2.0,

@@ -28,6 +28,8 @@ from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_
 from ldreg.reproduction.studies import Study
 
 _OPENING = "# The LDReg paper at the scale of"  # how every text begins
+NOTES = "notes.md"  # among the records, what people say of them
+_TWICE = "An effect that several studies show is counted in each."
 _RESOLUTION = 110  # dots per inch of a picture
 _NOISE = (
     "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by:"
@@ -105,9 +107,22 @@ def document(
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
     closing = _closing(list(records.values()), absent, unused, command)
-    overview = ["## At a glance", table_markdown(glance(parts))] if len(parts) > 1 else []
-    text = "\n\n".join([f"{_OPENING} {scale.name}", intro(scale), *overview, *sections, *closing]) + "\n"
+    overview = ["## At a glance", table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
+    opening = [f"{_OPENING} {scale.name}", intro(scale), *_notes(results), *overview]
+    text = "\n\n".join([*opening, *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
+
+
+def _notes(results: Path) -> list[str]:
+    """What people say of the runs that records cannot, where they left it beside them. Raises OSError, ValueError."""
+    path = results / NOTES
+    if not path.is_file():
+        return []
+    try:
+        said = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text in UTF-8, got other bytes ({error})") from error
+    return ["## About these runs", said] if said else []
 
 
 def check_own(path: Path) -> None:

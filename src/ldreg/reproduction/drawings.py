@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 from matplotlib.figure import Figure
@@ -22,7 +23,10 @@ from ldreg.reproduction.studies import Study
 Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]
 
-_BY_MONITOR = "By the images that the monitor takes, of which there are fewer than in the tables."
+_BY_MONITOR = (
+    "By the images that the monitor takes, of which there are fewer than in the tables: small differences may have "
+    "another sign there."
+)
 _OF_VIEWS = "Of representations in a batch: the variance that comes from the view of an image and not from the image."
 
 
@@ -129,12 +133,19 @@ def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:
     titles = {"linear": "Linear accuracy, %", "effective_rank": "Effective rank", "lid": "LID, geometric mean"}
     for metric, title in titles.items():
         for group, label in (("beta", "β"), ("k", "k")):
-            own = [row for row in rows if row.group == group]
+            own = _of_group(rows, group)
             line = _line(own, gathered, metric, "SimCLR + LDReg")
             if line.points:
                 series = [line, *_level(own, rows[0], gathered, metric, "SimCLR")]
                 made[f"{title.partition(',')[0]} and {label}"] = lines(series, xlabel=label, ylabel=title, logx=True)
     return made
+
+
+def _of_group(rows: Sequence[Row], group: str) -> list[Row]:
+    """The rows of a line; over beta with that of the recipe, which stands among those over k."""
+    own = [row for row in rows if row.group == group]
+    usual = {row.names[2] for row in own} if group == "beta" else set()
+    return own + [replace(row, x=float(row.names[1])) for row in rows if row.group == "k" and row.names[2] in usual]
 
 
 def _level(rows: Sequence[Row], base: Row, gathered: Gathered, metric: str, name: str) -> list[Series]:

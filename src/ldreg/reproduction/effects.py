@@ -16,6 +16,7 @@ TRAIN_LID = "train_lid"  # of training images: the end of the curve, as the pape
 _DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
 _AP_FLOOR = 0.5  # points of AP, by which trainings of a detector differ anyway
 _NOTHING = 1e-3  # relative difference in the paper that is no effect, as 583.5 against 583.8
+_LAST_DIGITS = (0.1, 0.01)  # that the paper prints, of AP the second
 _UNSURE = 0.05  # relative difference of dimensions that one seed each cannot tell from chance
 # Student's t at 95 % by degrees of freedom.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -146,7 +147,8 @@ def difference(own: Sample, base: Sample) -> float:
 def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
     """Whether an effect has the paper's direction: where it is larger than its noise, and the paper has one.
 
-    A collapse counts as lower: in the paper, where it is NaN, and here, where it has all runs of one side.
+    A difference of its last digit is none. A collapse counts as lower: in the paper, where it is NaN, and here, where
+    it has all runs of one side.
 
     >>> direction(Sample({0: 7.0}), Sample({0: 6.0}), 20.0, 18.8), direction(Sample({0: 6.1}), Sample({0: 6.0}), 20, 19)
     ('agrees', 'noise')
@@ -158,7 +160,8 @@ def direction(own: Sample, base: Sample, paper: float | None, paper_base: float 
         found = -math.inf if own.collapsed else math.inf
     if paper is None or paper_base is None or math.isnan(found):
         return ""
-    if abs(paper - paper_base) <= _NOTHING * abs(paper_base):
+    last_digit = _LAST_DIGITS[own.floor == _AP_FLOOR]
+    if abs(paper - paper_base) <= max(_NOTHING * abs(paper_base), 1.5 * last_digit):
         return ""
     if math.isfinite(found) and abs(found) <= noise(own, base):
         return "noise"

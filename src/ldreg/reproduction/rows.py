@@ -56,9 +56,16 @@ def _pairs(scale: Scale, methods: Sequence[str]) -> list[Row]:
     rows = []
     for method in methods:
         without, with_ldreg = paper.LINEAR[method]
+        regularized = scale.arm(f"{method}_ldreg")
         rows.append(Row((METHODS[method], "-"), scale.arm(method), without, group=method))
         rows.append(
-            Row((METHODS[method], "LDReg"), scale.arm(f"{method}_ldreg"), with_ldreg, len(rows) - 1, group=method)
+            Row(
+                (METHODS[method], f"LDReg, β {beta_of(regularized)}"),
+                regularized,
+                with_ldreg,
+                len(rows) - 1,
+                group=method,
+            )
         )
     return rows
 
@@ -130,7 +137,8 @@ def norms(scale: Scale) -> list[Row]:
             arm = scale.arm("simclr_ldreg")
             arm = arm if norm == "l1" else arm.but(ldreg__norm=norm)
             arm = arm if k == scale.k else arm.but(ldreg__k=k)
-            rows.append(Row((norm.upper(), str(k)), arm, {"linear": paper.NORMS[norm, of_paper]}, 0))
+            base = 0 if norm == "l1" else len(rows) - 2  # the same with L1
+            rows.append(Row((norm.upper(), str(k)), arm, {"linear": paper.NORMS[norm, of_paper]}, base))
     for target in scale.targets:
         arm = scale.arm("simclr_ldreg").but(ldreg__target=target)
         rows.append(Row((f"L1 to LID {target:g}", str(scale.k)), arm, baseline=0))

@@ -64,13 +64,15 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "wallclock", ("table4",), TITLES["wallclock"],
-            "Minutes of pretraining. The paper saw no significant additional cost of LDReg.",
+            "Minutes of pretraining, of runs that had the machine to themselves where there are any. The paper saw no "
+            "significant additional cost of LDReg.",
             ("Method", "Regularization"), ("minutes", "images_per_second"), rows.wallclock,
         ),
         Study(
             "norms", ("table12",), TITLES["norms"],
-            "LDReg with the mean of ln LID (L1) and with the root of its mean square (L2). The paper saw no "
-            "significant difference. Beyond the paper: a target that LID in the batch is to approach, by L1.",
+            "LDReg with the mean of ln LID (L1) and with the root of its mean square (L2), which is compared with L1 "
+            "at the same k. The paper saw no significant difference. Beyond the paper: a target that LID in "
+            "the batch is to approach, by L1.",
             ("Norm", "k"), DIMENSIONS, rows.norms,
         ),
         Study(
@@ -154,11 +156,10 @@ STUDIES: dict[str, Study] = {
         Study(
             "search", (), TITLES["search"],
             "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
-            "held-out images here; test images were not looked at. Where several learning rates were tried, they were "
-            "chosen first, without LDReg, by linear accuracy. The rule for LDReg, set before the runs: of all settings "
-            "tried for a method, that of highest LID among those whose linear accuracy is within one standard error "
-            "of the best; one that collapsed with any seed is out. Where there are longer runs of a method, what is "
-            "chosen by those counts.",
+            "held-out images here. Where several learning rates were tried, they were chosen first, without LDReg, by "
+            "linear accuracy. The rule for LDReg, set before the runs: of all settings tried for a method, that of "
+            "highest LID among those whose linear accuracy is within one standard error of the best; one that "
+            "collapsed with any seed is out. Where there are longer runs of a method, what is chosen by those counts.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
             every_length=True,
         ),
