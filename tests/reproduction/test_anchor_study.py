@@ -134,7 +134,7 @@ def test_a_run_by_lightly_is_continued_measured_and_done(
     assert where.state(asked) == "to continue"
     monkeypatch.setattr(lightly_run, "say", said.append)
     one(asked, where)
-    assert [line.split(":")[0] for line in said] == [f"lightly, epoch {number}/2" for number in (1, 2, 2)]
+    assert [line.rsplit(", ", 1)[0] for line in said] == [f"lightly, epoch {number}/2" for number in (1, 2, 2)]
     assert where.state(asked) == "done"
     assert f"{asked.name}: trained in " in capsys.readouterr().err
 

@@ -165,5 +165,6 @@ class EpochLog(Elapsed, Callback):
         speed = self._images / (time.perf_counter() - self._start)
         self._epochs.append({"loss": loss, "speed": speed, "first": float(self._first)})
         self._first = False
-        say(f"lightly, epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: loss {loss:.4f}  img/s {speed:,.0f}")
+        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        say(f"lightly, {epoch}, {self.seconds:.0f} s: loss {loss:.4f}  img/s {speed:,.0f}")
         trainer.save_checkpoint(self._path)  # whole or not at all, Lightning sees to that
