@@ -15,7 +15,7 @@ from functools import cache
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.effects import collapses, sample
 from ldreg.reproduction.jobs import Arm, Job
-from ldreg.reproduction.rows import METHODS, Row, beta_of
+from ldreg.reproduction.rows import METHODS, Row, beta_of, methods
 from ldreg.reproduction.scales import Scale
 
 Gathered = Mapping[Arm, Sequence[RunRecord]]
@@ -32,6 +32,7 @@ _WIDER: Mapping[str, tuple[float, ...]] = {
     "vicreg": (*_BETAS, 30.0),
     "barlow_twins": (*_BETAS, 30.0, 100.0),
 }
+_PAPERS = {"moco_v3": "moco"}  # methods of which the paper knows one version
 _NEIGHBORS = (0.25, 0.5, 2.0)
 _WITH_K = ("simclr", "byol")
 # Rates that are tried first, by scale and method; other methods keep their recipe's.
@@ -53,14 +54,15 @@ class Choice:
 def rows(scale: Scale) -> list[Row]:
     """Every method without LDReg, some with several learning rates; with several strengths, some with several k."""
     found: list[Row] = []
-    for method, title in METHODS.items():
+    for method in methods(scale):
+        title = METHODS[method]
         rates = _RATES.get(scale.name, {}).get(method, ())
         own = _rate(scale.arm(method)) if rates else None
         plain = {rate: _aside(scale, method, rate) for rate in (rates if rates and not _long(scale) else (own,))}
         base = len(found) + list(plain).index(own)
         names = [title if rate is None else f"{title}, learning rate {rate:g}" for rate in plain]
         found += [Row((name, "-", "-"), arm, group=method) for name, arm in zip(names, plain.values(), strict=True)]
-        usual = float(beta_of(Arm(f"imagenet/{method}_ldreg")))
+        usual = float(beta_of(Arm(f"imagenet/{_PAPERS.get(method, method)}_ldreg")))
         tried = [(factor * usual, scale.k) for factor in _WIDER.get(method, _BETAS)]
         tried += [(usual, round(factor * scale.k)) for factor in _NEIGHBORS if method in _WITH_K and not _long(scale)]
         for beta, k in tried:
@@ -88,7 +90,7 @@ def _aside(scale: Scale, recipe: str, rate: float | None) -> Arm:
 def choices(scale: Scale, gathered: Gathered) -> list[Choice]:
     """What the rule chooses for each method of which at least two settings were tried."""
     found = []
-    for method in METHODS:
+    for method in methods(scale):
         tried = _comparable(scale, gathered, method, regularized=True)
         if len(tried) > 1:
             options = Job(_chosen(tried), 0).settings.regularizer

@@ -88,7 +88,8 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "methods", ("table15",), TITLES["methods"],
-            "The same as Table 1 for three further methods. In the paper all three values rise with LDReg.",
+            "The same as Table 1 for three further methods. In the paper, which names no version of MoCo, all three "
+            "values rise with LDReg.",
             ("Method", "Regularization"), (*DIMENSIONS, "knn"), rows.additional_methods,
         ),
         Study(
