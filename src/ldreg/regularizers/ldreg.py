@@ -282,7 +282,7 @@ class LDReg(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """How many rows were ever put into the queue."""
-        return torch.tensor(self._enqueued)
+        return torch.tensor(self._enqueued, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take up the count that `get_extra_state` gave."""

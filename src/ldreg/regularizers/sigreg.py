@@ -71,7 +71,7 @@ class SIGReg(nn.Module):
         self.gather = gather
         # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
         # torch.compile would compile anew for every value of an int.
-        self._steps = torch.zeros((), dtype=torch.int64)
+        self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
 
     def forward(self, representations: Tensor) -> Tensor:
         """The scalar to add to the loss."""
@@ -87,7 +87,7 @@ class SIGReg(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Go on from a count of training calls."""
-        self._steps = torch.tensor(int(state))
+        self._steps = torch.tensor(int(state), device="cpu")
 
     def extra_repr(self) -> str:
         """The options, as `print` shows them."""
