@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "DANCo, drawn": lambda: global_dimension(SMALL),
     "TwoNN": lambda: global_dimension(LARGE, estimator="twonn"),
     "Fisher-Rao": lambda: fisher_rao(SMALL.abs(), 2.0),
-    "expected LID": lambda: expected_lid(torch.linspace(2, 1, 500, device="cpu"), 20, 1000, 500),
+    "expected LID": lambda: expected_lid(torch.linspace(2, 1, 500, dtype=torch.float32, device="cpu"), 20, 1000, 500),
     "a report": reported,
     "LDReg": lambda: trained(lambda: LDReg(10, reference_grad=True)),
     "LDReg with a queue": lambda: trained(lambda: LDReg(10, queue_size=100, target=3.0, norm="l2")),
@@ -61,6 +61,18 @@ def test_the_default_device_does_not_matter(name: str) -> None:
     expected = FUNCTIONS[name]()
     with torch.device("meta"):  # on which nothing can be computed
         found = FUNCTIONS[name]()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_default_dtype_does_not_matter(name: str, dtype: torch.dtype) -> None:
+    expected, before = FUNCTIONS[name](), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = FUNCTIONS[name]()
+    finally:
+        torch.set_default_dtype(before)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 

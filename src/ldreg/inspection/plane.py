@@ -34,7 +34,8 @@ def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.dev
     # Scaled to 1, or squares would overflow or vanish for data of extreme size.
     block /= block.abs().max().clamp_min(torch.finfo(block.dtype).tiny)
     generator = torch.Generator().manual_seed(seed)
-    axes = torch.randn(x.shape[1], min(8, *x.shape), generator=generator, device="cpu").to(block)
+    shape = x.shape[1], min(8, *x.shape)
+    axes = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(block)
     for _ in range(12):
         axes = torch.linalg.qr(block.T @ (block @ axes)).Q
     turn = torch.linalg.svd(block @ axes, full_matrices=False).Vh.T

@@ -103,7 +103,8 @@ class SIGReg(nn.Module):
         generator = torch.Generator(x.device).manual_seed(seed)
         if self.training:
             self._steps += 1
-        directions = torch.randn(x.shape[1], self.num_slices, generator=generator, device=x.device)
+        shape = x.shape[1], self.num_slices
+        directions = torch.randn(shape, generator=generator, dtype=torch.float32, device=x.device)
         return nn.functional.normalize(directions.to(x.dtype), dim=0)
 
 
