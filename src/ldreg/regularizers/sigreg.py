@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ldreg.regularizers.inputs import batch, full_precision, weight
+from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 
 class SIGReg(nn.Module):
@@ -77,7 +77,7 @@ class SIGReg(nn.Module):
         """The scalar to add to the loss."""
         with full_precision(representations):
             x = batch(representations, gathered=self.gather)
-            x = x - x.mean(0) if self.center else x
+            x = centered(x) if self.center else x
             statistics = epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound)
             return self.beta * statistics.mean()
 
