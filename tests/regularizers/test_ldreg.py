@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -238,6 +239,16 @@ def test_compiled_equals_eager() -> None:
     (eager,) = torch.autograd.grad(reg(x), x)
     (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
     torch.testing.assert_close(compiled, eager)
+
+
+def test_numbers_of_numpy_are_compiled_as_plain_ones() -> None:
+    x = random(64, 16).requires_grad_()
+    options: dict[str, Any] = {"beta": np.float64(0.1), "target": np.float64(3.0), "queue_size": np.int64(0)}
+    reg = LDReg(k=8, **options)
+    (eager,) = torch.autograd.grad(LDReg(k=8, beta=0.1, target=3.0)(x), x)
+    (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
+    torch.testing.assert_close(compiled, eager)
+    assert [type(each) for each in (reg.beta, reg.target, reg.queue_size)] == [float, float, int]
 
 
 def test_compiled_without_a_break_where_representations_are_rows_of_the_reference() -> None:

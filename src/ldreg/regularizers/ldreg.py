@@ -99,10 +99,13 @@ class LDReg(nn.Module):
         _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         _check(_number(beta) >= 0, "beta", "a finite number from 0 on", beta)
         rows = as_whole(queue_size)
-        _check(rows is not None and rows >= 0, "queue_size", "a number of rows from 0 on", queue_size)
-        self.k, self.beta, self.norm, self.target, self.direction = whole, beta, norm, target, direction
-        self.estimator, self.convention = estimator, convention
-        self.reference_grad, self.gather, self.queue_size = reference_grad, gather, queue_size
+        if rows is None or rows < 0:
+            raise ValueError(f"queue_size: expected a number of rows from 0 on, got {queue_size!r}")
+        # Plain numbers: a compiled step would take those of NumPy for tensors of float64.
+        self.k, self.beta, self.queue_size = whole, float(beta), rows
+        self.target = None if target is None else float(target)
+        self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
+        self.reference_grad, self.gather = reference_grad, gather
         self.register_buffer("queue", torch.empty(0, 0))
         self._enqueued = 0
 
