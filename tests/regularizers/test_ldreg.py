@@ -213,6 +213,18 @@ def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:
     torch.testing.assert_close(reg(second), expected)
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float32), (torch.float32, torch.float16)])
+def test_queue_holds_batches_of_different_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    large = {torch.float16: 1e3, torch.float32: 1e6}  # of which float16 holds the first alone
+    past, batch = ((random(32, 4, seed=seed) * large[dtype]).to(dtype) for seed, dtype in enumerate(dtypes))
+    reg = LDReg(k=8, queue_size=64)
+    reg(past)
+    found = reg(batch)
+    assert found == LDReg(k=8)(batch, torch.cat((batch.float(), past.float())), self_index=torch.arange(32))
+    assert torch.equal(reg.queue, torch.cat((past.float(), batch.float())))
+    assert reg(batch).isfinite()
+
+
 def test_queue_of_another_width_is_refused() -> None:
     reg = LDReg(k=4, queue_size=10)
     reg(random(30, 3))

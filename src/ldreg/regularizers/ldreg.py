@@ -184,7 +184,7 @@ class LDReg(nn.Module):
                     f"representations: expected {self.queue.shape[1]} columns as the queue holds, "
                     f"got shape {tuple(rows.shape)}"
                 )
-            rows = torch.cat((rows, self._queued().to(rows)))
+            rows = torch.cat((rows, self._queued().to(rows.device)))  # in the wider of their dtypes
         return rows, self_index, span
 
     def _too_few(self, rows: int, own: bool) -> str:
@@ -279,6 +279,7 @@ class LDReg(nn.Module):
         new = new[-self.queue_size :]
         if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
+        self.queue = self.queue.to(torch.promote_types(self.queue.dtype, new.dtype))  # what float16 cannot hold is inf
         place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
         self.queue[place] = new.to(self.queue)
         self._enqueued += len(new)
