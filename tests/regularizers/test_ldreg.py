@@ -339,6 +339,17 @@ def test_small_batches_wait_until_the_queue_holds_k() -> None:
     assert later[0] == pytest.approx(expected.item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_found_while_the_queue_fills(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    reg, batch = LDReg(k=30, queue_size=64), random(16, 3)
+    batch[5, 1] = wrong
+    with pytest.raises(ValueError, match=r"^representations: expected finite numbers, got NaN or inf in 1 of 16 rows"):
+        reg(batch)
+    assert [reg(each).isfinite().item() for each in random(48, 3).split(16)] == [True] * 3
+    monkeypatch.setattr(fused, "supports", lambda *_: True)  # where values are not looked at
+    assert LDReg(k=30, queue_size=64)(batch).isnan()
+
+
 def test_a_queue_that_can_never_hold_k_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64"):
         LDReg(k=64, queue_size=54)(random(10, 3))

@@ -13,7 +13,7 @@ from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.lid.geometry import regular
 from ldreg.lid.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
-from ldreg.lid.search import Neighbors, candidate_count
+from ldreg.lid.search import Neighbors, candidate_count, refuse_nonfinite
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
@@ -142,16 +142,18 @@ class LDReg(nn.Module):
         own = reference is None
         reference, self_index, span = self._candidates(representations, reference, self_index)
         keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
+        quick = self.estimator == "mom" and fused.supports(representations, reference, self.k)
         missing = self.k - candidate_count(representations, reference, self_index)
         if missing > 0:
             if not keeps or missing > self.queue_size - len(self._queued()):
                 raise ValueError(
                     self._too_few(len(representations) if own or reference is None else len(reference), own)
                 )
-            self._enqueue(representations)
-            return representations[:0].sum()  # 0 until the queue holds enough
+            # No search looks at the values yet, and what is not finite would be in the way of those to come.
+            self._enqueue(representations, look=not quick)
+            return (0 * representations).sum()  # 0, or NaN for NaN and inf, until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
-        if self.estimator == "mom" and fused.supports(x, reference, self.k):
+        if quick:
             placed = self_index if self_index is None or span is None else in_whole(self_index, span)
             value = self._fused(x, reference, placed)
         else:
@@ -273,9 +275,15 @@ class LDReg(nn.Module):
         return self.queue[: self._enqueued]
 
     @torch.no_grad()
-    def _enqueue(self, representations: Tensor) -> None:
-        """Put the batch (of all ranks) into the queue, in the place of what has been there longest."""
+    def _enqueue(self, representations: Tensor, *, look: bool = False) -> None:
+        """Put the batch (of all ranks) into the queue, in the place of what has been there longest.
+
+        Raises:
+            ValueError: it is not finite, where that is looked at.
+        """
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
+        if look:
+            refuse_nonfinite(new, "representations")
         new = new[-self.queue_size :]
         if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
