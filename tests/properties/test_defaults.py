@@ -74,16 +74,3 @@ def test_the_default_dtype_does_not_matter(name: str, dtype: torch.dtype) -> Non
     finally:
         torch.set_default_dtype(before)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_default_device_may_be_a_gpu_wherever_points_lie(device: str) -> None:
-    x = torch.randn(20_000, 32, generator=torch.Generator().manual_seed(0), device="cpu").to(device)
-
-    def measured() -> tuple[Tensor, float, float]:
-        return lid(x, 10), global_dimension(x), inspect(x, k=10).mean.value
-
-    expected = measured()
-    with torch.device("cuda"):
-        torch.testing.assert_close(measured(), expected)
