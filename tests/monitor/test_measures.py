@@ -51,6 +51,11 @@ def test_what_is_not_finite_is_a_finding_and_no_error(bad: float) -> None:
     assert all(math.isnan(found[name]) for name in ("lid", "frechet_variance", "effective_rank"))
 
 
+def test_values_at_the_end_of_float32_are_measured() -> None:
+    x = normal(100, 4)
+    assert measure(x * 5e37) == pytest.approx(measure(x), rel=1e-5)
+
+
 def test_half_precision_and_gradients_are_taken() -> None:
     x = normal(200, 4).bfloat16().requires_grad_()
     assert measure(x)["lid"] == pytest.approx(measure(x.detach().float())["lid"])

@@ -67,6 +67,27 @@ def test_finite_on_degenerate_input(kind: type[nn.Module], x: Tensor) -> None:
     assert gradient.isfinite().all()
 
 
+CENTERED = [Covariance(1.0), VarianceCovariance(1.0), SIGReg(1.0, num_slices=16, center=True).eval()]
+
+
+@pytest.mark.parametrize("module", CENTERED)
+@pytest.mark.parametrize("constant", [0.1, 1e18, 1e37])
+def test_constants_leave_nothing_once_centered(module: nn.Module, constant: float) -> None:
+    for rows in (7, 100):
+        value, gradient = value_and_gradient(module, torch.full((rows, 4), constant))
+        assert value == module(torch.zeros(rows, 4))
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("module", CENTERED)
+def test_an_offset_costs_no_digits(module: nn.Module) -> None:
+    x = normal(500, 6) + 1e6
+    value, gradient = value_and_gradient(module, x)
+    expected, expected_gradient = value_and_gradient(module, x.double())
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-3, atol=1e-7)
+
+
 def test_nan_is_not_hidden() -> None:
     x = normal(8, 4)
     x[3, 2] = float("nan")

@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -212,6 +213,18 @@ def test_queue_takes_the_end_of_a_batch_larger_than_itself() -> None:
     torch.testing.assert_close(reg(second), expected)
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float32), (torch.float32, torch.float16)])
+def test_queue_holds_batches_of_different_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    large = {torch.float16: 1e3, torch.float32: 1e6}  # of which float16 holds the first alone
+    past, batch = ((random(32, 4, seed=seed) * large[dtype]).to(dtype) for seed, dtype in enumerate(dtypes))
+    reg = LDReg(k=8, queue_size=64)
+    reg(past)
+    found = reg(batch)
+    assert found == LDReg(k=8)(batch, torch.cat((batch.float(), past.float())), self_index=torch.arange(32))
+    assert torch.equal(reg.queue, torch.cat((past.float(), batch.float())))
+    assert reg(batch).isfinite()
+
+
 def test_queue_of_another_width_is_refused() -> None:
     reg = LDReg(k=4, queue_size=10)
     reg(random(30, 3))
@@ -238,6 +251,16 @@ def test_compiled_equals_eager() -> None:
     (eager,) = torch.autograd.grad(reg(x), x)
     (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
     torch.testing.assert_close(compiled, eager)
+
+
+def test_numbers_of_numpy_are_compiled_as_plain_ones() -> None:
+    x = random(64, 16).requires_grad_()
+    options: dict[str, Any] = {"beta": np.float64(0.1), "target": np.float64(3.0), "queue_size": np.int64(0)}
+    reg = LDReg(k=8, **options)
+    (eager,) = torch.autograd.grad(LDReg(k=8, beta=0.1, target=3.0)(x), x)
+    (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
+    torch.testing.assert_close(compiled, eager)
+    assert [type(each) for each in (reg.beta, reg.target, reg.queue_size)] == [float, float, int]
 
 
 def test_compiled_without_a_break_where_representations_are_rows_of_the_reference() -> None:
@@ -314,6 +337,17 @@ def test_small_batches_wait_until_the_queue_holds_k() -> None:
     assert [bool(value == 0) for value in later] == [False] * 4, "15 others and 16 past ones are 31"
     expected = LDReg(k=30)(batches[1], torch.cat(batches[:2]), self_index=torch.arange(16, 32))
     assert later[0] == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_found_while_the_queue_fills(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    reg, batch = LDReg(k=30, queue_size=64), random(16, 3)
+    batch[5, 1] = wrong
+    with pytest.raises(ValueError, match=r"^representations: expected finite numbers, got NaN or inf in 1 of 16 rows"):
+        reg(batch)
+    assert [reg(each).isfinite().item() for each in random(48, 3).split(16)] == [True] * 3
+    monkeypatch.setattr(fused, "supports", lambda *_: True)  # where values are not looked at
+    assert LDReg(k=30, queue_size=64)(batch).isnan()
 
 
 def test_a_queue_that_can_never_hold_k_is_refused() -> None:

@@ -315,7 +315,7 @@ def _compared(own: DimensionReport, other: DimensionReport, doubt: str) -> Compa
     judged = None if doubt else beside(own.mean, other.mean)
     return Comparison(
         other=other,
-        fisher_rao=fisher_rao(*torch.tensor([own.mean.value, other.mean.value], dtype=torch.float64)).item(),
+        fisher_rao=fisher_rao(own.mean.value, other.mean.value).item(),
         verdict=judged,
         doubt=doubt or ("" if judged else "there are too few points for an interval"),
         collapsed_classes=() if doubt else classes_beside(own, other),

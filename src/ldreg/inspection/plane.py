@@ -14,8 +14,9 @@ def draw(points: int, sample: int | None, seed: int) -> Tensor:
     tensor([0, 1, 2, 3])
     """
     if sample is None or sample >= points:
-        return torch.arange(points)
-    return torch.randperm(points, generator=torch.Generator().manual_seed(seed))[:sample].sort().values
+        return torch.arange(points, device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(points, generator=generator, device="cpu")[:sample].sort().values
 
 
 def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.device | None = None) -> Tensor:
@@ -32,7 +33,9 @@ def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.dev
     block -= center
     # Scaled to 1, or squares would overflow or vanish for data of extreme size.
     block /= block.abs().max().clamp_min(torch.finfo(block.dtype).tiny)
-    axes = torch.randn(x.shape[1], min(8, *x.shape), generator=torch.Generator().manual_seed(seed)).to(block)
+    generator = torch.Generator().manual_seed(seed)
+    shape = x.shape[1], min(8, *x.shape)
+    axes = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(block)
     for _ in range(12):
         axes = torch.linalg.qr(block.T @ (block @ axes)).Q
     turn = torch.linalg.svd(block @ axes, full_matrices=False).Vh.T

@@ -157,7 +157,7 @@ def _order(blocks: list[slice], device: torch.device) -> Tensor | None:
     """A random order, the same each time, that makes blocks fair samples of all rows; None where none is needed."""
     if device.type != "cpu" or len(blocks) == 1:
         return None
-    return torch.randperm(blocks[-1].stop, generator=torch.Generator().manual_seed(0))
+    return torch.randperm(blocks[-1].stop, generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 def _places(order: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def _places(order: Tensor) -> Tensor:
     >>> _places(torch.tensor([2, 0, 1]))
     tensor([ 1,  2,  0, -1])
     """
-    return torch.cat((order.argsort(), torch.tensor([-1])))
+    return torch.cat((order.argsort(), order.new_tensor([-1])))
 
 
 def _rows_at(places: Tensor, order: Tensor) -> Tensor:

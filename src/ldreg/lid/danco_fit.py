@@ -31,7 +31,8 @@ def best_fit(
     known = calibration_dimensions(largest)
 
     def divergence(index: int) -> float:
-        return _divergence(measured, torch.tensor([calibrated(known[index])], dtype=torch.float64), k).item()
+        statistics = torch.tensor([calibrated(known[index])], dtype=torch.float64, device="cpu")
+        return _divergence(measured, statistics, k).item()
 
     while start + 1 < len(known) and divergence(start + 1) < divergence(start):
         start += 1
@@ -48,10 +49,11 @@ def best_fit(
 
 def _interpolated(dimensions: list[int], statistics: list[Statistics]) -> tuple[Tensor, Tensor]:
     """Dimensions (M,) between the given ones and their statistics (M, 3), straight in log d."""
-    known = torch.tensor([(d, *row) for d, row in zip(dimensions, statistics, strict=True)], dtype=torch.float64)
-    logarithmic = torch.tensor([True, True, False, True])
+    rows = [(d, *row) for d, row in zip(dimensions, statistics, strict=True)]
+    known = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    logarithmic = torch.tensor([True, True, False, True], device="cpu")
     known = torch.where(logarithmic, known.log(), known)
-    share = torch.linspace(0, 1, _SEGMENT_STEPS + 1, dtype=torch.float64)[:, None, None]
+    share = torch.linspace(0, 1, _SEGMENT_STEPS + 1, dtype=torch.float64, device="cpu")[:, None, None]
     between = torch.lerp(known[:-1], known[1:], share).flatten(0, 1) if len(known) > 1 else known
     between = torch.where(logarithmic, between.exp(), between)
     return between[:, 0], between[:, 1:]
@@ -69,7 +71,7 @@ def _ratio_divergence(quotient: Tensor, k: int) -> Tensor:
     With u = r^d, Beta(1, k) distributed, it is the mean of (k-1) ln((1-u) / (1-u^q)) - (q-1) ln u - ln q. The first
     term is bounded, so a midpoint rule does; the closed form is an alternating sum that loses its digits as k grows.
     """
-    share = (torch.arange(_QUADRATURE_STEPS, dtype=torch.float64) + 0.5) / _QUADRATURE_STEPS
+    share = (torch.arange(_QUADRATURE_STEPS, dtype=torch.float64, device="cpu") + 0.5) / _QUADRATURE_STEPS
     log_rest = torch.log1p(-share) / k
     log_u = torch.log(-torch.expm1(log_rest))
     bounded = (log_rest - torch.log(-torch.expm1(quotient[:, None] * log_u))).mean(dim=1)
@@ -79,7 +81,7 @@ def _ratio_divergence(quotient: Tensor, k: int) -> Tensor:
 
 def _von_mises_divergence(measured: Statistics, angle: Tensor, concentration: Tensor) -> Tensor:
     """Divergence (M,) of the measured von Mises distribution from those given."""
-    tau = torch.tensor(measured.concentration, dtype=torch.float64)
+    tau = torch.tensor(measured.concentration, dtype=torch.float64, device="cpu")
     normalizer = _log_bessel(concentration) - _log_bessel(tau)
     return normalizer + mean_resultant(tau) * (tau - concentration * torch.cos(measured.angle - angle))
 

@@ -85,7 +85,7 @@ def _concentration(resultant: float) -> float:
     """The tau of a von Mises distribution whose mean resultant length I1(tau) / I0(tau) is given."""
 
     def excess(tau: float) -> float:
-        return resultant - float(mean_resultant(torch.tensor(tau, dtype=torch.float64)))
+        return resultant - float(mean_resultant(torch.tensor(tau, dtype=torch.float64, device="cpu")))
 
     return _decreasing_root(excess, 1e-9, 1e12)
 

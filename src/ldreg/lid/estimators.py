@@ -38,7 +38,8 @@ def lid(
 ) -> Tensor:
     """Local intrinsic dimensionality (N,) of every row of x among its k nearest rows of the reference.
 
-    It is differentiable with respect to x; where it is 0 or inf, the gradient is 0.
+    It is differentiable with respect to x as the points measured; their neighbors count as fixed, also where those are
+    rows of x, as in the paper's Algorithm 1. Where it is 0 or inf, the gradient is 0.
 
     Args:
         x: representations (N, D).

@@ -107,7 +107,7 @@ def _flattened(values: Tensor, rank: float, most: int) -> Tensor:
     """
     if rank >= len(values):
         number = max(len(values), round(min(rank, most)))
-        return torch.full((number,), 1 / number, dtype=torch.float64)
+        return torch.full((number,), 1 / number, dtype=torch.float64, device="cpu")
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2
@@ -128,7 +128,7 @@ def mean_reading(spectrum: Tensor, k: int, n: int, estimator: Calibrated) -> flo
 def _readings(spectrum: Tensor, k: int, n: int, estimator: Calibrated) -> tuple[Tensor, Tensor]:
     """The logarithm of LID (Q,) that some points read, and by how much they lie further out than the mean."""
     generator = torch.Generator().manual_seed(0)
-    squares = torch.randn(len(spectrum), _QUERIES, generator=generator, dtype=torch.float64).square()
+    squares = torch.randn(len(spectrum), _QUERIES, generator=generator, dtype=torch.float64, device="cpu").square()
     outward = spectrum @ squares - 1
     axes = _grouped(spectrum, squares)
     ends = axes._replace(squares=axes.squares[:, [int(outward.argmin()), int(outward.argmax())]])
@@ -147,7 +147,7 @@ def _readings(spectrum: Tensor, k: int, n: int, estimator: Calibrated) -> tuple[
 
 
 def _tilts(lowest: float, highest: float, number: int) -> Tensor:
-    return torch.logspace(lowest, highest, number, dtype=torch.float64)
+    return torch.logspace(lowest, highest, number, dtype=torch.float64, device="cpu")
 
 
 class _Axes(NamedTuple):
@@ -163,7 +163,7 @@ def _grouped(spectrum: Tensor, squares: Tensor) -> _Axes:
     if len(spectrum) <= _SINGLE + _GROUPS:
         return _Axes(spectrum, torch.ones_like(spectrum), squares)
     size = -(-(len(spectrum) - _SINGLE) // _GROUPS)
-    group = torch.arange(len(spectrum))
+    group = torch.arange(len(spectrum), device="cpu")
     group = torch.where(group < _SINGLE, group, _SINGLE + (group - _SINGLE) // size)
     counts = torch.bincount(group).double()
     sums = torch.zeros_like(counts).index_add_(0, group, spectrum)

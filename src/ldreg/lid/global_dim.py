@@ -89,7 +89,8 @@ def danco(
     _check_danco(k, references, max_points)
     points = as_points(x)
     if len(points) > max_points:
-        chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:max_points]
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(points), generator=generator, device="cpu")[:max_points]
         points = points[chosen.to(points.device)]
     points, measured = statistics_of(standardized(points), k)
 

@@ -48,7 +48,7 @@ class Reservoir:
 
     def result(self) -> Kept:
         """What is kept, once all has been offered; no row of this class is ever short."""
-        return Kept(self._columns.long(), self._scores.amax(1), torch.empty(0, dtype=torch.int64))
+        return Kept(self._columns.long(), self._scores.amax(1), torch.empty(0, dtype=torch.int64, device="cpu"))
 
     def _merge(self, rows: slice | Tensor, scores: Tensor, first_column: int, held: int) -> Tensor:
         """Keep the smallest of the first places, `held` of them, and what is offered; returns the largest kept (n,)."""
@@ -75,8 +75,8 @@ class SiftingReservoir(Reservoir):
     def __init__(self, rows: int, count: int, *, total: int | None, dtype: torch.dtype) -> None:
         super().__init__(rows, count, room=_ROOM, dtype=dtype, device=torch.device("cpu"))
         self._total = total
-        self._fill = torch.zeros(rows, dtype=torch.int64)
-        self._threshold = torch.full((rows,), torch.inf, dtype=dtype)
+        self._fill = torch.zeros(rows, dtype=torch.int64, device="cpu")
+        self._threshold = torch.full((rows,), torch.inf, dtype=dtype, device="cpu")
         self._seen: dict[int, tuple[int, int]] = {}
 
     def offer(self, rows: slice, scores: Tensor, first_column: int) -> None:
@@ -96,7 +96,7 @@ class SiftingReservoir(Reservoir):
             hits = _Hits(*(each.index_select(0, others) for each in hits))
             counts[full] = 0
         first = counts.cumsum(0).sub_(counts).sub_(fill)
-        position = torch.arange(len(hits.row)).sub_(first.index_select(0, hits.row))
+        position = torch.arange(len(hits.row), device="cpu").sub_(first.index_select(0, hits.row))
         place = hits.row.add_(rows.start).mul_(self._scores.shape[1]).add_(position)
         self._scores.view(-1).scatter_(0, place, hits.score)
         self._columns.view(-1).scatter_(0, place, hits.column.add_(first_column).to(torch.int32))
@@ -129,7 +129,7 @@ class SiftingReservoir(Reservoir):
             if rank <= sample.shape[1]:
                 # One step up, since what equals the guess may be among the smallest.
                 guess = sample.topk(rank, dim=1, largest=False, sorted=False).values.amax(1)
-                guess = guess.nextafter(torch.tensor(torch.inf, dtype=guess.dtype))
+                guess = guess.nextafter(guess.new_tensor(torch.inf))
                 self._threshold[rows] = torch.minimum(self._threshold[rows], guess)
             due = 4 * size
         self._seen[rows.start] = (seen + scores.shape[1], due)

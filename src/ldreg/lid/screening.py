@@ -143,7 +143,7 @@ def screen(
     from ldreg.lid.screening_kernels import halves
 
     rows = x if reference is None else reference
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(x.device)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0), device="cpu").to(x.device)
     center, scale = frame.center.float(), half_scale(frame, x.device)
     halved = halves(rows, center, scale, order)
     room = 1 << (ROOM * count - 1).bit_length()

@@ -260,7 +260,7 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
     spread, largest = extremes.tolist()  # the one wait for the device
     if not math.isfinite(largest):
         for name, rows in sets.items():
-            _refuse_nonfinite(rows, name)
+            refuse_nonfinite(rows, name)
     limits = torch.finfo(working_dtype(x, reference))
     if 2 * spread > limits.max / x.shape[1] ** 0.5:
         peaks = {name: torch.maximum(high, -low).max().item() for name, (_, low, high) in statistics.items()}
@@ -290,7 +290,8 @@ def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return total, low, high
 
 
-def _refuse_nonfinite(x: Tensor, name: str) -> None:
+def refuse_nonfinite(x: Tensor, name: str) -> None:
+    """ValueError with the number of rows of x (N, D) that hold NaN or inf, if any."""
     wrong = sum(int((~torch.isfinite(x[rows])).any(1).sum()) for rows in slices(len(x), 4096))
     if wrong:
         raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")

@@ -181,7 +181,7 @@ class _Task:
     def own(self, queries: slice) -> Tensor | None:
         """The row of the reference that each query is; None where none is."""
         if self.reference is None:
-            return torch.arange(queries.start, queries.stop)
+            return torch.arange(queries.start, queries.stop, device="cpu")
         return None if self.self_index is None else self.self_index[queries].cpu()
 
 

@@ -101,5 +101,6 @@ class _Stage:
     def _buffer(self, which: int, size: int) -> Tensor:
         if not self._buffers or len(self._buffers[0]) < size:
             self._stream.synchronize()
-            self._buffers = [torch.empty(max(size, _STAGE_BYTES), dtype=torch.uint8, pin_memory=True) for _ in "ab"]
+            room = max(size, _STAGE_BYTES)
+            self._buffers = [torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=True) for _ in "ab"]
         return self._buffers[which][:size]

@@ -15,6 +15,8 @@ from ldreg.spectrum import effective_rank
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
+_LARGE = 1e30  # far beyond any representation of use, and far from the end of float32
+
 
 @torch.no_grad()
 def measure(representations: Tensor, *, k: int = 64) -> dict[str, float]:
@@ -35,7 +37,9 @@ def measure(representations: Tensor, *, k: int = 64) -> dict[str, float]:
     """
     if not torch.isfinite(representations).all():
         return {"lid": math.nan, "frechet_variance": math.nan, "effective_rank": math.nan, "degenerate": 1.0}
-    values = lid(representations, k)
+    # A run that diverges may come by values whose distances float32 cannot hold, which is no error here either.
+    large = bool((representations.abs() > _LARGE).any())
+    values = lid(representations.double() if large else representations, k)
     degenerate = 1 - regular(values).double().mean()
     # Read in one transfer: each would otherwise wait for the device anew.
     numbers = torch.stack(

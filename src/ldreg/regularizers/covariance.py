@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ldreg.regularizers.inputs import batch, full_precision, weight
+from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 
 class Covariance(nn.Module):
@@ -36,7 +36,7 @@ class Covariance(nn.Module):
         """The scalar to add to the loss."""
         with full_precision(representations):
             x = batch(representations, gathered=self.gather)
-            return self.beta * covariance_term(x - x.mean(0))
+            return self.beta * covariance_term(centered(x))
 
     def extra_repr(self) -> str:
         """The options, as `print` shows them."""
@@ -79,9 +79,9 @@ class VarianceCovariance(nn.Module):
         """The scalar to add to the loss."""
         with full_precision(representations):
             x = batch(representations, gathered=self.gather)
-            centered = x - x.mean(0)
-            variance = variance_term(centered, gamma=self.gamma, epsilon=self.epsilon)
-            return self.beta * (covariance_term(centered) + variance)
+            x = centered(x)
+            variance = variance_term(x, gamma=self.gamma, epsilon=self.epsilon)
+            return self.beta * (covariance_term(x) + variance)
 
     def extra_repr(self) -> str:
         """The options, as `print` shows them."""

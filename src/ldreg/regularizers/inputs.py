@@ -32,6 +32,20 @@ def batch(representations: Tensor, *, gathered: bool) -> Tensor:
     return representations
 
 
+def centered(x: Tensor) -> Tensor:
+    """Rows x (N, D) less their mean: (N, D), exactly 0 where all are the same.
+
+    >>> centered(torch.full((7, 1), 0.1)).any()
+    tensor(False)
+    """
+    low, high = torch.aminmax(x.detach(), dim=0)
+    # A mean of equal numbers may miss them by rounding, and its sum may overflow.
+    middle = x.detach().mean(0).clamp(low, high)
+    # Twice, as a mean is rounded to the digits of the offset; the gradient is that of once.
+    x = x - middle
+    return x - x.mean(0)
+
+
 def weight(name: str, value: float) -> float:
     """The value, checked to be finite and not negative.
 

@@ -13,7 +13,7 @@ from ldreg.lid import fused
 from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.lid.geometry import regular
 from ldreg.lid.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
-from ldreg.lid.search import Neighbors, candidate_count
+from ldreg.lid.search import Neighbors, candidate_count, refuse_nonfinite
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
@@ -99,10 +99,13 @@ class LDReg(nn.Module):
         _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         _check(_number(beta) >= 0, "beta", "a finite number from 0 on", beta)
         rows = as_whole(queue_size)
-        _check(rows is not None and rows >= 0, "queue_size", "a number of rows from 0 on", queue_size)
-        self.k, self.beta, self.norm, self.target, self.direction = whole, beta, norm, target, direction
-        self.estimator, self.convention = estimator, convention
-        self.reference_grad, self.gather, self.queue_size = reference_grad, gather, queue_size
+        if rows is None or rows < 0:
+            raise ValueError(f"queue_size: expected a number of rows from 0 on, got {queue_size!r}")
+        # Plain numbers: a compiled step would take those of NumPy for tensors of float64.
+        self.k, self.beta, self.queue_size = whole, float(beta), rows
+        self.target = None if target is None else float(target)
+        self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
+        self.reference_grad, self.gather = reference_grad, gather
         self.register_buffer("queue", torch.empty(0, 0))
         self._enqueued = 0
 
@@ -139,16 +142,18 @@ class LDReg(nn.Module):
         own = reference is None
         reference, self_index, span = self._candidates(representations, reference, self_index)
         keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
+        quick = self.estimator == "mom" and fused.supports(representations, reference, self.k)
         missing = self.k - candidate_count(representations, reference, self_index)
         if missing > 0:
             if not keeps or missing > self.queue_size - len(self._queued()):
                 raise ValueError(
                     self._too_few(len(representations) if own or reference is None else len(reference), own)
                 )
-            self._enqueue(representations)
-            return representations[:0].sum()  # 0 until the queue holds enough
+            # No search looks at the values yet, and what is not finite would be in the way of those to come.
+            self._enqueue(representations, look=not quick)
+            return (0 * representations).sum()  # 0, or NaN for NaN and inf, until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
-        if self.estimator == "mom" and fused.supports(x, reference, self.k):
+        if quick:
             placed = self_index if self_index is None or span is None else in_whole(self_index, span)
             value = self._fused(x, reference, placed)
         else:
@@ -181,7 +186,7 @@ class LDReg(nn.Module):
                     f"representations: expected {self.queue.shape[1]} columns as the queue holds, "
                     f"got shape {tuple(rows.shape)}"
                 )
-            rows = torch.cat((rows, self._queued().to(rows)))
+            rows = torch.cat((rows, self._queued().to(rows.device)))  # in the wider of their dtypes
         return rows, self_index, span
 
     def _too_few(self, rows: int, own: bool) -> str:
@@ -270,19 +275,26 @@ class LDReg(nn.Module):
         return self.queue[: self._enqueued]
 
     @torch.no_grad()
-    def _enqueue(self, representations: Tensor) -> None:
-        """Put the batch (of all ranks) into the queue, in the place of what has been there longest."""
+    def _enqueue(self, representations: Tensor, *, look: bool = False) -> None:
+        """Put the batch (of all ranks) into the queue, in the place of what has been there longest.
+
+        Raises:
+            ValueError: it is not finite, where that is looked at.
+        """
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
+        if look:
+            refuse_nonfinite(new, "representations")
         new = new[-self.queue_size :]
         if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
+        self.queue = self.queue.to(torch.promote_types(self.queue.dtype, new.dtype))  # what float16 cannot hold is inf
         place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
         self.queue[place] = new.to(self.queue)
         self._enqueued += len(new)
 
     def get_extra_state(self) -> Tensor:
         """How many rows were ever put into the queue."""
-        return torch.tensor(self._enqueued)
+        return torch.tensor(self._enqueued, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take up the count that `get_extra_state` gave."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ldreg.regularizers.inputs import batch, full_precision, weight
+from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 
 class SIGReg(nn.Module):
@@ -71,13 +71,13 @@ class SIGReg(nn.Module):
         self.gather = gather
         # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
         # torch.compile would compile anew for every value of an int.
-        self._steps = torch.zeros((), dtype=torch.int64)
+        self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
 
     def forward(self, representations: Tensor) -> Tensor:
         """The scalar to add to the loss."""
         with full_precision(representations):
             x = batch(representations, gathered=self.gather)
-            x = x - x.mean(0) if self.center else x
+            x = centered(x) if self.center else x
             statistics = epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound)
             return self.beta * statistics.mean()
 
@@ -87,7 +87,7 @@ class SIGReg(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Go on from a count of training calls."""
-        self._steps = torch.tensor(int(state))
+        self._steps = torch.tensor(int(state), device="cpu")
 
     def extra_repr(self) -> str:
         """The options, as `print` shows them."""
@@ -103,7 +103,8 @@ class SIGReg(nn.Module):
         generator = torch.Generator(x.device).manual_seed(seed)
         if self.training:
             self._steps += 1
-        directions = torch.randn(x.shape[1], self.num_slices, generator=generator, device=x.device)
+        shape = x.shape[1], self.num_slices
+        directions = torch.randn(shape, generator=generator, dtype=torch.float32, device=x.device)
         return nn.functional.normalize(directions.to(x.dtype), dim=0)
 
 
