@@ -222,7 +222,10 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         (["table3", "--detection.lrr", "1"], "--lrr: expected an option of detection"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
-        (["table2", "--datasets", "mnist=x"], "--datasets: expected NAME=PATH"),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "mnist=x"],
+            "--datasets: expected NAME=PATH with a name among",
+        ),
         (["table1", "--out"], "--out: expected a value"),
     ],
 )
@@ -383,6 +386,85 @@ def test_minutes_that_are_none(minutes: str) -> None:
 def test_minutes_of_what_trains_nothing(word: str) -> None:
     with pytest.raises(ValueError, match=f"--minutes: expected to be given without {word}, which trains nothing"):
         request(["table1", "--minutes", "5", word])
+
+
+OF_TRAINING = [
+    ("table1", ["--jobs", "2"]),
+    ("table1", ["--data.path", "images"]),
+    ("table1", ["--trainer.device", "cpu"]),
+    ("table2", ["--datasets", "dtd=images"]),
+    ("table3", ["--coco", "images"]),
+    ("table3", ["--detection.lr", "0.1"]),
+]
+
+
+@pytest.mark.parametrize(("study", "option"), OF_TRAINING)
+def test_what_trains_nothing_takes_no_option_of_training(study: str, option: list[str]) -> None:
+    words = [study, "--scale", "imagenet", *option]
+    said = f"{option[0]}: expected to be given without --show, which trains nothing, got both"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request([*words, "--show"])
+    said = f"{option[0]}: expected to be left out, as --write takes all records, got {option[1]!r}"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request([*words, "--write", "text.md"])
+    assert request(words).jobs
+    assert request([*words, "--plan"]).jobs, "a plan is of the same command"
+
+
+def test_all_that_show_would_not_heed_is_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"^--data\.path, --jobs: expected to be given without --show, which"):
+        request(["table1", "--data.path", "images", "--seeds", "2", "--jobs", "2", "--show"])
+
+
+def test_what_of_table3_there_is_is_among_all_where_coco_is_given() -> None:
+    for mode in (["--show"], ["--write", "text.md"]):
+        assert "table3" in [study.name for study in request(["all", "--coco", "coco", *mode]).studies]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1", "--coco", "x"], "--coco: expected beside table3, which alone heeds it, got 'x' beside table1"),
+        (
+            ["table2,tsne", "--detection.lr", "1"],
+            "--detection.lr: expected beside table3, which alone heeds it, got '1'",
+        ),
+        (["table1", "--datasets", "dtd=x"], "--datasets: expected beside table2, which alone heeds it, got 'dtd=x'"),
+        (
+            ["table2", "--datasets", "shapes=x"],
+            "--datasets: expected to be left out, as no other set of digits needs a",
+        ),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "imagenet=x"],
+            "with a name among food101, cifar10, cifar100,",
+        ),
+        (["table2", "--scale", "imagenet", "--datasets", "dtd=x,dtd=y"], "each once, got 'dtd=y'"),
+        (
+            ["figure1", "--methods", "byol"],
+            "--methods: expected to be left out, as nothing is trained for figure1, got",
+        ),
+        (["figure1", "--epochs", "3"], "--epochs: expected to be left out, as nothing is trained for figure1, got '3'"),
+        (
+            ["figure1,targets", "--batch_size", "8"],
+            "--batch_size: expected to be left out, as nothing is trained for fi",
+        ),
+        (
+            ["table1", "--out", "a", "--results", "b", "--write", "x.md"],
+            "--out: expected to be given without --results",
+        ),
+    ],
+)
+def test_options_that_nothing_asked_for_would_heed(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request(words)
+
+
+def test_a_set_of_the_scale_needs_a_path_where_another_is_trained_on(tmp_path: Path) -> None:
+    words = ["table2", "--scale", "cifar10", "--data.name", "digits", "--out", str(tmp_path)]
+    with pytest.raises(ValueError, match=r"^--datasets: cifar10: path: expected the folder or archive of cifar10"):
+        command.check_data(request(words))
+    with pytest.raises(ValueError, match="found nothing there"):
+        command.check_data(request([*words, "--datasets", f"cifar10={tmp_path / 'nowhere'}"]))
 
 
 def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,9 +131,10 @@ def check_data(asked: Request) -> None:
                     recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
             except ValueError as error:
                 raise ValueError(f"{job.name}: {error}") from error
-    if any(TRANSFER in job.measures for job in left):
+    judged = [job for job in left if TRANSFER in job.measures]
+    if judged:
         for name in place.scale.datasets:
-            if name != place.scale.name:
+            if name != judged[0].settings.data.name:
                 try:
                     load_images(dataset(name, place.datasets), "train")
                 except ValueError as error:
