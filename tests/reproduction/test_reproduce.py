@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from PIL import Image
 from torch import nn
 
 from ldreg.cli import main
@@ -191,6 +192,67 @@ def test_the_plan_counts_without_values_and_with_them_the_same(monkeypatch: pyte
     assert made[3:] == ["meta", "cpu"] * 3
     multiplied = 64 * 16 * 1 + 16 * 32 * 16 + 4 * 64 * 32 + 4 * 128 * 64  # pixels, channels out and in
     assert without[0][0] == 2 * 9 * multiplied
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1", "--trainer.device", "tpu"], "trainer.device: expected"),
+        (["table1", "--trainer.devices", "3"], "batch_size: expected a multiple of devices × nodes × accumulate = 3"),
+        (["table1", "--data.path", "x"], "data.path: expected none for digits"),
+        (
+            ["table1", "--data.name", "cars", "--data.path", "x"],
+            "--data.path: expected images at x, found nothing there",
+        ),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "dtd=x"],
+            "--datasets: dtd: expected images at x, found nothing",
+        ),
+        (["table3", "--coco", "x"], "--coco: expected images at x, found nothing there"),
+    ],
+)
+def test_the_plan_finds_wrong_settings_of_the_machine(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *words, "--plan"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
+    seen: list[tuple[int, int, int]] = []
+    shape = plan._shape
+
+    def told(data: DataConfig, where: Workplace) -> tuple[int, int, int]:
+        seen.append(shape(data, where))
+        return seen[-1]
+
+    monkeypatch.setattr(plan, "_shape", told)
+    words = ["--batch_size", "4", "--data.name", "folder", "--data.path", str(tmp_path), "--plan"]
+    assert main(["reproduce", "wallclock", *words]) == 0
+    assert {*seen} == {(6, 3, 16)}
+    assert "2 runs" in capsys.readouterr().out
+
+
+def test_the_plan_shares_a_batch_among_devices(tmp_path: Path) -> None:
+    alone, many = (
+        estimate(Job(Arm("imagenet/simclr"), 0), replace(place(tmp_path), options=options), [])
+        for options in ((), (("trainer.devices", "8"),))
+    )
+    assert many.gigabytes < alone.gigabytes / 4
+
+
+def test_encoders_that_are_to_detect_are_trained_on_images_to_detect_in_unless_others_are_given() -> None:
+    usual, given = (request(["table3", "--methods", "byol", *more]) for more in ([], ["--data.path", "photos"]))
+    assert usual.place.settings(usual.jobs[0]).data.path == "reproduction/digits/generated/train2017"
+    assert given.place.settings(given.jobs[0]).data.path == "photos"
+    other = request(["table1", "--data.name", "folder", "--data.path", "photos"])
+    assert other.place.settings(other.jobs[0]).data.path == "photos"
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ldreg.data.config import WITHOUT_PATH, available_cores
 from ldreg.reproduction.heeded import check_mode, check_studies
 from ldreg.reproduction.jobs import DETECTION, Arm, Job, Options, merged
+from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.studies import Study, chosen
@@ -253,7 +254,24 @@ def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, own: Ma
     jobs = _of_methods(merged(listed), own)
     for job in jobs:
         _ = job.wanted  # which refuses wrong settings
+    _check_machine(jobs, place)
     return jobs
+
+
+def _check_machine(jobs: Sequence[Job], place: Workplace) -> None:
+    """Refuse wrong settings of the machine, which are the same for all and take long to check.
+
+    Raises:
+        ValueError: which.
+    """
+    unlike = {(job.arm.by, job.settings.data.name, job.settings.run.batch_size): job for job in reversed(jobs)}
+    for job in unlike.values():
+        settings = place.settings(job)
+        if job.arm.by == "lightly":
+            try:
+                recipe_of(settings)
+            except ValueError as error:
+                raise ValueError(f"{job.name}: {error}") from error
 
 
 def _check_free(studies: Sequence[Study], scale: Scale, settings: Options) -> None:
