@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import matplotlib
 import pytest
 import yaml
 from PIL import Image
@@ -565,6 +566,25 @@ def test_rows_of_methods_that_were_not_asked_for_are_not_printed(
     assert re.search(r"^ *Cloud ", told, flags=re.MULTILINE)
     assert main(["reproduce", *words, "--show"]) == 0
     assert set(row.findall(capsys.readouterr().out)) == {"SimCLR", "BYOL", "MAE", "MoCo", "VICReg", "Barlow"}
+
+
+def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict[Any, Any]) -> None:
+    asked = request(["figure2cd,figure1", "--out", str(tmp_path)])
+    asked.place.results.mkdir()
+    for run in asked.jobs:
+        known = RunRecord(run.name, _flat(run), {"lid": 4.0, "effective_rank": 9.0}, origin={"seed": 0})  # type: ignore[arg-type]
+        known.to_json(asked.place.record(run))
+
+    def shown() -> dict[str, bytes]:
+        assert main(["reproduce", "figure2cd,figure1", "--out", str(tmp_path), "--show"]) == 0
+        return {
+            path.name: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix in (".html", ".png", ".pdf")
+        }
+
+    plain = shown()
+    assert len(plain) == 7
+    with matplotlib.rc_context(odd_style):
+        assert shown() == plain
 
 
 class PoolHere:
