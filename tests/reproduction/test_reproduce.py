@@ -23,7 +23,7 @@ from ldreg.cli import main
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction import command, harness, measure, plan
+from ldreg.reproduction import command, harness, jobs, measure, plan
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
@@ -31,6 +31,8 @@ from ldreg.reproduction.request import request
 from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.workplace import Workplace, check_same, occupied
+from ldreg.training.recipes import load_recipe
+from ldreg.training.settings import Settings, resolve
 
 SHORT = ("--epochs", "1", "--schedule.warmup_epochs", "0")
 SMALL = (*SHORT, "--data.limit", "600", "--monitor.k", "8", "--monitor.points", "200")
@@ -314,6 +316,27 @@ def test_wrong_words_are_answered_in_one_line(
 def test_detectors_of_the_papers_scale_are_trained_as_long_as_the_papers(words: list[str], iterations: int) -> None:
     config = request(["table3", "--coco", "coco", *words]).place.detection_config()
     assert (config.total_iterations, config.batch_size, config.peak_lr) == (iterations, 16, 0.02)
+
+
+def test_settings_of_an_arm_are_checked_once_for_all_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+
+    def counted(*given: Any) -> Settings:
+        checked.append(given)
+        return resolve(*given)
+
+    monkeypatch.setattr(jobs, "resolve", counted)
+    counts = []
+    for seeds in ("1", "3"):
+        jobs._settings.cache_clear()
+        asked = request(["wallclock", "--seeds", seeds, "--trainer.device", "cpu"])
+        assert [asked.place.settings(one).run.seed for one in asked.jobs] == [*range(int(seeds))] * 2
+        counts.append(len(checked))
+        checked.clear()
+    assert counts[0] == counts[1] > 0
+    run = asked.jobs[2]
+    assert run.settings == resolve(load_recipe(run.arm.recipe), [*run.arm.options, ("seed", "2")])
+    assert asked.place.settings(run).trainer.device == "cpu"
 
 
 def test_settings_for_every_run_are_in_their_names() -> None:

@@ -14,7 +14,7 @@ from ldreg.reproduction.lightly_settings import CHECKPOINT
 from ldreg.reproduction.scales import Scale
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import flattened, read_yaml
-from ldreg.training.settings import CHANGEABLE, Settings, resolve
+from ldreg.training.settings import CHANGEABLE, Settings
 
 # The set that stands for COCO where none is given.
 GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
@@ -79,8 +79,7 @@ class Workplace:
 
     def settings(self, job: Job) -> Settings:
         """All settings that a run is trained with. Raises ValueError."""
-        options = self.run_options(job)
-        return resolve(job.settings.tree, list(options)) if options else job.settings
+        return job.settings_with(self.run_options(job))
 
     def detection_config(self) -> Any:
         """How detectors are trained, as `ldreg evaluate detection` takes it.
