@@ -9,6 +9,7 @@ from torch import Tensor
 
 import ldreg
 from ldreg.lid.synthetic import gaussian
+from ldreg.reporting.figures import plain_style
 
 IMAGES = Path(__file__).parent / "images"
 COLORS = ("#3949ab", "#d81b60", "#00897b", "#f57c00")
@@ -78,5 +79,6 @@ def _mean(count: int, dimension: int, k: int, seed: int) -> float:
 
 
 if __name__ == "__main__":
-    growth().savefig(IMAGES / "lid_growth.png", dpi=130)
-    bias().savefig(IMAGES / "lid_bias.png", dpi=130)
+    with plain_style():
+        growth().savefig(IMAGES / "lid_growth.png", dpi=130)
+        bias().savefig(IMAGES / "lid_bias.png", dpi=130)

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,13 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
         del os.environ["LDREG_CACHE"]
     else:
         os.environ["LDREG_CACHE"] = before
+
+
+@pytest.fixture
+def odd_style() -> dict[Any, Any]:
+    """What a matplotlibrc or a notebook may set, and no picture of ours follows."""
+    looks = {"lines.linewidth": 7.0, "font.size": 25.0, "xtick.direction": "in", "axes.facecolor": "black"}
+    return {**looks, "savefig.bbox": "tight", "savefig.facecolor": "red", "text.antialiased": False}
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import pytest
 
 from ldreg.cli import main
-from ldreg.demo import Demo, demo
+from ldreg.demo import Demo, _draw_panels, demo
 from ldreg.reporting.comparison import RunRecord
+from ldreg.reporting.page import clouds_section
 from ldreg.reproduction.plane import collapse_and_cure
 
 
@@ -55,6 +57,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         patch.setattr("ldreg.demo.demo", watched)
         assert main(["demo", "--out", str(out), "--epochs", "3"]) == 0
     return Made(found[0], said, printed.getvalue())
+
+
+def test_pictures_do_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict[Any, Any]) -> None:
+    clouds = collapse_and_cure(seed=0)
+
+    def drawn() -> list[bytes]:
+        _draw_panels(clouds, clouds[:3], tmp_path)
+        return [(tmp_path / name).read_bytes() for name in ("local_collapse.png", "target_lid.png")]
+
+    plain, section = drawn(), clouds_section("a", "b", "c", clouds[:1])
+    with matplotlib.rc_context(odd_style):
+        assert drawn() == plain
+        assert clouds_section("a", "b", "c", clouds[:1]) == section
 
 
 def test_demo_writes_its_report(made: Made) -> None:

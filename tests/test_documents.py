@@ -4,6 +4,7 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -62,6 +63,85 @@ def test_results_are_quoted_as_they_are() -> None:
         quoted = [line for line in section.splitlines() if line.startswith("|")]
         assert len(quoted) > 3
         assert set(quoted) <= set((ROOT / "docs" / "results.md").read_text().splitlines())
+
+
+# Which sections of docs/results.md have the numbers of a paragraph of the README's results that has these words.
+SECTIONS = {
+    "mean ± standard deviation": ("About these runs", "Table 1:", "Table 15:"),
+    "horter runs": ("At a glance",),
+    "ransfer": ("Table 2:",),
+    "etection": ("Table 3:",),
+    "L1 or L2": ("Table 12:",),
+    "Min LID": ("Table 13:",),
+    "atches from": ("Table 14:",),
+    "other regularizers": ("Table 16:",),
+    "jitter": ("Figure 2(b):",),
+    "large β": ("Figure 5:",),
+    "k from": ("Figure 5:",),
+    "convention": ("Beyond the paper: mean over",),
+    "queue": ("Beyond the paper: neighbors from a queue",),
+    "lightly": ("Beyond the paper: beside lightly",),
+}
+# What of the README's results is in no table, and where it is from.
+ELSEWHERE = {"0.1 to 0.9 points": "the paper's 65.6 - 65.5 of Barlow Twins and 68.5 - 67.6 of BYOL"}
+
+
+class Number(NamedTuple):
+    """A number in a text, without its sign; whether it counts points, and the noise that follows it."""
+
+    value: str
+    points: str
+    noise: str
+
+
+def numbers(text: str) -> list[Number]:
+    """The numbers of a text; not those of names, such as ResNet-18, L1 and H200."""
+    plain = re.sub(r"(?<=\d),(?=\d{3})", "", re.sub(r"\]\([^)]*\)", "]", text))  # no links, no commas of thousands
+    pattern = r"(?<![\w.])(?<![A-Za-z]-)(\d+(?:\.\d+)?)(?!\w|\.\d)( points)?(?:[^\d(]*\(noise ([\d.]+)\))?"
+    return [Number(*found) for found in re.findall(pattern, plain)]
+
+
+def not_in(text: str, source: str) -> list[str]:
+    """The numbers of a text that are none of the source; neither the paper's nor deviations over seeds count there."""
+    known = numbers(re.sub(r"\(paper: [^)]*\)|± [\d.]+", "", source))
+    return [number.value for number in numbers(text) if not any(_stands_for(number, one) for one in known)]
+
+
+def _stands_for(number: Number, known: Number) -> bool:
+    """Whether a number is another, rounded; whole ones are rounded of points alone, as others are counts."""
+    counted = "." not in number.value and not number.points
+    if counted and "." in known.value:
+        return False
+    if number.noise and not known.noise:
+        return False
+    return _rounded(number.value, known.value) and (not number.noise or _rounded(number.noise, known.noise))
+
+
+def _rounded(value: str, known: str) -> bool:
+    digits = len(value.partition(".")[2])
+    return len(known.partition(".")[2]) >= digits and abs(float(value) - float(known)) <= 0.5 * 10.0**-digits + 1e-9
+
+
+def test_a_wrong_number_is_found() -> None:
+    source = "| ResNet-18 | 71.5 ± 0.4 (paper: 64.3) | +2.36 (noise 1.39) | -28.4 (noise 0.90) | k = 64 | 43,582 |"
+    right = "From 71.5, by 2.4 of LID (noise 1.4) and 28 points, with k = 64 at 43582 on CIFAR-10 ([why](x-3.md))"
+    assert not_in(right, source) == []
+    wrong = "71.4, 0.4, 64.3, 2.3, 2.37, 1.39, 2.4 (noise 0.9), 27 points, 28, 64.0"
+    assert not_in(wrong, source) == ["71.4", "0.4", "64.3", "2.3", "2.37", "1.39", "2.4", "27", "28", "64.0"]
+
+
+def test_numbers_in_the_text_of_the_results_are_those_of_the_tables() -> None:
+    readme = (ROOT / "README.md").read_text().partition("## Results at CIFAR-10 size")[2].partition("\n## ")[0]
+    sections = (ROOT / "docs" / "results.md").read_text().split("\n## ")
+    for phrase in ELSEWHERE:
+        readme = readme.replace(phrase, "")
+    told = [part for part in re.split(r"\n\n|\n(?=- )", readme.strip()) if numbers(part) and not part.startswith("|")]
+    assert len(told) > 3
+    for part in told:
+        titles = tuple(title for words, some in SECTIONS.items() if words in part for title in some)
+        assert titles, f"say in SECTIONS where these numbers are from: {part}"
+        source = "\n".join(section for section in sections if section.startswith(titles))
+        assert not_in(part, source) == [], f"not in {', '.join(titles)}: {part}"
 
 
 def test_measuring_example_finds_the_flattened_class(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,13 @@
 With ldreg[train] both are runs of `ldreg pretrain`; without it `demo_plain` trains a smaller SimCLR.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.extras import missing
 from ldreg.reporting.comparison import RunRecord, comparison_page
+from ldreg.reporting.figures import plain_style
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.page import clouds_section
 from ldreg.reporting.panels import panels
@@ -77,8 +78,7 @@ def demo(
     collapsed = collapse_and_cure(seed=seed, progress=lambda done: told("local collapse", 0.8 + 0.05 * done))
     reached = reach_targets(TARGETS, steps=steps, seed=seed, progress=lambda done: told("targets", 0.85 + 0.1 * done))
     told("drawing", 0.95)
-    panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
-    panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
+    _draw_panels(collapsed, reached, out)
     sections = [
         clouds_section("collapse", "Local collapse that global dimension does not see", _COLLAPSE_TEXT, collapsed),
         clouds_section("target", "Any local dimension on request", _TARGET_TEXT, reached, close=True),
@@ -87,6 +87,13 @@ def demo(
     write_atomically(report, comparison_page(runs, title="SimCLR on digits, without and with LDReg", further=sections))
     told("done", 1.0)
     return Demo(runs, reached, report)
+
+
+@plain_style()
+def _draw_panels(collapsed: Sequence[PointCloud], reached: Sequence[PointCloud], out: Path) -> None:
+    """Draw both experiments in the plane, as in the paper."""
+    panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
+    panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
 
 
 def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> RunRecord:

@@ -269,6 +269,10 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
         (["transfer", "RUN"], "--datasets: expected a value, got none"),
         (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),
         (["transfer", "RUN", "--datasets", "cifar1O=x"], "cifar1O: path: expected folders train/<class>/"),
+        (
+            ["transfer", "RUN", "--datasets", "CIFAR-10=x"],
+            "was read as a folder of your own, nearest: cifar10, cifar100",
+        ),
         (["transfer", "RUN", "--datasets", "digits=x"], "datasets: path: expected none for digits"),
         (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
         (

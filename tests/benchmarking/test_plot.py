@@ -1,5 +1,6 @@
 from typing import Any
 
+import matplotlib
 import pytest
 from matplotlib.axes import Axes
 
@@ -18,6 +19,16 @@ def test_plot_has_logarithmic_axes_and_a_line_per_contender(lid_run: Run) -> Non
     assert [label.get_text() for label in left.get_xticklabels()] == ["10k×128", "10k×2048", "20k×2048"]
     assert svg(figure) == svg(draw(lid_run))
     assert "scikit-dimension" in svg(figure)
+
+
+def test_plots_do_not_follow_a_matplotlibrc(lid_run: Run, odd_style: dict[Any, Any]) -> None:
+    plain = draw(lid_run)
+    with matplotlib.rc_context(odd_style):
+        drawn = draw(lid_run)
+        assert svg(drawn) == svg(plain)
+        assert png(plain) == png(drawn)
+        inside = png(plain)
+    assert inside == png(plain)
 
 
 def dashed(axes: Axes) -> tuple[Any, Any]:

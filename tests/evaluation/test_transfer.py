@@ -51,6 +51,35 @@ def test_one_that_fails_stops_all_before_any_is_evaluated(
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_name_like_a_datasets_is_told_where_no_classes_are_found(
+    untrained: LoadedEncoder, tmp_path: Path, write_images: Write
+) -> None:
+    def said(name: str, root: Path) -> str:
+        sets = {name: DataConfig("folder", str(root), resident="no")}
+        with pytest.raises(ValueError, match=f"^{name}: ") as caught:
+            transfer(untrained, sets, LinearConfig("fast"), work=tmp_path / "work", compute=CPU)
+        return str(caught.value)
+
+    known = tmp_path / "known"
+    (known / "cifar-10-batches-py").mkdir(parents=True)
+    (known / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"pixels")
+    meant = "; 'cifar1O' is no known dataset and was read as a folder of your own, nearest: cifar10, cifar100"
+    assert said("cifar1O", known).endswith(meant)
+    assert "nearest" not in said("photos", known)
+    assert "nearest" not in said("folder", known)
+    own = write_images(train={"cat": 3, "dog": 3}, test={"cat": 2})
+    assert said("cats", own).endswith("expected test images of every class, got none of 'dog'")
+
+
+def test_a_folder_of_ones_own_may_be_called_nearly_as_a_dataset(
+    untrained: LoadedEncoder, tmp_path: Path, write_images: Write
+) -> None:
+    root = write_images(train={"cat": 8, "dog": 8}, test={"cat": 4, "dog": 4})
+    sets = {"cars2": DataConfig("folder", str(root), resident="no", workers=0)}
+    cache = tmp_path / "cache"
+    assert transfer(untrained, sets, LinearConfig("fast"), work=tmp_path / "work", cache=cache, compute=CPU)["cars2"]
+
+
 def test_what_is_finished_is_not_done_again(
     untrained: LoadedEncoder, tmp_path: Path, write_images: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib
 import numpy
 import pytest
 import torch
@@ -93,6 +94,12 @@ def hostile() -> str:
         origin={EVIL: EVIL, "command": EVIL},
     )
     return comparison_page([make(), evil], title=EVIL)
+
+
+def test_figures_do_not_follow_a_matplotlibrc(odd_style: dict[Any, Any]) -> None:
+    plain = comparison_page([make()], title="t")
+    with matplotlib.rc_context(odd_style):
+        assert comparison_page([make()], title="t") == plain
 
 
 def test_page_has_every_section(two: ElementTree.Element) -> None:

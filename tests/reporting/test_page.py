@@ -1,7 +1,9 @@
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
+import matplotlib
 import pytest
 
 from ldreg.reporting.page import page
@@ -46,6 +48,13 @@ class Structure(HTMLParser):
 @pytest.fixture
 def full(make_report: MakeReport) -> DimensionReport:
     return make_report(names=(EVIL, "dog"), comparison=EVIL, title=EVIL, command=f"ldreg inspect {EVIL}")
+
+
+def test_figures_do_not_follow_a_matplotlibrc(make_report: MakeReport, odd_style: dict[Any, Any]) -> None:
+    report = make_report(names=("cat", "dog"))
+    plain = page(report)
+    with matplotlib.rc_context(odd_style):
+        assert page(report) == plain
 
 
 def test_is_well_formed_and_complete(full: DimensionReport) -> None:

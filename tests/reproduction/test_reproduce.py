@@ -11,17 +11,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import matplotlib
 import pytest
 import yaml
+from PIL import Image
 from torch import nn
 
 from ldreg.cli import main
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
-from ldreg.reproduction import command, harness, measure, plan
+from ldreg.reproduction import command, harness, jobs, measure, plan
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.plan import estimate, plan_table
@@ -29,6 +31,8 @@ from ldreg.reproduction.request import request
 from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.workplace import Workplace, check_same, occupied
+from ldreg.training.recipes import load_recipe
+from ldreg.training.settings import Settings, resolve
 
 SHORT = ("--epochs", "1", "--schedule.warmup_epochs", "0")
 SMALL = (*SHORT, "--data.limit", "600", "--monitor.k", "8", "--monitor.points", "200")
@@ -193,6 +197,67 @@ def test_the_plan_counts_without_values_and_with_them_the_same(monkeypatch: pyte
     assert without[0][0] == 2 * 9 * multiplied
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1", "--trainer.device", "tpu"], "trainer.device: expected"),
+        (["table1", "--trainer.devices", "3"], "batch_size: expected a multiple of devices × nodes × accumulate = 3"),
+        (["table1", "--data.path", "x"], "data.path: expected none for digits"),
+        (
+            ["table1", "--data.name", "cars", "--data.path", "x"],
+            "--data.path: expected images at x, found nothing there",
+        ),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "dtd=x"],
+            "--datasets: dtd: expected images at x, found nothing",
+        ),
+        (["table3", "--coco", "x"], "--coco: expected images at x, found nothing there"),
+    ],
+)
+def test_the_plan_finds_wrong_settings_of_the_machine(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *words, "--plan"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
+    seen: list[tuple[int, int, int]] = []
+    shape = plan._shape
+
+    def told(data: DataConfig, where: Workplace) -> tuple[int, int, int]:
+        seen.append(shape(data, where))
+        return seen[-1]
+
+    monkeypatch.setattr(plan, "_shape", told)
+    words = ["--batch_size", "4", "--data.name", "folder", "--data.path", str(tmp_path), "--plan"]
+    assert main(["reproduce", "wallclock", *words]) == 0
+    assert {*seen} == {(6, 3, 16)}
+    assert "2 runs" in capsys.readouterr().out
+
+
+def test_the_plan_shares_a_batch_among_devices(tmp_path: Path) -> None:
+    alone, many = (
+        estimate(Job(Arm("imagenet/simclr"), 0), replace(place(tmp_path), options=options), [])
+        for options in ((), (("trainer.devices", "8"),))
+    )
+    assert many.gigabytes < alone.gigabytes / 4
+
+
+def test_encoders_that_are_to_detect_are_trained_on_images_to_detect_in_unless_others_are_given() -> None:
+    usual, given = (request(["table3", "--methods", "byol", *more]) for more in ([], ["--data.path", "photos"]))
+    assert usual.place.settings(usual.jobs[0]).data.path == "reproduction/digits/generated/train2017"
+    assert given.place.settings(given.jobs[0]).data.path == "photos"
+    other = request(["table1", "--data.name", "folder", "--data.path", "photos"])
+    assert other.place.settings(other.jobs[0]).data.path == "photos"
+
+
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
     with occupied(tmp_path), pytest.raises(ValueError, match="no other process works in"), occupied(tmp_path):
         pass
@@ -222,7 +287,10 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         (["table3", "--detection.lrr", "1"], "--lrr: expected an option of detection"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
-        (["table2", "--datasets", "mnist=x"], "--datasets: expected NAME=PATH"),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "mnist=x"],
+            "--datasets: expected NAME=PATH with a name among",
+        ),
         (["table1", "--out"], "--out: expected a value"),
     ],
 )
@@ -248,6 +316,27 @@ def test_wrong_words_are_answered_in_one_line(
 def test_detectors_of_the_papers_scale_are_trained_as_long_as_the_papers(words: list[str], iterations: int) -> None:
     config = request(["table3", "--coco", "coco", *words]).place.detection_config()
     assert (config.total_iterations, config.batch_size, config.peak_lr) == (iterations, 16, 0.02)
+
+
+def test_settings_of_an_arm_are_checked_once_for_all_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+
+    def counted(*given: Any) -> Settings:
+        checked.append(given)
+        return resolve(*given)
+
+    monkeypatch.setattr(jobs, "resolve", counted)
+    counts = []
+    for seeds in ("1", "3"):
+        jobs._settings.cache_clear()
+        asked = request(["wallclock", "--seeds", seeds, "--trainer.device", "cpu"])
+        assert [asked.place.settings(one).run.seed for one in asked.jobs] == [*range(int(seeds))] * 2
+        counts.append(len(checked))
+        checked.clear()
+    assert counts[0] == counts[1] > 0
+    run = asked.jobs[2]
+    assert run.settings == resolve(load_recipe(run.arm.recipe), [*run.arm.options, ("seed", "2")])
+    assert asked.place.settings(run).trainer.device == "cpu"
 
 
 def test_settings_for_every_run_are_in_their_names() -> None:
@@ -385,6 +474,85 @@ def test_minutes_of_what_trains_nothing(word: str) -> None:
         request(["table1", "--minutes", "5", word])
 
 
+OF_TRAINING = [
+    ("table1", ["--jobs", "2"]),
+    ("table1", ["--data.path", "images"]),
+    ("table1", ["--trainer.device", "cpu"]),
+    ("table2", ["--datasets", "dtd=images"]),
+    ("table3", ["--coco", "images"]),
+    ("table3", ["--detection.lr", "0.1"]),
+]
+
+
+@pytest.mark.parametrize(("study", "option"), OF_TRAINING)
+def test_what_trains_nothing_takes_no_option_of_training(study: str, option: list[str]) -> None:
+    words = [study, "--scale", "imagenet", *option]
+    said = f"{option[0]}: expected to be given without --show, which trains nothing, got both"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request([*words, "--show"])
+    said = f"{option[0]}: expected to be left out, as --write takes all records, got {option[1]!r}"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request([*words, "--write", "text.md"])
+    assert request(words).jobs
+    assert request([*words, "--plan"]).jobs, "a plan is of the same command"
+
+
+def test_all_that_show_would_not_heed_is_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"^--data\.path, --jobs: expected to be given without --show, which"):
+        request(["table1", "--data.path", "images", "--seeds", "2", "--jobs", "2", "--show"])
+
+
+def test_what_of_table3_there_is_is_among_all_where_coco_is_given() -> None:
+    for mode in (["--show"], ["--write", "text.md"]):
+        assert "table3" in [study.name for study in request(["all", "--coco", "coco", *mode]).studies]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table1", "--coco", "x"], "--coco: expected beside table3, which alone heeds it, got 'x' beside table1"),
+        (
+            ["table2,tsne", "--detection.lr", "1"],
+            "--detection.lr: expected beside table3, which alone heeds it, got '1'",
+        ),
+        (["table1", "--datasets", "dtd=x"], "--datasets: expected beside table2, which alone heeds it, got 'dtd=x'"),
+        (
+            ["table2", "--datasets", "shapes=x"],
+            "--datasets: expected to be left out, as no other set of digits needs a",
+        ),
+        (
+            ["table2", "--scale", "imagenet", "--datasets", "imagenet=x"],
+            "with a name among food101, cifar10, cifar100,",
+        ),
+        (["table2", "--scale", "imagenet", "--datasets", "dtd=x,dtd=y"], "each once, got 'dtd=y'"),
+        (
+            ["figure1", "--methods", "byol"],
+            "--methods: expected to be left out, as nothing is trained for figure1, got",
+        ),
+        (["figure1", "--epochs", "3"], "--epochs: expected to be left out, as nothing is trained for figure1, got '3'"),
+        (
+            ["figure1,targets", "--batch_size", "8"],
+            "--batch_size: expected to be left out, as nothing is trained for fi",
+        ),
+        (
+            ["table1", "--out", "a", "--results", "b", "--write", "x.md"],
+            "--out: expected to be given without --results",
+        ),
+    ],
+)
+def test_options_that_nothing_asked_for_would_heed(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        request(words)
+
+
+def test_a_set_of_the_scale_needs_a_path_where_another_is_trained_on(tmp_path: Path) -> None:
+    words = ["table2", "--scale", "cifar10", "--data.name", "digits", "--out", str(tmp_path)]
+    with pytest.raises(ValueError, match=r"^--datasets: cifar10: path: expected the folder or archive of cifar10"):
+        command.check_data(request(words))
+    with pytest.raises(ValueError, match="found nothing there"):
+        command.check_data(request([*words, "--datasets", f"cifar10={tmp_path / 'nowhere'}"]))
+
+
 def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = request(["wallclock", "--scale", "digits", "--out", str(tmp_path)])
     asked.place.results.mkdir()
@@ -421,6 +589,25 @@ def test_rows_of_methods_that_were_not_asked_for_are_not_printed(
     assert re.search(r"^ *Cloud ", told, flags=re.MULTILINE)
     assert main(["reproduce", *words, "--show"]) == 0
     assert set(row.findall(capsys.readouterr().out)) == {"SimCLR", "BYOL", "MAE", "MoCo", "VICReg", "Barlow"}
+
+
+def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict[Any, Any]) -> None:
+    asked = request(["figure2cd,figure1", "--out", str(tmp_path)])
+    asked.place.results.mkdir()
+    for run in asked.jobs:
+        known = RunRecord(run.name, _flat(run), {"lid": 4.0, "effective_rank": 9.0}, origin={"seed": 0})  # type: ignore[arg-type]
+        known.to_json(asked.place.record(run))
+
+    def shown() -> dict[str, bytes]:
+        assert main(["reproduce", "figure2cd,figure1", "--out", str(tmp_path), "--show"]) == 0
+        return {
+            path.name: path.read_bytes() for path in tmp_path.rglob("*.*") if path.suffix in (".html", ".png", ".pdf")
+        }
+
+    plain = shown()
+    assert len(plain) == 7
+    with matplotlib.rc_context(odd_style):
+        assert shown() == plain
 
 
 class PoolHere:

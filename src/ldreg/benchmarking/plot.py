@@ -10,10 +10,12 @@ from ldreg.benchmarking.plot_bars import draw_parts, draw_rates
 from ldreg.benchmarking.plot_scaling import draw_scaling
 from ldreg.benchmarking.record import Run
 from ldreg.benchmarking.suite import BENCHMARKS
+from ldreg.reporting.figures import plain_style
 
 _PICTURES: dict[str, Callable[[Run], Figure]] = {"scaling": draw_scaling, "rates": draw_rates, "parts": draw_parts}
 
 
+@plain_style()
 def draw(run: Run) -> Figure:
     """The figure that suits the benchmark."""
     figure = _PICTURES[BENCHMARKS[run.benchmark].picture](run)
@@ -22,6 +24,7 @@ def draw(run: Run) -> Figure:
     return figure
 
 
+@plain_style()
 def svg(figure: Figure) -> str:
     """The figure as SVG text that is the same for the same numbers."""
     text = StringIO()
@@ -30,6 +33,7 @@ def svg(figure: Figure) -> str:
     return text.getvalue()
 
 
+@plain_style()
 def png(figure: Figure) -> bytes:
     """The figure as a PNG of twice the usual density."""
     content = BytesIO()

@@ -69,7 +69,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
-            near = difflib.get_close_matches(self.name, DATASETS, n=3, cutoff=0.6)
+            near = like_datasets(self.name)
             advice = f"nearest: {', '.join(near)}" if near else f"known are {', '.join(DATASETS)}; {_OWN}"
             raise ValueError(f"name: expected a known dataset, got {self.name!r}; {advice}")
         if self.name in WITHOUT_PATH and self.path is not None:
@@ -91,6 +91,15 @@ class DataConfig:
         for name, value in (("size", self.size), ("limit", self.limit)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
+
+
+def like_datasets(name: str) -> list[str]:
+    """Up to three datasets whose names are like this one, the likest first.
+
+    >>> like_datasets("CIFAR-10"), like_datasets("photos")
+    (['cifar10', 'cifar100'], [])
+    """
+    return difflib.get_close_matches(name.lower(), DATASETS, n=3, cutoff=0.6)
 
 
 def cache_folder(config: DataConfig) -> Path:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from ldreg.data import DataConfig
+from ldreg.data import DataConfig, load_images
+from ldreg.data.config import like_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
@@ -106,11 +107,11 @@ def transfer(
     """
     compute = compute or Compute()
     for name, data in datasets.items():
-        with _named(name):
+        with _named(name, data):
             check_linear(data, config, devices=compute.devices)
     found = {}
     for place, (name, data) in enumerate(datasets.items()):
-        with _named(name):
+        with _named(name, data):
             found[name] = linear_evaluation(
                 encoder,
                 data,
@@ -125,13 +126,30 @@ def transfer(
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def _named(name: str, data: DataConfig) -> Iterator[None]:
     """Have an error say which dataset it speaks of."""
     try:
         yield
     except ValueError as error:
         told = str(error)
-        raise ValueError(told if told.startswith(f"{name}: ") else f"{name}: {told}") from error
+        told = told if told.startswith(f"{name}: ") else f"{name}: {told}"
+        raise ValueError(f"{told}{_perhaps_meant(name, data)}") from error
+
+
+def _perhaps_meant(name: str, data: DataConfig) -> str:
+    """Which datasets may be meant by a name that is like theirs, where no images of classes are found under it."""
+    near = [one for one in like_datasets(name) if one != "folder"]
+    if data.name != "folder" or name == "folder" or not near or _has_classes(data):
+        return ""
+    return f"; {name!r} is no known dataset and was read as a folder of your own, nearest: {', '.join(near)}"
+
+
+def _has_classes(data: DataConfig) -> bool:
+    """Whether there are images with labels to train and to test on."""
+    try:
+        return all(bool((load_images(data, split).labels >= 0).all()) for split in ("train", "test"))
+    except ValueError:
+        return False
 
 
 def _part(progress: Progress | None, name: str, place: int, count: int) -> Progress | None:

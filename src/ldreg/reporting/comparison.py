@@ -18,7 +18,7 @@ from ldreg.reporting.differences import (
     setting_rows,
     what_was_measured,
 )  # fmt: skip
-from ldreg.reporting.figures import svg
+from ldreg.reporting.figures import plain_style, svg
 from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.reporting.page import document, escaped, figure_card
 from ldreg.reporting.pictures import PICTURES_STYLE, gallery, maps
@@ -81,6 +81,7 @@ _READING = (
 )
 
 
+@plain_style()
 def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterable[str] = ()) -> str:
     """A page that compares runs with the first of them; it makes no request and runs no script.
 

@@ -1,12 +1,14 @@
 """Figures of a report: matplotlib `Figure`s without global state, and their SVG for a page of either color scheme."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
 import matplotlib
 import numpy
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
@@ -244,6 +246,16 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", text))
     return text.replace(INK, "currentColor").strip()
+
+
+@contextmanager
+def plain_style() -> Iterator[None]:
+    """Have matplotlib draw by its own defaults; what a matplotlibrc or a notebook sets would draw other pictures.
+
+    Drawing and saving both take part in how a figure looks.
+    """
+    with style.context("default"):
+        yield
 
 
 def canvas(height: float = 3.1, *, width: float = 4.6) -> tuple[Figure, Axes]:

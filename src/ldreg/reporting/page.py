@@ -6,7 +6,7 @@ from html import escape
 from matplotlib.figure import Figure
 
 from ldreg.lid.geometry import regular
-from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, svg
+from ldreg.reporting.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, plain_style, svg
 from ldreg.reporting.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.reporting.opening import OPENING
 from ldreg.reporting.panels import cloud_numbers, panel
@@ -126,6 +126,7 @@ _READING = (
 )
 
 
+@plain_style()
 def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
     """The whole page as HTML; `further` sections, HTML each, come between the figures and the tables."""
     title = escaped(report.title)
@@ -159,6 +160,7 @@ def document(title: str, body: Iterable[str], *, style: str = "") -> str:
     )
 
 
+@plain_style()
 def clouds_section(name: str, title: str, text: str, clouds: Sequence[PointCloud], *, close: bool = False) -> str:
     """A section that draws point clouds side by side, each with its numbers in its caption."""
     drawn = [

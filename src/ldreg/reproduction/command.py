@@ -15,7 +15,6 @@ from ldreg.reporting.study_text import table_text
 from ldreg.reporting.text import duration, filled, number
 from ldreg.reproduction.findings import origins
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, Arm, Job
-from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.request import Request, given, request
 from ldreg.reproduction.workplace import GENERATED, Workplace, occupied, read_record
 from ldreg.terminal import columns, print_text, show
@@ -95,9 +94,19 @@ def _several(number: int, one: str, many: str = "") -> str:
 def _show_plan(asked: Request) -> None:
     from ldreg.reproduction.plan import plan_table
 
+    _check_paths(asked.place)
     table, words = plan_table(asked.jobs, asked.place, processes=asked.processes)
     width = columns(widest=_WIDEST)
     print_text(f"{table_text(table, width=width, color=False)}\n\n{filled(words, width)}")
+
+
+def _check_paths(place: Workplace) -> None:
+    """Find out without reading images that there is nothing at a path that was given for them. Raises ValueError."""
+    given = {"--data.path": dict(place.options).get("data.path"), "--coco": None if place.generated else place.coco}
+    given |= {f"--datasets: {name}": path for name, path in place.datasets.items()}
+    for option, path in given.items():
+        if path is not None and not Path(path).expanduser().exists():
+            raise ValueError(f"{option}: expected images at {path}, found nothing there")
 
 
 def check_data(asked: Request) -> None:
@@ -109,7 +118,6 @@ def check_data(asked: Request) -> None:
     from ldreg.data import load_images
     from ldreg.reproduction.scales import dataset
     from ldreg.training.assembly import held_out_images, steps_per_epoch, training_images
-    from ldreg.training.settings import resolve
 
     place, left = asked.place, [job for job in asked.jobs if asked.place.state(job) != "done"]
     if any(DETECTION in job.measures for job in left) and place.generated:
@@ -119,7 +127,7 @@ def check_data(asked: Request) -> None:
         data = job.settings.data
         by_images.setdefault((data.name, data.limit, data.validation), []).append(job)
     for jobs in by_images.values():
-        settings = resolve(jobs[0].settings.tree, list(place.run_options(jobs[0])))
+        settings = place.settings(jobs[0])
         images, aside = training_images(settings), held_out_images(settings)
         for job in jobs:
             try:
@@ -127,13 +135,12 @@ def check_data(asked: Request) -> None:
                 if aside is not None and len(aside) <= place.scale.k:
                     expected = f"expected more than the k = {place.scale.k} neighbors of LID"
                     raise ValueError(f"data: {expected} to be held out, got {len(aside)} images")
-                if job.arm.by == "lightly":
-                    recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
             except ValueError as error:
                 raise ValueError(f"{job.name}: {error}") from error
-    if any(TRANSFER in job.measures for job in left):
+    judged = [job for job in left if TRANSFER in job.measures]
+    if judged:
         for name in place.scale.datasets:
-            if name != place.scale.name:
+            if name != judged[0].settings.data.name:
                 try:
                     load_images(dataset(name, place.datasets), "train")
                 except ValueError as error:

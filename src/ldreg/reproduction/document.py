@@ -8,9 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
-from matplotlib import style
 from matplotlib.figure import Figure
 
+from ldreg.reporting.figures import plain_style
 from ldreg.reporting.files import check_writable, write_atomically
 from ldreg.reporting.opening import would_lose
 from ldreg.reporting.run_record import RunRecord
@@ -93,7 +93,7 @@ def document(
     cost = step_cost(results, [part.study.name for part in parts])
     pictures: dict[str, bytes] = {}
     sections, told = [], set[tuple[Arm, Arm, str]]()
-    with style.context("default"):  # a matplotlibrc of the reader's would draw other pictures
+    with plain_style():
         for part in parts:
             sections += _section(part, pictures, quote(folder), differences=not part.effects <= told)
             sections += cost.after(part.study.name)

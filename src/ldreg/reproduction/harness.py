@@ -166,15 +166,13 @@ def _by_ldreg(job: Job, place: Workplace) -> Measure:
     from ldreg.reproduction.measure import failed, measured
     from ldreg.training.checkpoints import NotFiniteError
     from ldreg.training.run import pretrain
-    from ldreg.training.settings import resolve
 
     folder, state = place.folder(job), place.state(job)
     if state in ("missing", "to continue"):
         if state == "missing":
             _clear(folder.path)
-        settings = resolve(job.settings.tree, list(place.run_options(job)))
         try:
-            pretrain(settings, folder.path, command=job.command, resume=state == "to continue")
+            pretrain(place.settings(job), folder.path, command=job.command, resume=state == "to continue")
         except NotFiniteError as error:
             return partial(failed, job, place, str(error))
     return partial(measured, job, place)
@@ -182,11 +180,10 @@ def _by_ldreg(job: Job, place: Workplace) -> Measure:
 
 def _by_lightly(job: Job, place: Workplace) -> Measure:
     from ldreg.reproduction.anchor import measure_anchor, train_anchor
-    from ldreg.training.settings import resolve
 
     if job.measures:
         raise ValueError(f"{job.name}: expected no further measures of lightly's run, got {', '.join(job.measures)}")
-    recipe = recipe_of(resolve(job.settings.tree, list(place.run_options(job))))
+    recipe = recipe_of(place.settings(job))
     trained = train_anchor(recipe, out=place.folder(job).path, device=place.device, k=place.scale.k)
     return partial(
         measure_anchor,

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from ldreg.reproduction.lightly_settings import recipe_of
@@ -91,7 +91,12 @@ class Job:
     @cached_property
     def settings(self) -> Settings:
         """All settings of its pretraining."""
-        return resolve(load_recipe(self.arm.recipe), [*self.arm.options, ("seed", str(self.seed))])
+        return self.settings_with(())
+
+    def settings_with(self, options: Options) -> Settings:
+        """The same with further options. Raises ValueError."""
+        known = _settings(self.arm, options)
+        return replace(known, run=replace(known.run, seed=self.seed), tree={**known.tree, "seed": self.seed})
 
     @cached_property
     def wanted(self) -> Mapping[str, object]:
@@ -124,6 +129,12 @@ class Job:
             start = f"ldreg pretrain --recipe {self.arm.recipe}"
             options = [*self.arm.options, ("seed", str(self.seed))]
         return " ".join([start, *(f"--{key} {value}" for key, value in options)])
+
+
+@cache
+def _settings(arm: Arm, options: Options) -> Settings:
+    """The settings of all runs of an arm, which differ in the seed alone and take long to check."""
+    return resolve(load_recipe(arm.recipe), [*arm.options, *options])
 
 
 def merged(jobs: list[Job]) -> list[Job]:

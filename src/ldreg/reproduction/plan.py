@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ldreg.data import DataConfig, load_images, output_size
 from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.reporting.run_record import RunRecord
@@ -18,7 +19,7 @@ from ldreg.reporting.text import duration
 from ldreg.reproduction.jobs import DETECTION, Job
 from ldreg.reproduction.workplace import GENERATED, State, Workplace
 from ldreg.training.launch import on_cuda
-from ldreg.training.settings import Settings, resolve
+from ldreg.training.settings import Settings
 
 # Training images, channels and side by set; those of other sets are read when they are there.
 _SETS: Mapping[str, tuple[int, int, int]] = {
@@ -28,8 +29,8 @@ _SETS: Mapping[str, tuple[int, int, int]] = {
     "cifar10": (50_000, 3, 32),
     "cifar100": (50_000, 3, 32),
     "imagenet": (1_281_167, 3, 224),
-    "folder": (GENERATED["train"], 3, GENERATED["size"]),  # the images that table3 detects in
 }
+_DETECTED = (GENERATED["train"], 3, GENERATED["size"])  # the generated images that table3 detects in
 # Encoder passes of a step, in forward passes of one image: a gradient costs two more, a momentum encoder one.
 _PASSES: Mapping[str, float] = {
     "simclr": 6, "simclr_tuned": 6, "vicreg": 6, "barlow_twins": 6, "byol": 8, "moco": 5, "mae": 3 * 0.25 * 1.5
@@ -54,13 +55,13 @@ class Estimate:
 
 def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estimate:
     """What a run would need on this machine: by the time of its like where one was run, else by arithmetic."""
-    settings = job.settings
-    gigabytes = _gigabytes(settings)
+    settings = place.settings(job)
+    gigabytes = _gigabytes(settings, place)
     like = [record for record in measured if _alike(record, job) and _here(record, place)]
     if like:
         rates = [record.results["minutes"] / _epochs(record) for record in like]
         return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
-    return Estimate(_seconds(job, place) / 60, gigabytes, "arithmetic")
+    return Estimate(_seconds(settings, place, ours=job.arm.by == "ldreg") / 60, gigabytes, "arithmetic")
 
 
 def _alike(record: RunRecord, job: Job) -> bool:
@@ -83,38 +84,42 @@ def _epochs(record: RunRecord) -> float:
     return float(told) if isinstance(told, int | float) and not record.origin.get("failed") else 0.0
 
 
-def _shape(settings: Settings) -> tuple[int, int, int]:
+def _shape(data: DataConfig, place: Workplace) -> tuple[int, int, int]:
     """Images, channels and side."""
-    count, channels, side = _SETS.get(settings.data.name, (0, 3, 224))
-    if not count:
-        from ldreg.data import load_images, output_size
+    generated = place.generated and data.path == place.detected
+    known = _DETECTED if generated else _SETS.get(data.name)
+    if known is None:
+        return _read_shape(data)
+    count, channels, side = known
+    count = round(min(count, data.limit or count) * (1 - data.validation))
+    return count, channels, data.size or side
 
-        images = load_images(settings.data, "train")
-        return len(images), images.channels, output_size(settings.data, images)
-    count = round(min(count, settings.data.limit or count) * (1 - settings.data.validation))
-    return count, channels, settings.data.size or side
+
+@cache
+def _read_shape(data: DataConfig) -> tuple[int, int, int]:
+    try:
+        images = load_images(data, "train")
+    except ValueError as error:
+        raise ValueError(f"data.{error}") from error
+    return len(images), images.channels, output_size(data, images)
 
 
-def _seconds(job: Job, place: Workplace) -> float:
-    settings, ours = job.settings, job.arm.by == "ldreg"
+def _seconds(settings: Settings, place: Workplace, *, ours: bool) -> float:
     kind = "cuda" if on_cuda(place.device) else "cpu"
-    count, channels, side = _shape(settings)
+    count, channels, side = _shape(settings.data, place)
     work, _, _ = _encoder(settings.encoder, channels, side)
     steps = settings.schedule.epochs * (count // settings.run.batch_size)
     arithmetic = work * _PASSES[settings.run.method] * settings.run.batch_size * steps
     speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile and ours]
+    speed *= settings.trainer.devices * settings.trainer.nodes if kind == "cuda" else 1  # CPU processes share cores
     # Lightly's views are made by processes while the device trains on earlier ones.
-    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / _view_processes(job, place)
+    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / max(1, worker_count(settings.data))
     return max(arithmetic / speed + steps * _STEP[kind], views) + _RUN[kind]
 
 
-def _view_processes(job: Job, place: Workplace) -> int:
-    return max(1, worker_count(resolve(job.settings.tree, list(place.run_options(job))).data))
-
-
-def _gigabytes(settings: Settings) -> float:
+def _gigabytes(settings: Settings, place: Workplace) -> float:
     """Weights, gradients, optimizer and momentum encoder, and what the forward pass keeps."""
-    _, channels, side = _shape(settings)
+    _, channels, side = _shape(settings.data, place)
     _, weights, outputs = _encoder(settings.encoder, channels, side)
     size = 4 if settings.trainer.precision == "fp32" else 2
     views = 0.25 if settings.run.method == "mae" else 2

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ldreg.reporting.figures import plain_style
 from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
@@ -50,6 +51,7 @@ class Rendered:
     words: str
 
 
+@plain_style()
 def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list[Rendered]:
     """Tables and figures of what has been measured."""
     found = []
@@ -82,6 +84,7 @@ def intro(scale: Scale) -> str:
     return "\n\n".join(_INTRO).format(k=scale.k, linear=_LINEAR[scale.linear])
 
 
+@plain_style()
 def write(found: Sequence[Rendered], scale: Scale, out: Path, *, name: str, title: str, origin: str) -> Path:
     """Write the page and the Markdown of this name and every figure as PNG and PDF into `out`; the page's path.
 

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ldreg.data.config import WITHOUT_PATH, available_cores
+from ldreg.reproduction.heeded import check_mode, check_studies
 from ldreg.reproduction.jobs import DETECTION, Arm, Job, Options, merged
+from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.studies import Study, chosen
@@ -72,15 +75,17 @@ def request(words: Sequence[str]) -> Request:
         raise ValueError(f"expected names with commas between them, as in {meant!r}, got {rest[0]!r} apart")
     options = words_to_options([word for word in rest if word not in ("--plan", "--show")])
     own = {key: value for key, value in options if key in _OWN}
-    _check_given(rest, own, dict(options))
+    whole, named = "all" in _names(what), _named(what)
+    _check_given(own, dict(options))
+    check_mode(rest, dict(options), whole=whole)
     scale = _scale(own.get("scale") or "digits", epochs=_count(own, "epochs", 0))
     others: Options = tuple((key, "true" if value is None else value) for key, value in options if key not in _OWN)
     settings = tuple(pair for pair in others if not pair[0].startswith("detection."))
     detection = tuple((key.removeprefix("detection."), value) for key, value in others if (key, value) not in settings)
     lasting = tuple(pair for pair in settings if pair[0] not in CHANGEABLE)
-    whole, named = "all" in _names(what), _named(what)
     studies = [study for study in chosen(what) if not whole or study in named or _among_all(study, own)]
     _check_there(named, scale)
+    check_studies(dict(options), studies, scale)
     place = _workplace(scale, own, settings, detection)
     if any(study.measures & {DETECTION} for study in studies):
         place.detection_config()  # which refuses wrong options
@@ -110,15 +115,15 @@ def _workplace(scale: Scale, own: Mapping[str, str | None], settings: Options, d
         out=out,
         results=Path(own.get("results") or out / "results"),
         options=tuple(pair for pair in settings if pair[0] in CHANGEABLE),
-        datasets=_datasets(own.get("datasets"), scale),
+        datasets=_datasets(own.get("datasets"), scale, dict(settings).get("data.name", scale.name)),
         coco=own.get("coco") or str(out / "generated"),
         generated=not own.get("coco"),
         detection=(*(_ON_COCO.get(scale.name, ()) if own.get("coco") else _SHORT[scale.name]), *detection),
     )
 
 
-def _check_given(words: Sequence[str], own: Mapping[str, str | None], options: Mapping[str, str | None]) -> None:
-    """Refuse options without a value, those that others stand for, and what would not be heeded.
+def _check_given(own: Mapping[str, str | None], options: Mapping[str, str | None]) -> None:
+    """Refuse options without a value, and those that others stand for.
 
     Raises:
         ValueError: which.
@@ -129,27 +134,6 @@ def _check_given(words: Sequence[str], own: Mapping[str, str | None], options: M
     for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
         if key in options:
             raise ValueError(f"--{key}: expected {instead} in its place, got {options[key]!r}")
-    if "--plan" in words and "--show" in words:
-        raise ValueError("--show: expected to be given without --plan, which shows no tables, got both")
-    for word in ("--plan", "--show"):
-        if "minutes" in own and word in words:
-            raise ValueError(f"--minutes: expected to be given without {word}, which trains nothing, got both")
-    if "write" in own:
-        _check_written(words, own)
-
-
-def _check_written(words: Sequence[str], own: Mapping[str, str | None]) -> None:
-    """Refuse beside --write what it would not heed.
-
-    Raises:
-        ValueError: which.
-    """
-    for word in ("--plan", "--show"):
-        if word in words:
-            raise ValueError(f"--write: expected to be given without {word}, got both")
-    for key in ("seeds", "jobs", "methods", "minutes"):
-        if key in own:
-            raise ValueError(f"--{key}: expected to be left out, as --write takes all records, got {own[key]!r}")
 
 
 def _names(what: str) -> list[str]:
@@ -198,8 +182,7 @@ def _of_methods(jobs: Sequence[Job], own: Mapping[str, str | None]) -> list[Job]
     known = list(dict.fromkeys(method_of(job.arm) for job in jobs))
     for name in names:
         if name not in known:
-            wanted = f"names among {', '.join(known)}" if known else "to be left out, as nothing is trained for this"
-            raise ValueError(f"--methods: expected {wanted}, got {name!r}")
+            raise ValueError(f"--methods: expected names among {', '.join(known)}, got {name!r}")
     return [job for job in jobs if method_of(job.arm) in names]
 
 
@@ -234,24 +217,28 @@ def _minutes(given: str | None) -> float:
 
 
 def _processes(place: Workplace) -> int:
-    from ldreg.data.config import available_cores
     from ldreg.training.launch import on_cuda
 
     return 1 if on_cuda(place.device) else available_cores()
 
 
-def _datasets(given: str | None, scale: Scale) -> dict[str, str]:
-    """Paths by name.
+def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str]:
+    """Paths by name, of the sets that a path is asked of; that of the pretraining has its own option.
 
-    >>> _datasets("dtd=/data/dtd", SCALES["imagenet"])
+    >>> _datasets("dtd=/data/dtd", SCALES["imagenet"], "imagenet")
     {'dtd': '/data/dtd'}
     """
-    found = {}
+    found: dict[str, str] = {}
+    known = [name for name in scale.datasets if name != trained_on and name not in WITHOUT_PATH]
     for entry in given.split(",") if given else ():
         name, equals, path = entry.partition("=")
-        if not equals or not path or name not in scale.datasets:
-            names = ", ".join(scale.datasets)
-            raise ValueError(f"--datasets: expected NAME=PATH with a name among {names}, got {entry!r}")
+        if not known:
+            raise ValueError(
+                f"--datasets: expected to be left out, as no other set of {scale.name} needs a path, got {entry!r}"
+            )
+        if not equals or not path or name not in known or name in found:
+            wanted = f"NAME=PATH with a name among {', '.join(known)}, each once"
+            raise ValueError(f"--datasets: expected {wanted}, got {entry!r}")
         found[name] = path
     return found
 
@@ -267,7 +254,24 @@ def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, own: Ma
     jobs = _of_methods(merged(listed), own)
     for job in jobs:
         _ = job.wanted  # which refuses wrong settings
+    _check_machine(jobs, place)
     return jobs
+
+
+def _check_machine(jobs: Sequence[Job], place: Workplace) -> None:
+    """Refuse wrong settings of the machine, which are the same for all and take long to check.
+
+    Raises:
+        ValueError: which.
+    """
+    unlike = {(job.arm.by, job.settings.data.name, job.settings.run.batch_size): job for job in reversed(jobs)}
+    for job in unlike.values():
+        settings = place.settings(job)
+        if job.arm.by == "lightly":
+            try:
+                recipe_of(settings)
+            except ValueError as error:
+                raise ValueError(f"{job.name}: {error}") from error
 
 
 def _check_free(studies: Sequence[Study], scale: Scale, settings: Options) -> None:

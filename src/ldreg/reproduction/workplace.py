@@ -14,7 +14,7 @@ from ldreg.reproduction.lightly_settings import CHECKPOINT
 from ldreg.reproduction.scales import Scale
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import flattened, read_yaml
-from ldreg.training.settings import CHANGEABLE
+from ldreg.training.settings import CHANGEABLE, Settings
 
 # The set that stands for COCO where none is given.
 GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
@@ -63,11 +63,23 @@ class Workplace:
         """Where representations are kept."""
         return self.out / "cache"
 
+    @property
+    def detected(self) -> str:
+        """Where the images are that detectors are trained on."""
+        return f"{self.coco}/train2017"
+
     def run_options(self, job: Job) -> Options:
-        """Settings of a run that its record does not depend on; a run on plain images takes those to be detected in."""
-        if job.settings.data.name != "folder":
+        """Settings of a run that its record does not depend on.
+
+        An encoder of plain images that is to detect is trained on those to be detected in, unless others are given.
+        """
+        if DETECTION not in job.measures or job.settings.data.name != "folder":
             return self.options
-        return (*(pair for pair in self.options if pair[0] != "data.path"), ("data.path", f"{self.coco}/train2017"))
+        return (("data.path", self.detected), *self.options)
+
+    def settings(self, job: Job) -> Settings:
+        """All settings that a run is trained with. Raises ValueError."""
+        return job.settings_with(self.run_options(job))
 
     def detection_config(self) -> Any:
         """How detectors are trained, as `ldreg evaluate detection` takes it.
