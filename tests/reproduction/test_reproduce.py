@@ -22,7 +22,7 @@ from torch import nn
 from ldreg.cli import main
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig, build_encoder
-from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.run_record import RunRecord, Setting
 from ldreg.reproduction import command, harness, jobs, measure, plan
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
@@ -240,6 +240,14 @@ def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
     assert main(["reproduce", "wallclock", *words]) == 0
     assert {*seen} == {(6, 3, 16)}
     assert "2 runs" in capsys.readouterr().out
+
+
+def test_the_plan_tells_the_versions_of_moco_apart(tmp_path: Path) -> None:
+    second, third = (Job(Arm(f"cifar10/{name}"), 0) for name in ("moco", "moco_v3"))
+    assert estimate(third, place(tmp_path), []).minutes > 1.4 * estimate(second, place(tmp_path), []).minutes
+    told: dict[str, Setting] = {"method": "moco", "moco.version": "v2", "encoder.name": "resnet18", "batch_size": 512}
+    known = RunRecord("known", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
+    assert [estimate(each, place(tmp_path), [known]).basis for each in (second, third)] == ["measured", "arithmetic"]
 
 
 def test_the_plan_shares_a_batch_among_devices(tmp_path: Path) -> None:

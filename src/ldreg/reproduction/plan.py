@@ -69,6 +69,7 @@ def _alike(record: RunRecord, job: Job) -> bool:
     same = told.get("by", "ldreg") == job.arm.by
     same = same and told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
     same = same and told.get("batch_size") == settings.run.batch_size
+    same = same and (told.get("moco.version") == "v3") == _symmetric(settings.method)
     return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
 
 
@@ -109,12 +110,21 @@ def _seconds(settings: Settings, place: Workplace, *, ours: bool) -> float:
     count, channels, side = _shape(settings.data, place)
     work, _, _ = _encoder(settings.encoder, channels, side)
     steps = settings.schedule.epochs * (count // settings.run.batch_size)
-    arithmetic = work * _PASSES[settings.run.method] * settings.run.batch_size * steps
+    arithmetic = work * _passes(settings) * settings.run.batch_size * steps
     speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile and ours]
     speed *= settings.trainer.devices * settings.trainer.nodes if kind == "cuda" else 1  # CPU processes share cores
     # Lightly's views are made by processes while the device trains on earlier ones.
     views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / max(1, worker_count(settings.data))
     return max(arithmetic / speed + steps * _STEP[kind], views) + _RUN[kind]
+
+
+def _passes(settings: Settings) -> float:
+    return _PASSES["byol" if _symmetric(settings.method) else settings.run.method]
+
+
+def _symmetric(method: object) -> bool:
+    """Whether it is MoCo's third version, which encodes both views twice as BYOL does."""
+    return getattr(method, "version", None) == "v3"
 
 
 def _gigabytes(settings: Settings, place: Workplace) -> float:
