@@ -171,9 +171,6 @@ def _built(config: type, tree: Mapping[str, Any]) -> Any:
 
 def _readable(error: Exception) -> str:
     """What jsonargparse says about a value, in one line: the option, what was expected, what came."""
-    message = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
-    message = re.sub(r'^Parser key "([^"]+)": ', r"--\1: ", message)
-    either = r"Does not validate .+ \[(?:NoneType, )?(\w+)(?:, NoneType)?\] .+ Given value: "
-    message = re.sub(either, r"expected \1, got ", message)
-    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
-    return re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)
+    from ldreg.subcommands import complaint
+
+    return re.sub(r'^Parser key "([^"]+)": ', r"--\1: ", complaint(error))
