@@ -156,7 +156,7 @@ def _arguments(kind: str, entry: "Kind", parser: "ArgumentParser", options: Opti
     found = []
     for key, value in options:
         if key not in known:
-            raise ValueError(f"--{key}: expected an option of {kind}, got none; nearest: {nearest(key, known)}")
+            raise ValueError(f"--{key}: {kind} has no such option; nearest: {nearest(key, known)}")
         if value is None and not isinstance(known[key], bool):
             raise ValueError(f"--{key}: expected a value, got none")
         found.append(f"--{key}={'true' if value is None else value}")
