@@ -293,6 +293,14 @@ def test_wrong_words_are_one_line_and_leave_nothing(
     assert not list(run.rglob("evaluation/*.json"))
 
 
+def test_images_without_a_test_split_are_pointed_at_the_option(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "loose.png")
+    assert main(["evaluate", "dimension", str(run), "--data.name", "folder", "--data.path", str(tmp_path)]) == 2
+    assert "test split, found none; --split train measures the images there are" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name",
     [
