@@ -65,10 +65,12 @@ ROOMS: dict[str, set[str]] = {
     "training": {
         *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
         *("regularizers", "reporting", "distributed", "elapsed", "extras", "inspection", "notices", "termination"),
+        "subcommands",
     },
     "assessment": {
         *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
         *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "extras", "terminal"),
+        "subcommands",
     },
     "reproduction": {
         *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),

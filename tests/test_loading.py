@@ -207,6 +207,16 @@ def test_choice_of_an_array(suffix: str, tmp_path: Path) -> None:
     refuse(path, "2-d", "'y' of shape (7,)", "'images' of shape (2, 2, 2)")
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_state_dict_is_not_taken_for_embeddings(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    save_several(path, {"conv.weight": np.ones((2, 2, 2)), "fc.weight": np.ones((7, 3)), "fc.bias": np.ones(7)})
+    refuse(path, "holds the weights of a model ('fc.weight')", "ldreg evaluate dimension")
+    assert load_embeddings(path, key="fc.weight").shape == (7, 3)
+    save_several(path, {"conv.weight": np.ones((2, 2, 2)), "features": np.ones((7, 3))})
+    assert load_embeddings(path).shape == (7, 3)
+
+
 def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", table())
     torch.save(torch.ones(2, 2), tmp_path / "x.pt")
@@ -305,7 +315,7 @@ def test_torch_files_of_other_things(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     for content, words in (
         ([torch.ones(2, 2)], "got list"),
-        ({"state_dict": {"w": torch.ones(2, 2)}}, "flat dict of tensors, got a dict of 'state_dict'"),
+        ({"state_dict": {"w": torch.ones(2, 2)}}, "flat dict of tensors, got a dict of 'state_dict'; ldreg evaluate"),
         (3, "got int"),
         (torch.ones(1).expand(1000, 1000), "expanded view of shape (1000, 1000)"),
         (torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
@@ -389,6 +399,8 @@ def test_object_arrays(tmp_path: Path) -> None:
     x[0, 0] = Intruder(target)
     np.save(tmp_path / "x.npy", x, allow_pickle=True)
     np.savez(tmp_path / "x.npz", x=x)
+    np.save(tmp_path / "vectors.npy", np.array([np.ones(2), None], dtype=object), allow_pickle=True)
+    refuse(tmp_path / "vectors.npy", "Python objects", "np.stack")
     for file in ("x.npy", "x.npz"):
         refuse(tmp_path / file, "Python objects")
         refuse_labels(tmp_path / file, "Python objects")
@@ -486,7 +498,7 @@ def test_csv_faults_are_named(content: str | bytes, words: list[str], tmp_path: 
 def test_csv_columns_left_out(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", ",a,label,b\n0,1.5,cat,2\n1,3,dog,4\n")
     assert load_embeddings(path, exclude=["", "label"]).tolist() == [[1.5, 2], [3, 4]]
-    refuse(path, "--exclude 'nope'", "'a', 'label', 'b'", exclude=["nope"])
+    refuse(path, "holds no column 'nope'", "'a', 'label', 'b'", exclude=["nope"])
     refuse(path, "leaves no column", exclude=["", "a", "b", "label"])
     assert load_labels(path, key="label") == ["cat", "dog"]
     headless = written(tmp_path / "y.csv", "0.5,cat\n1.5,dog\n")

@@ -1,6 +1,7 @@
 """Subcommands from functions: typed parameters become arguments and options, their documentation the help."""
 
 import inspect as signatures
+import re
 import shlex
 import textwrap
 from collections.abc import Callable
@@ -70,6 +71,23 @@ def option(name: str) -> str:
     '--label-key'
     """
     return "--" + name.rpartition(".")[2].replace("_", "-")
+
+
+def complaint(error: Exception) -> str:
+    """What jsonargparse says about a value, on one line and in our words: what was expected, what came.
+
+    >>> complaint(ValueError("seed: Expected a <class 'int'>. Got value: x"))
+    'seed: expected int, got x'
+    """
+    message = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
+    message = re.sub(r"Does not validate .+? Subtypes: \[(.+?)\] Errors: .+ Given value: ", _either, message)
+    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
+    return re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)
+
+
+def _either(found: re.Match[str]) -> str:
+    kinds = [kind for kind in found[1].split(", ") if kind != "NoneType"]
+    return f"expected {' or '.join(kinds)}, got "
 
 
 def command_line(name: str, run: Callable[..., None], given: dict[str, object]) -> str:

@@ -231,10 +231,10 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
         (["linear"], "source: expected a run folder or a checkpoint after the kind, got none"),
         (["linear", "--lr", "3"], "source: expected a run folder or a checkpoint after the kind, got none"),
         (["linear", "RUN", "RUN"], "expected an option such as --json FILE, got"),
-        (["linear", "RUN", "--k", "3"], "--k: expected an option of linear, got none; nearest: "),
-        (["knn", "RUN", "--devices", "2"], "--devices: expected an option of knn, got none; nearest: 'device'"),
-        (["finetune", "RUN", "--cache", "x"], "--cache: expected an option of finetune, got none; nearest: "),
-        (["knn", "RUN", "--data.nam", "x"], "--data.nam: expected an option of knn, got none; nearest: 'data.name'"),
+        (["linear", "RUN", "--k", "3"], "--k: linear has no such option; nearest: "),
+        (["knn", "RUN", "--devices", "2"], "--devices: knn has no such option; nearest: 'device'"),
+        (["finetune", "RUN", "--cache", "x"], "--cache: finetune has no such option; nearest: "),
+        (["knn", "RUN", "--data.nam", "x"], "--data.nam: knn has no such option; nearest: 'data.name'"),
         (["knn", "RUN", "--k"], "--k: expected a value, got none"),
         (["knn", "RUN", "--k", "many"], "--k: expected int, got many"),
         (["knn", "RUN", "--k", "0"], "k: expected at least 1, got 0"),
@@ -277,11 +277,11 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
         (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
         (
             ["transfer", "RUN", "--datasets", "digits", "--data.path", "x"],
-            "--data.path: expected an option of transfer",
+            "--data.path: transfer has no such option",
         ),
         (["detection", "RUN"], "--path: expected a value, got none"),
         (["detection", "RUN", "--path", "x"], "encoder: expected a ResNet"),
-        (["detection", "RUN", "--path", "x", "--data.name", "x"], "--data.name: expected an option of detection"),
+        (["detection", "RUN", "--path", "x", "--data.name", "x"], "--data.name: detection has no such option"),
     ],
 )
 def test_wrong_words_are_one_line_and_leave_nothing(
@@ -295,6 +295,14 @@ def test_wrong_words_are_one_line_and_leave_nothing(
     assert line.startswith("ldreg evaluate: error: ")
     assert message in line
     assert not list(run.rglob("evaluation/*.json"))
+
+
+def test_images_without_a_test_split_are_pointed_at_the_option(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "loose.png")
+    assert main(["evaluate", "dimension", str(run), "--data.name", "folder", "--data.path", str(tmp_path)]) == 2
+    assert "test split, found none; --split train measures the images there are" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,14 @@ def test_scale_of_the_rows_does_not_matter() -> None:
     assert torch.equal(knn_predictions(scaled, labels, test * 100, k=20), knn_predictions(train, labels, test, k=20))
 
 
+def test_arrays_of_numpy_are_taken() -> None:
+    train, labels, test, truth = clusters()
+    arrays = [part.numpy() for part in (train, labels, test, truth)]
+    assert knn_accuracy(*arrays, k=5) == knn_accuracy(train, labels, test, truth, k=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="train_labels: expected numbers, got ndarray"):
+        knn_accuracy(train, labels.numpy().astype(str), test, truth, k=5)  # type: ignore[arg-type]
+
+
 def test_wrong_input_is_named() -> None:
     train, labels, test, truth = clusters(rows=20)
     with pytest.raises(ValueError, match="k: expected 1 to 20, the number of training rows, got 200"):

@@ -109,7 +109,17 @@ def test_classes_hold_their_own_points() -> None:
     assert all(point.label == labels[point.index] for point in report.most_collapsed)
 
 
-@pytest.mark.parametrize("labels", [[0, 1] * 25, torch.tensor([0.0, 1.0] * 25), np.array([0, 1] * 25), ["0", "1"] * 25])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 1] * 25,
+        torch.tensor([0.0, 1.0] * 25),
+        np.array([0, 1] * 25),
+        ["0", "1"] * 25,
+        list(torch.tensor([0, 1] * 25)),
+        np.array([[0], [1]] * 25),
+    ],
+)
 def test_labels_of_any_kind_name_the_same_classes(labels: Any) -> None:
     assert [row.label for row in inspect(gaussian(50, 3), labels, k=8).classes] == ["0", "1"]
 
@@ -242,6 +252,8 @@ def test_progress_rises_from_zero_to_one() -> None:
         ({"k": 1}, r"k: .*got 1"),
         ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5; try k=2$"),
         ({"labels": [1, 2, 3]}, r"^labels: expected 20, one for each row of x, got 3"),
+        ({"labels": "labels.csv"}, r"^labels: expected 20, one for each row of x, got 'labels.csv'$"),
+        ({"labels": np.eye(20)[:, :3]}, r"^labels: expected one for .*, got shape \(20, 3\); argmax\(1\) names"),
         ({"labels": [1] * 20, "compare_labels": [1] * 20}, r"^compare_labels: expected compare and labels with them"),
         ({"compare": gaussian(9, 3), "compare_labels": [1] * 9}, r"^compare_labels: expected compare and labels"),
         (

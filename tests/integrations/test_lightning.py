@@ -228,8 +228,9 @@ def test_too_few_rows_are_said_once(pl: Any, caplog: pytest.LogCaptureFixture) -
     [
         ("encoder", "expected the name of a submodule, as backbone, head, spoiled, got 'encoder'"),
         ("head.2.absent", "expected the name of a submodule"),
-        (lambda module, batch: batch[0].reshape(16, 3, 2), r"expected a tensor \(N, D\); .*, got shape \(16, 3, 2\)"),
+        (lambda module, batch: batch[0].reshape(16, 3, 2), r"expected a tensor \(N, D\), got shape \(16, 3, 2\); a"),
         (lambda module, batch: batch, "expected a tensor .*, got list"),
+        (nn.Linear(2, 2), "expected the name of a submodule, .* function of module and batch, got the module Linear"),
     ],
 )
 def test_what_gives_no_representations_is_named(pl: Any, source: Any, message: str) -> None:

@@ -83,3 +83,9 @@ def test_words_keep_silent_about_what_is_not_there(make_report: MakeReport) -> N
     words = make_report().in_words()
     assert "duplicate" not in words
     assert "left out" not in words
+
+
+def test_a_notebook_shows_the_table(make_report: MakeReport) -> None:
+    report = make_report()
+    assert repr(report) == str(report)
+    assert "tensor(" not in repr(report)

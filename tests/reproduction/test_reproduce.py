@@ -292,7 +292,7 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
             "simclr-data.limit=300-epochs1-seed0: schedule.warmup_epochs",
         ),
         (["table1", "--show"], "expected records of these runs, got none"),
-        (["table3", "--detection.lrr", "1"], "--lrr: expected an option of detection"),
+        (["table3", "--detection.lrr", "1"], "--lrr: detection has no such option"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
         (

@@ -54,6 +54,8 @@ def test_bad_options_say_what_was_expected(options: list[tuple[str, str | None]]
 def test_bad_types_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^batch_size: expected int, got many$"):
         resolve({}, [("batch_size", "many")])
+    with pytest.raises(ValueError, match=r"^data\.size: expected int, got large$"):
+        resolve({}, [("data.size", "large")])
     with pytest.raises(ValueError, match=r"^optimizer\.lr: expected float, got fast$"):
         resolve({"optimizer": {"lr": "fast"}})
     with pytest.raises(ValueError, match=r"^trainer\.precision: expected one of 'fp32', 'bf16', 'fp16', got fp64$"):

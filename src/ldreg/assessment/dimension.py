@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ldreg.data import DataConfig
+from ldreg.data.folders import MissingSplitError
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Features, Progress, features
@@ -80,9 +81,13 @@ def dimension(
         ValueError: the data is missing, k is not below the number of images, a representation is not finite.
     """
     compute = compute or Compute()
-    found = features(
-        encoder, data, config.split, device=compute.device, precision=compute.precision, cache=cache, progress=progress
-    )
+    device, precision = compute.device, compute.precision
+    try:
+        found = features(
+            encoder, data, config.split, device=device, precision=precision, cache=cache, progress=progress
+        )
+    except MissingSplitError as error:
+        raise MissingSplitError(f"{error}; --split train measures the images there are") from error
     k = NEIGHBORS if config.k is None else config.k
     if k >= len(found.labels):
         raise ValueError(f"k: expected fewer than the {len(found.labels)} {config.split} images, got {k}")

@@ -156,7 +156,7 @@ def _arguments(kind: str, entry: "Kind", parser: "ArgumentParser", options: Opti
     found = []
     for key, value in options:
         if key not in known:
-            raise ValueError(f"--{key}: expected an option of {kind}, got none; nearest: {nearest(key, known)}")
+            raise ValueError(f"--{key}: {kind} has no such option; nearest: {nearest(key, known)}")
         if value is None and not isinstance(known[key], bool):
             raise ValueError(f"--{key}: expected a value, got none")
         found.append(f"--{key}={'true' if value is None else value}")
@@ -171,9 +171,6 @@ def _built(config: type, tree: Mapping[str, Any]) -> Any:
 
 def _readable(error: Exception) -> str:
     """What jsonargparse says about a value, in one line: the option, what was expected, what came."""
-    message = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
-    message = re.sub(r'^Parser key "([^"]+)": ', r"--\1: ", message)
-    either = r"Does not validate .+ \[(?:NoneType, )?(\w+)(?:, NoneType)?\] .+ Given value: "
-    message = re.sub(either, r"expected \1, got ", message)
-    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
-    return re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)
+    from ldreg.subcommands import complaint
+
+    return re.sub(r'^Parser key "([^"]+)": ', r"--\1: ", complaint(error))

@@ -31,7 +31,10 @@ class Task:
             ValueError: nothing says which.
         """
         if self.source.data is None:
-            raise ValueError(f"data.name: expected a dataset, as {self.source.path} is no run folder, got none")
+            raise ValueError(
+                f"--data.name: expected a dataset, as {self.source.path} is no run folder, got none; "
+                "images of your own are --data.name folder --data.path FOLDER"
+            )
         return self.source.data
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from jsonargparse import ArgumentError
 
 from ldreg.completion import table
-from ldreg.subcommands import option
+from ldreg.subcommands import complaint, option
 
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 
@@ -30,9 +30,8 @@ def _one_line(error: BaseException, program: str) -> str:
     if is_out_of_memory(error) and not isinstance(error, ArithmeticError):  # which tells of one run among several
         message = f"out of memory; {_LESS_MEMORY.get(program, 'a smaller problem may fit')}"
     if isinstance(error, ArgumentError):
-        message = _argument_message(" ".join(message.split()), program)
-        unknown = re.fullmatch(r"unrecognized arguments: (--[^\s=]+)\S*( .*)?", message)
-        message += meant(unknown[1], _known_options(program)) if unknown else ""
+        message = _argument_message(error, program)
+        message += _proposed(message, program)
     return shown(message) or type(error).__name__
 
 
@@ -71,13 +70,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
 
 
-def _argument_message(message: str, program: str) -> str:
+def _argument_message(error: ArgumentError, program: str) -> str:
     """What jsonargparse says about a wrong argument, in the words of the command line."""
-    message = re.sub(r'^Parser key "([^"]+)": ', lambda match: f"{_shown_name(match[1], program)}: ", message)
-    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
-    message = re.sub(r"<class '(\w+)'>", r"\1", message)
-    message = re.sub(r"typing\.Literal\[(.+?)\]", lambda match: f"one of {match[1]}", message)
+    message = re.sub(r'^Parser key "([^"]+)": ', lambda match: f"{_shown_name(match[1], program)}: ", complaint(error))
     return re.sub(r"required: (\w+\.)?(\w+)$", lambda match: f"required: {match[2].upper()}", message)
+
+
+def _proposed(message: str, program: str) -> str:
+    """What may have been meant by the first word that nothing takes; nothing where that cannot be told."""
+    unknown = re.fullmatch(r"unrecognized arguments: ([^\s=]+).*", message)
+    if unknown is None:
+        return ""
+    if unknown[1].startswith("-"):
+        return meant(unknown[1], _known_options(program))
+    return "; a second file is for --compare" if program == "ldreg inspect" else ""
 
 
 def _shown_name(key: str, program: str) -> str:

@@ -9,8 +9,11 @@ def checked(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same four on the device of `train`: representations in float32 (float64 stays), labels in int64.
 
+    Each may be a tensor or anything that torch.as_tensor takes, as an array of NumPy.
+
     Raises:
-        ValueError: for wrong shapes, differing widths, labels that are not integers of at least 0, NaN or inf.
+        ValueError: for what is no numbers, wrong shapes, differing widths, labels that are not integers of at least 0,
+            NaN or inf.
 
     >>> x, y = torch.ones(3, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 1], dtype=torch.uint8)
     >>> [part.dtype for part in checked(x, y, x, y)]
@@ -28,7 +31,15 @@ def checked(
     )
 
 
+def _tensor(value: object, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from error
+
+
 def _representations(x: Tensor, name: str) -> Tensor:
+    x = _tensor(x, name)
     if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < 1 or not x.is_floating_point():
         raise ValueError(f"{name}: expected floats of shape (N, D), got {x.dtype} of shape {tuple(x.shape)}")
     x = x.detach()
@@ -40,6 +51,7 @@ def _representations(x: Tensor, name: str) -> Tensor:
 
 
 def _labels(labels: Tensor, x: Tensor, name: str) -> Tensor:
+    labels = _tensor(labels, name)
     if labels.shape != x.shape[:1] or labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"{name}: expected {len(x)} integers, got {labels.dtype} of shape {tuple(labels.shape)}")
     lowest = int(labels.min())

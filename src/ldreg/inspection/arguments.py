@@ -70,14 +70,23 @@ def _hint(points: int, dimensions: int) -> str:
 
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
-    """A label for each point, as text; ValueError where there are more or fewer."""
-    values = labels.tolist() if isinstance(labels, Tensor | numpy.ndarray) else labels
-    if not isinstance(values, Iterable):
-        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {values!r}")
-    values = list(values)
+    """A label for each point, as text; ValueError where there are more or fewer, or rows in the place of labels."""
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
+    if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    values = [_plain(value) for value in _plain(labels)]
     if len(values) != points:
         raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {len(values)}")
+    if isinstance(values[0], list):
+        shape = (points, len(values[0]))
+        raise ValueError(f"{name}: expected one for each row of {of}, got shape {shape}; argmax(1) names one-hot rows")
     return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    """An array as a list, or as the number where it is one; anything else as it is."""
+    return value.tolist() if isinstance(value, Tensor | numpy.ndarray) else value
 
 
 def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:

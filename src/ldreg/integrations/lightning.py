@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import Module
 
 from ldreg.distributed import active
 from ldreg.evaluation.extract import undisturbed
@@ -83,6 +84,9 @@ class DimensionMonitor:
     ) -> None:
         if name is not None and (not isinstance(name, str) or not name):
             raise ValueError(f"name: expected a word for the names of what is logged, or None, got {name!r}")
+        if isinstance(representations, Module):  # which is callable, but not with a module and a batch
+            wanted = 'the name of a submodule, as "backbone", or a function of module and batch'
+            raise ValueError(f"representations: expected {wanted}, got the module {type(representations).__name__}")
         _check(k=k, every_steps=every_steps, points=points, alarm=alarm, stop_on_alarm=stop_on_alarm)
         self.k = k
         self.every_steps = every_steps
@@ -275,8 +279,8 @@ def _as_rows(found: Any) -> Tensor:
     if isinstance(found, Tensor) and found.ndim >= 2 and found.shape[2:].numel() == 1:
         return found.detach().flatten(1)
     got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-    wanted = "a tensor (N, D); a function of module and batch can take it out or pool it"
-    raise ValueError(f"representations: expected {wanted}, got {got}")
+    advice = "a function of module and batch can take it out or pool it"
+    raise ValueError(f"representations: expected a tensor (N, D), got {got}; {advice}")
 
 
 def _gathered(rows: Tensor) -> Tensor:

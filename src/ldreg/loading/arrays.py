@@ -27,6 +27,7 @@ WHOLE = (
 )  # fmt: skip
 DISCRETE = "iuUS"  # kinds of NumPy's dtypes: whole numbers, words
 NUMPY_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+WEIGHTS_ADVICE = "; ldreg evaluate dimension measures what a model makes of images"
 HEADER_BYTES = 1 << 14  # NumPy refuses headers above 10000 bytes, but reads up to 4 GiB of them first
 
 
@@ -67,6 +68,16 @@ def choose(
     return fitting[0]
 
 
+def check_no_weights(entries: Sequence[Entry]) -> None:
+    """ValueError where every matrix is a weight by its name: a state dict, whose last layer would pass for points."""
+    names = [entry.name or "" for entry in entries if len(entry.shape) == 2]
+    if names and all(name.rpartition(".")[2] == "weight" for name in names):
+        raise ValueError(
+            f"holds the weights of a model ({listed(names, 1)}), expected embeddings{WEIGHTS_ADVICE}, "
+            "--key NAME a weight all the same"
+        )
+
+
 def _shapes(entries: Sequence[Entry]) -> str:
     shown = [f"{'' if e.name is None else repr(one_line(e.name, 60)) + ' of '}shape {e.shape}" for e in entries]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "") or "no arrays"
@@ -78,9 +89,9 @@ def npy_entries(path: Path) -> list[Entry]:
         start = io.BytesIO(stream.read(HEADER_BYTES))
     shape, fortran, dtype = _npy_header(start, path.stat().st_size)
     offset = start.tell()
+    _check_numpy_dtype(dtype)
 
     def read() -> Array:
-        _check_numpy_dtype(dtype)
         # Copy-on-write: torch wants memory that may be written to, and the file stays as it is.
         return np.memmap(path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
 
@@ -138,7 +149,10 @@ def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any
 
 def _check_numpy_dtype(dtype: np.dtype[Any]) -> None:
     if dtype.hasobject:
-        raise ValueError("holds Python objects (dtype object), which are never unpickled because that can run code")
+        raise ValueError(
+            "holds Python objects (dtype object), which are never unpickled because that can run code; save numbers "
+            "(np.stack makes one array of vectors) or words (astype(str))"
+        )
     if dtype.names is not None:
         raise ValueError(f"has a structured dtype with fields {listed(dtype.names)}, expected a plain one")
 
@@ -168,7 +182,11 @@ def torch_entries(path: Path) -> list[Entry]:
         raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}{hint}")
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}")
+        nested = any(isinstance(value, dict) for value in content.values())
+        raise ValueError(
+            f"expected a tensor or a flat dict of tensors, got a dict of {listed(map(str, content))}"
+            f"{WEIGHTS_ADVICE if nested else ''}"
+        )
     return [_torch_entry(name, value) for name, value in tensors.items()]
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ldreg.loading.arrays import READERS, WHOLE, choose
+from ldreg.loading.arrays import READERS, WHOLE, check_no_weights, choose
 from ldreg.loading.files import check_file, named
 from ldreg.loading.memory import check_fits
 from ldreg.loading.parquet import parquet_embeddings
@@ -58,7 +58,10 @@ def load_embeddings(path: str | Path, *, key: str | None = None, exclude: Sequen
             return floating(TABLES[suffix](path, key, exclude))
         if exclude:
             raise ValueError(f"--exclude names columns of a table, and a {suffix} file has none")
-        entry = choose(READERS[suffix](path), key, fits=_is_matrix, what="a 2-d array (N, D)", option="--key")
+        entries = READERS[suffix](path)
+        if key is None:
+            check_no_weights(entries)
+        entry = choose(entries, key, fits=_is_matrix, what="a 2-d array (N, D)", option="--key")
         return floating(entry.read())
 
 

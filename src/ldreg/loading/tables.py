@@ -67,7 +67,7 @@ def kept_columns(names: Sequence[str], exclude: Sequence[str]) -> list[int]:
     """Positions of the columns that are not excluded."""
     missing = [name for name in exclude if name not in names]
     if missing:
-        raise ValueError(f"--exclude {missing[0]!r}: no such column, only {listed(names)}")
+        raise ValueError(f"holds no column {missing[0]!r}, only {listed(names)}")
     if len(set(names)) < len(names):
         raise ValueError(f"several columns are called {next(n for n in names if list(names).count(n) > 1)!r}")
     kept = [i for i, name in enumerate(names) if name not in exclude]

@@ -69,7 +69,12 @@ def write_atomically(path: Name, content: str | bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+    try:
+        new = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115
+    except OSError as error:
+        error.filename = str(path)  # the one that was asked for
+        raise
+    with new as file:
         try:
             file.write(data)
             file.close()

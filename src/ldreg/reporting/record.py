@@ -135,7 +135,7 @@ class Comparison:
         return {**numbers, **strict({**judged, "collapsed_classes": _nested(self.collapsed_classes)})}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DimensionReport:
     """Local and global dimensionality of embeddings (N, D); made by `ldreg.inspect`.
 
@@ -222,6 +222,8 @@ class DimensionReport:
         from ldreg.reporting.table import as_text
 
         return as_text(self)
+
+    __repr__ = __str__  # what a notebook shows; that of a dataclass prints every array
 
     def _plain(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

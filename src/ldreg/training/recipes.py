@@ -172,9 +172,12 @@ def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
 
     >>> nearest("simcrl", ["byol", "simclr", "moco"], count=1)
     "'simclr'"
+    >>> nearest("data.size", ["data.limit", "size"], count=1)
+    "'size'"
     """
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=count, cutoff=0.4)
+    known, last = sorted(names), name.rpartition(".")[2]
+    alike = [entry for entry in known if entry.rpartition(".")[2] == last]  # the same name in another group
+    close = [*alike, *difflib.get_close_matches(name, [entry for entry in known if entry not in alike], count, 0.4)]
     if not close:
-        close = [entry for entry in known if name.rpartition(".")[2] in entry][:count] or known[:count]
-    return " or ".join(repr(entry) for entry in close)
+        close = [entry for entry in known if last in entry] or known
+    return " or ".join(repr(entry) for entry in close[:count])

@@ -16,6 +16,7 @@ from ldreg.encoders import EncoderConfig
 from ldreg.methods import METHODS
 from ldreg.monitor.config import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
+from ldreg.subcommands import complaint
 from ldreg.training.recipes import Tree, flattened, nearest
 from ldreg.training.regularization import REGULARIZERS
 from ldreg.views import ViewsConfig
@@ -179,10 +180,7 @@ def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] =
 
 def _readable(error: ArgumentError) -> str:
     """What jsonargparse says about a value, in one line: the key, what was expected, what came."""
-    message = " ".join(str(error).split())
-    message = re.sub(r'^Parser key "([^"]+)": ', r"\1: ", message)
-    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
-    return re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", re.sub(r"<class '(\w+)'>", r"\1", message))
+    return re.sub(r'^Parser key "([^"]+)": ', r"\1: ", complaint(error))
 
 
 def _as_word(value: Any) -> str:
