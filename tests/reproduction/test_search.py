@@ -65,11 +65,11 @@ def test_names_differ_and_every_method_is_tried_at_the_papers_strength() -> None
 def test_the_highest_lid_within_one_standard_error_is_chosen() -> None:
     # Of 5000 images at 70 % the standard error is 0.648 points.
     found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.6940, 15.0), "0_03": (0.6930, 19.0)})
-    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 3)]
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 3, ks=1)]
     found |= of_simclr(**{"0_03": (0.6936, 19.0), "k16": (0.699, 18.0)})
-    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.03, 64, 4)]
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.03, 64, 4, ks=2)]
     found |= of_simclr(k16=(0.695, 19.5))
-    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 16, 4)]
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 16, 4, ks=2)]
 
 
 def test_the_learning_rate_is_that_of_the_best_accuracy_without_ldreg() -> None:
@@ -104,12 +104,21 @@ def test_longer_runs_ask_for_the_strength_alone() -> None:
         assert Job(row.arm, 0).settings.optimizer.lr == Job(CIFAR10.arm(row.group), 0).settings.optimizer.lr
 
 
+def test_a_k_is_called_chosen_only_where_there_were_others() -> None:
+    alone = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0)})
+    assert search.in_words(CIFAR10, alone) == "Chosen: SimCLR beta = 0.01 (of 2 tried)."
+    found = alone | of_simclr(k16=(0.70, 16.0))
+    assert search.in_words(CIFAR10, found) == "Chosen: SimCLR beta = 0.01 and k = 16 (of 3 tried)."
+
+
 def test_what_collapsed_with_any_seed_is_out() -> None:
     found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (0.70, 30.0)})
     assert search.choices(CIFAR10, found)[0].beta == 0.1
     strong = next(arm for arm in found if "beta0.1-" in arm.slug)
     lost = RunRecord(Job(strong, 1).name, {}, {}, origin={"seed": 1, "failed": "loss is nan"})
-    assert search.choices(CIFAR10, found | {strong: [*found[strong], lost]}) == [search.Choice("simclr", 0.01, 64, 2)]
+    assert search.choices(CIFAR10, found | {strong: [*found[strong], lost]}) == [
+        search.Choice("simclr", 0.01, 64, 2, ks=1)
+    ]
 
 
 def test_seeds_that_not_all_settings_have_do_not_count() -> None:
@@ -121,7 +130,7 @@ def test_seeds_that_not_all_settings_have_do_not_count() -> None:
 
 def test_a_setting_without_accuracy_does_not_keep_others_from_being_chosen() -> None:
     found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (math.nan, 30.0)})
-    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 2)]
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 2, ks=1)]
 
 
 def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
@@ -131,14 +140,14 @@ def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
     assert search.choices(CIFAR10, found | of_simclr(**{"0_01": (0.7, 15.0)})) == []
     assert search.in_words(CIFAR10, found) == ""
     both = found | of_simclr(**{"0_01": (0.7, 15.0), "0_1": (0.7, 14.0)})
-    assert search.in_words(CIFAR10, both) == "Chosen: SimCLR beta = 0.01 and k = 64 (of 2 tried)."
+    assert search.in_words(CIFAR10, both) == "Chosen: SimCLR beta = 0.01 (of 2 tried)."
 
 
 def test_the_document_tells_the_choice(tmp_path: Path) -> None:
     for some in of_simclr(**{"0_01": (0.7, 15.0), "0_1": (0.701, 14.0)}).values():
         some[0].to_json(tmp_path / f"{some[0].name}.json")
     text = document([STUDIES["search"]], CIFAR10, tmp_path, what="search", folder="images").text
-    assert "Chosen: SimCLR beta = 0.01 and k = 64 (of 2 tried)." in text
+    assert "Chosen: SimCLR beta = 0.01 (of 2 tried)." in text
     assert "| SimCLR | 0.1 | 64 | 1 | 70.1 |" in text
 
 

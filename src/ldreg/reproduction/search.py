@@ -1,10 +1,11 @@
 """How beta and k of the recipes are chosen: short runs on a part of the training images, judged by the rest of them.
 
-The test images have no say. The rule was set before the runs: of all that was tried for a method, the setting of
-highest LID among those whose linear accuracy is within one standard error of the best (Breiman et al., Classification
-and Regression Trees, 1984, have this rule for the size of a tree). Learning rates come first, without LDReg, so that it
-is not given credit for a rate that suits it: that of the best linear accuracy. Runs longer than the scale's search ask
-for beta alone, and what they choose counts: a strength that helps a short run may be too much for a long one.
+The test images have no say. The rule was set before the runs: of all with LDReg that was tried for a method, the
+setting of highest LID among those whose linear accuracy is within one standard error of the best (Breiman et al.,
+Classification and Regression Trees, 1984, have this rule for the size of a tree). Learning rates come first, without
+LDReg, so that it is not given credit for a rate that suits it: that of the best linear accuracy. Runs longer than the
+scale's search ask for beta alone, and what they choose counts: a strength that helps a short run may be too much for a
+long one.
 """
 
 import math
@@ -43,12 +44,13 @@ _RATES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a method, of how many settings that were tried."""
+    """What was chosen for a method, of how many settings that were tried; `ks` of them differ in k."""
 
     method: str
     beta: float
     k: int
     tried: int
+    ks: int
 
 
 def rows(scale: Scale) -> list[Row]:
@@ -94,7 +96,8 @@ def choices(scale: Scale, gathered: Gathered) -> list[Choice]:
         tried = _comparable(scale, gathered, method, regularized=True)
         if len(tried) > 1:
             options = Job(_chosen(tried), 0).settings.regularizer
-            found.append(Choice(method, float(options["beta"]), int(options["k"]), len(tried)))
+            ks = {int(Job(arm, 0).settings.regularizer["k"]) for arm in tried}
+            found.append(Choice(method, float(options["beta"]), int(options["k"]), len(tried), len(ks)))
     return found
 
 
@@ -136,5 +139,6 @@ def in_words(scale: Scale, gathered: Gathered) -> str:
     for choice in choices(scale, gathered):
         own = _rate(scale.arm(choice.method))
         at = f", at learning rate {own:g}" if found.get(choice.method, own) != own else ""
-        told.append(f"{METHODS[choice.method]} beta = {choice.beta:g} and k = {choice.k} (of {choice.tried} tried{at})")
+        and_k = f" and k = {choice.k}" if choice.ks > 1 else ""  # a k that had no other beside it was not chosen
+        told.append(f"{METHODS[choice.method]} beta = {choice.beta:g}{and_k} (of {choice.tried} tried{at})")
     return f"Chosen: {'; '.join(told)}." if told else ""

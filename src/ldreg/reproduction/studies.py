@@ -95,7 +95,7 @@ STUDIES: dict[str, Study] = {
         Study(
             "regularizers", ("table16",), TITLES["regularizers"],
             "Covariance, and variance with covariance, in the place of LDReg; KoLeo and SIGReg, which the paper does "
-            "not have. In the paper they may raise effective rank, but not LID, and change accuracy little. All act on "
+            "not have. In the paper they may raise effective rank, and change LID and accuracy little. All act on "
             "the encoder's output; behind a ReLU that cannot have mean 0, which SIGReg wants unless it is centered.",
             ("Regularizer", "beta"), DIMENSIONS, rows.regularizers,
         ),
@@ -158,9 +158,10 @@ STUDIES: dict[str, Study] = {
             "search", (), TITLES["search"],
             "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
             "held-out images here. Where several learning rates were tried, they were chosen first, without LDReg, by "
-            "linear accuracy. The rule for LDReg, set before the runs: of all settings tried for a method, that of "
-            "highest LID among those whose linear accuracy is within one standard error of the best; one that "
-            "collapsed with any seed is out. Where there are longer runs of a method, what is chosen by those counts.",
+            "linear accuracy. The rule for LDReg, set before the runs: of all settings with LDReg tried for a "
+            "method, that of highest LID among those whose linear accuracy is within one standard error of the best; "
+            "one that collapsed with any seed is out. Where there are longer runs of a method, what is chosen by those "
+            "counts. A k that had no other beside it is the recipe's and was not chosen.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
             every_length=True,
         ),
