@@ -10,11 +10,12 @@ from ldreg.reporting.files import write_atomically
 from ldreg.reporting.plots import save_figure
 from ldreg.reporting.study import StudyTable, study_page, study_section, table_markdown, table_text
 from ldreg.reporting.text import filled, markdown_text
-from ldreg.reproduction import anchor_study, search, trends
+from ldreg.reproduction import anchor_study, search
 from ldreg.reproduction.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduction.findings import Gathered, in_words, study_table
 from ldreg.reproduction.scales import Scale
 from ldreg.reproduction.studies import Study
+from ldreg.reproduction.trends import claims
 
 _INTRO = (
     "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "
@@ -23,20 +24,15 @@ _INTRO = (
     "last epoch, linear ones by {linear}.",
     "A mark compares a row with the one without a regularizer that it belongs to, or with that which the text names. "
     "Runs of the same seed begin alike, so with several seeds differences are taken seed by seed, and an effect counts "
-    "as noise where it is smaller than Student's 95 % of their mean; with one seed, where it is smaller than twice the "
-    "sampling error of the test images (accuracies) or a twentieth of the value (dimensions). A collapse, here or in "
-    "the paper, counts as lower; a difference in the paper that is no more than its last digit, or a thousandth, is "
-    "not judged.",
+    "as noise where it is smaller than half the 95 % interval of their mean by Student's t; with one seed, where it is "
+    "smaller than twice the sampling error of the test images (accuracies), a twentieth of the value (LID) or a tenth "
+    "(effective rank), as dimensions differ between seeds. A collapse, here or in the paper, counts as lower; a "
+    "difference in the paper that is no more than its last digit, or a thousandth, is not judged.",
+    "Nothing is corrected for the number of comparisons: at 95 % one in twenty of equal runs counts as an effect. Rows "
+    "of a table that are compared with the same run have its chance in common.",
 )
-# What came of studies whose claim is no single number of the paper's.
-_WORDS: Mapping[str, Callable[[Scale, Gathered], str]] = {
-    "search": search.in_words,
-    "anchor": anchor_study.in_words,
-    "ablation": trends.of_ablation,
-    "batches": trends.of_batches,
-    "figure2b": trends.of_jitter,
-    "figure2cd": trends.of_methods,
-}
+# What came of studies that are beyond the paper.
+_WORDS: Mapping[str, Callable[[Scale, Gathered], str]] = {"search": search.in_words, "anchor": anchor_study.in_words}
 _NO_ROWS = "No row of it is of these methods."
 _LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
 
@@ -64,9 +60,11 @@ def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list
 
 
 def study_words(study: Study, scale: Scale, gathered: Gathered, table: StudyTable) -> str:
-    """What came of a study, in a sentence."""
+    """What came of a study, in sentences."""
     own = _WORDS.get(study.name)
-    return " ".join(text for text in (in_words(table), own(scale, gathered) if own else "") if text)
+    told = [in_words(table), own(scale, gathered) if own else ""]
+    told += [claim.words for claim in claims(study.name, scale, gathered)]
+    return " ".join(text for text in told if text)
 
 
 def as_text(found: Sequence[Rendered], *, width: int, color: bool) -> str:
