@@ -79,7 +79,7 @@ SECTIONS = {
     "large β": ("Figure 5:",),
     "k from": ("Figure 5:",),
     "convention": ("Beyond the paper: mean over",),
-    "queue": ("Beyond the paper: neighbors from a queue",),
+    "queue": ("Beyond the paper: neighbors from a queue", "Figure 5:"),
     "lightly": ("Beyond the paper: beside lightly",),
 }
 # What of the README's results is in no table, and where it is from.

@@ -167,7 +167,9 @@ def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
     for title in ("Table 2: transfer", "Table 13", "Table 14", "Table 15", "Figure 5"):
         assert f"- {title}" in missing
         assert f"\n## {title}" not in text
-    assert "no table here shows: search, simclr-batch\\_size77-epochs40-seed0." in missing
+    other = section(text, "Other records")
+    assert "\n| simclr-batch\\_size77-epochs40-seed0 | test | 40 | – | – | 6.00 | – |\n" in other
+    assert "Files that are no records of runs: search." in other
 
 
 def test_a_search_is_shown_at_each_length_and_the_longest_counts(tmp_path: Path) -> None:
@@ -300,10 +302,19 @@ def test_the_first_table_counts_runs_and_effects_of_each_study(tmp_path: Path) -
     put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0, "linear": 0.9, "minutes": 1.0}] * 2)
     put(tmp_path, LDREG, [{"lid": 7.0, "effective_rank": 19.0, "linear": 0.9, "minutes": 1.0}])
     told = section(text_of(tmp_path, "table1,wallclock"), "At a glance").splitlines()
-    assert told[2] == "| Study | Runs | Epochs | Seeds | Paper's direction | Opposite | Within noise |"
+    assert told[2] == "| Study | Runs | Epochs | Seeds | As in the paper | Opposite | Within noise |"
     assert told[4] == "| Table 1: linear evaluation and dimensions | 3 | 40 | 1 to 2 | 1 | 0 | 2 |"
     assert told[5] == "| Table 4: wall-clock time | 3 | 40 | 1 to 2 | – | – | – |"
     assert "At a glance" not in text_of(tmp_path, "table1")
+
+
+def test_the_first_table_counts_claims_that_are_no_number_of_the_papers(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0}])
+    put(tmp_path, DIGITS.arm("byol"), [{"lid": 7.0, "effective_rank": 10.0}])
+    told = section(text_of(tmp_path, "figure2a,figure2cd"), "At a glance").splitlines()
+    assert told[4] == "| Figure 2(a): LID over training | 2 | 40 | 1 | 0 | 0 | 2 |", "neither falls late"
+    # BYOL should have the highest rank of the two, SimCLR the lowest, and BYOL the lowest LID.
+    assert told[5].endswith("| 2 | 40 | 1 | 0 | 3 | 0 |")
 
 
 def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_is_within_noise_of_the_baseline_is_an_area(name: str, base: str) -
     area = figure.axes[0].collections[0].get_paths()[0].get_extents()
     assert (area.y0, area.y1) == pytest.approx((5.7, 6.3))  # a twentieth of 6 to both sides
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert f"{base}, with noise" in names
+    assert f"{base}, ± noise of a difference" in names
 
 
 def test_a_baseline_without_others_has_no_noise() -> None:

@@ -19,7 +19,16 @@ from ldreg.reporting.text import markdown_text
 from ldreg.reproduction.cost import step_cost
 from ldreg.reproduction.drawings import drawings
 from ldreg.reproduction.effects import collapses, sample
-from ldreg.reproduction.findings import difference_table, metrics_of, origins, row_name, study_table
+from ldreg.reproduction.findings import (
+    NOTHING,
+    column_title,
+    difference_table,
+    metrics_of,
+    origins,
+    row_name,
+    study_table,
+    value_text,
+)
 from ldreg.reproduction.glance import glance
 from ldreg.reproduction.jobs import Arm, Options
 from ldreg.reproduction.rendering import intro, picture_name, study_words
@@ -29,8 +38,15 @@ from ldreg.reproduction.studies import Study
 
 _OPENING = "# The LDReg paper at the scale of"  # how every text begins
 NOTES = "notes.md"  # among the records, what people say of them
-_TWICE = "An effect that several studies show is counted in each."
+_TWICE = (
+    "Counted are effects that the paper has numbers of, by their direction, and what else it says (a trend, who is "
+    "highest); what several studies show is counted in each."
+)
 _RESOLUTION = 110  # dots per inch of a picture
+_OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
+_OTHERS = (
+    "Runs that lie beside the others and belong to no table: of settings that were given up, or of other questions."
+)
 _NOISE = (
     "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by:"
 )
@@ -106,7 +122,7 @@ def document(
     length = ("--epochs", str(scale.epochs)) if one_length or scale != SCALES[scale.name] else ()
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
-    closing = _closing(list(records.values()), absent, unused, command)
+    closing = _closing(list(records.values()), absent, results, unused, command)
     overview = ["## At a glance", table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
     opening = [f"{_OPENING} {scale.name}", intro(scale), *_notes(results), *overview]
     text = "\n\n".join([*opening, *sections, *closing]) + "\n"
@@ -219,22 +235,41 @@ def _told_runs(records: Sequence[RunRecord]) -> str:
     return f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else ".")
 
 
-def _closing(records: Sequence[RunRecord], absent: Sequence[str], unused: Sequence[str], command: str) -> list[str]:
-    """What is missing, and where everything comes from."""
+def _closing(
+    records: Sequence[RunRecord], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
+) -> list[str]:
+    """What is missing, what else there is, and where everything comes from."""
     parts = []
     if absent:
         parts = [
             "## What is missing",
             "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent),
         ]
-    if unused:
-        parts.append(f"Records that no table here shows: {markdown_text(', '.join(unused))}.")
+    parts += _others(results, unused)
     told = (
         f"{len(records)} runs; commits {origins(records, 'commit') or 'unknown'}; on {origins(records, 'hardware')}; "
         f"seeds {origins(records, 'seed')}; epochs {origins(records, 'epochs')}."
     )
     made = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
     return [*parts, "## Where the numbers come from", markdown_text(told), made]
+
+
+def _others(results: Path, names: Sequence[str]) -> list[str]:
+    """What records say that no study has a row for; files that are none are named. Raises OSError."""
+    cells, foreign = [], []
+    for name in names:
+        try:
+            record = RunRecord.from_json(results / f"{name}.json")
+        except ValueError:
+            foreign.append(name)
+            continue
+        values = [value_text(metric, sample([record], metric)) for metric in _OTHER_METRICS]
+        judges = "validation" if record.settings.get("data.validation") else "test"
+        texts = [name, judges, str(record.origin.get("epochs", NOTHING)), *values]
+        cells.append([StudyCell(text) for text in texts])
+    columns = ["Record", "Images that judge", "Epochs", *map(column_title, _OTHER_METRICS)]
+    parts = ["## Other records", _OTHERS, table_markdown(StudyTable(columns, cells))] if cells else []
+    return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
 
 
 def _source(records: Sequence[RunRecord]) -> str:

@@ -23,9 +23,10 @@ from ldreg.reproduction.studies import Study
 Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]
 
+_RANGE = "Where there are several seeds, the line is their mean and the band their range."
 _BY_MONITOR = (
-    "By the images that the monitor takes, of which there are fewer than in the tables: small differences may have "
-    "another sign there."
+    "By the images that the monitor takes, of which there are fewer than in the tables, so that as many voters are "
+    "farther away: differences may have another sign there."
 )
 _OF_VIEWS = "Of representations in a batch: the variance that comes from the view of an image and not from the image."
 
@@ -52,7 +53,7 @@ def _mean_curve(records: Sequence[RunRecord], metric: str) -> tuple[list[tuple[f
 def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
     made = {}
     for title, words, metric, label in (
-        ("LID over training", "Of training images.", "lid", "LID, geometric mean"),
+        ("LID over training", f"Of training images. {_RANGE}", "lid", "LID, geometric mean"),
         ("kNN accuracy over training", _BY_MONITOR, "knn", "kNN accuracy, %"),
         ("Share of the view over training", _OF_VIEWS, "view_share", "share of variance, %"),
     ):
@@ -161,7 +162,11 @@ def _level(rows: Sequence[Row], base: Row, gathered: Gathered, metric: str, name
             band.append((row.x, level.mean - chance, level.mean + chance))
     ends = min(row.x for row in rows), max(row.x for row in rows)
     points = [(x, level.mean) for x in ends]
-    return [Series(f"{name}, with noise" if band else name, points, band or None, True, color_group=1, area=True)]
+    return [
+        Series(
+            f"{name}, ± noise of a difference" if band else name, points, band or None, True, color_group=1, area=True
+        )
+    ]
 
 
 def _sweep(rows: Sequence[Row], gathered: Gathered) -> Figures:
@@ -183,7 +188,11 @@ def _tsne(rows: Sequence[Row], gathered: Gathered) -> Figures:
         if found:
             title = "No regularization" if row.names[0] == "-" else f"{row.names[0]}, β = {_beta(found[0])}"
             shown.append((title, found[0].tsne, found[0].tsne_labels))
-    return {"t-SNE of held-out images": scatter_panels(shown, columns=min(4, len(shown)))} if shown else {}
+    if not shown:
+        return {}
+    sizes = sorted({len(points) for _, points, _ in shown})
+    told = f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} images each, colored by class."
+    return {f"t-SNE of held-out images\n{told}": scatter_panels(shown, columns=min(4, len(shown)))}
 
 
 def _beta(record: RunRecord) -> str:

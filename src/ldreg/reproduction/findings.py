@@ -7,7 +7,17 @@ from ldreg.reporting.differences import metric_title
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
 from ldreg.reporting.study_table import StudyCell, StudyTable
 from ldreg.reporting.text import number
-from ldreg.reproduction.effects import TRAIN_LID, Sample, collapses, difference, direction, in_percent, noise, sample
+from ldreg.reproduction.effects import (
+    TIMES,
+    TRAIN_LID,
+    Sample,
+    collapses,
+    difference,
+    direction,
+    in_percent,
+    noise,
+    sample,
+)
 from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.paper import AP
 from ldreg.reproduction.rows import Row
@@ -124,9 +134,10 @@ def in_words(table: StudyTable) -> str:
 def difference_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
     """How far each row lies from the one that it is compared with, and how far chance may take it.
 
-    Rows that have nothing to compare are left out; ≈ marks what is within noise.
+    Rows that have nothing to compare are left out, as are times, of which no noise is known; ≈ marks what is within
+    noise.
     """
-    rows, metrics = study.rows(scale), metrics_of(study, scale)
+    rows, metrics = study.rows(scale), [metric for metric in metrics_of(study, scale) if metric not in TIMES]
     cells = []
     for row in rows:
         base = None if row.baseline is None else rows[row.baseline]
