@@ -103,7 +103,7 @@ def knn_predictions(
     >>> knn_predictions(train, labels, torch.tensor([[0.1, 2.0]]), k=3)
     tensor([2])
     """
-    no_labels = torch.zeros(len(test), dtype=torch.int64)
+    no_labels = torch.zeros(len(test), dtype=torch.int64, device="cpu")
     train, train_labels, test, _ = checked(train, train_labels, test, no_labels)
     return _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
 
