@@ -292,7 +292,11 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
             "simclr-data.limit=300-epochs1-seed0: schedule.warmup_epochs",
         ),
         (["table1", "--show"], "expected records of these runs, got none"),
-        (["table3", "--detection.lrr", "1"], "--lrr: detection has no such option"),
+        (["table3", "--detection.lrr", "1"], "--detection.lrr: detection has no such option"),
+        (["table3", "--detection.lr", "fast"], "--detection.lr: expected float, got fast"),
+        (["table3", "--detection.lr", "-1"], "--detection.lr: expected a finite value above 0, got -1"),
+        (["table3", "--detection.path", "coco"], "--detection.path: expected --coco in its place, got 'coco'"),
+        (["table3", "--trainer.device", "abacus"], "--trainer.device: expected one of 'auto', 'cpu', 'cuda'"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
         (
