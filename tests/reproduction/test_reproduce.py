@@ -221,6 +221,12 @@ def test_the_plan_finds_wrong_settings_of_the_machine(
     assert said in capsys.readouterr().err
 
 
+def test_the_plan_names_a_folder_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data.name", "folder", "--data.path", str(tmp_path), "--plan"]
+    assert main(["reproduce", "wallclock", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"ldreg reproduce: error: {tmp_path}: expected images (.jpg, ")
+
+
 def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
