@@ -78,6 +78,20 @@ def test_scale_of_the_rows_does_not_matter() -> None:
     assert torch.equal(knn_predictions(scaled, labels, test * 100, k=20), knn_predictions(train, labels, test, k=20))
 
 
+@pytest.mark.parametrize("exponent", [-140, -120, -60, 60, 120, 125])
+def test_the_scale_of_representations_changes_nothing(exponent: int) -> None:
+    train, labels, test, _ = clusters()
+    train, test = (part.clamp(-3, 3).mul(64).round().div(64) for part in (train, test))  # few digits, lest any get lost
+    scaled = [(part.double() * 2.0**exponent).float() for part in (train, test)]
+    found = knn_predictions(scaled[0], labels, scaled[1], k=20)
+    assert torch.equal(found, knn_predictions(train, labels, test, k=20))
+
+
+def test_rows_of_zeros_are_like_nothing() -> None:
+    train, labels = torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    assert knn_predictions(train, labels, torch.tensor([[0.0, 2.0], [0.0, -2.0]]), k=1).tolist() == [1, 0]
+
+
 def test_arrays_of_numpy_are_taken() -> None:
     train, labels, test, truth = clusters()
     arrays = [part.numpy() for part in (train, labels, test, truth)]
