@@ -243,6 +243,7 @@ def write_bad(folder: Path) -> None:
         ("x.npy --k 5 --compare 1d.npy", "1d.npy"),
         ("x.npy --k 0", "k: expected at least 2"),
         ("x.npy --k five", "--k: expected int, got five"),
+        ("x.npy --k=", "--k: expected int, got ''"),
         ("x.npy --k 5 --sample -1", "sample: expected at least 1, got -1"),
         ("x.npy --k 5 --sample 2.5", "--sample: expected int, got 2.5"),
         ("x.npy --k 5 --estimator guess", "--estimator: expected one of 'mom', 'mle', 'tle', got guess"),

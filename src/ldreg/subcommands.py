@@ -79,7 +79,8 @@ def complaint(error: Exception) -> str:
     >>> complaint(ValueError("seed: Expected a <class 'int'>. Got value: x"))
     'seed: expected int, got x'
     """
-    message = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
+    message = re.sub(r"(Got|Given) value:$", r"\1 value: ''", " ".join(str(error).split()))  # as of an unset $VARIABLE
+    message = re.sub(r"<class '(\w+)'>", r"\1", message)
     message = re.sub(r"Does not validate .+? Subtypes: \[(.+?)\] Errors: .+ Given value: ", _either, message)
     message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
     return re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 
+import numpy
 import pytest
 import torch
 from lightly.utils.benchmarking import knn_predict
@@ -77,12 +78,48 @@ def test_scale_of_the_rows_does_not_matter() -> None:
     assert torch.equal(knn_predictions(scaled, labels, test * 100, k=20), knn_predictions(train, labels, test, k=20))
 
 
+@pytest.mark.parametrize("exponent", [-140, -120, -60, 60, 120, 125])
+def test_the_scale_of_representations_changes_nothing(exponent: int) -> None:
+    train, labels, test, _ = clusters()
+    train, test = (part.clamp(-3, 3).mul(64).round().div(64) for part in (train, test))  # few digits, lest any get lost
+    scaled = [(part.double() * 2.0**exponent).float() for part in (train, test)]
+    found = knn_predictions(scaled[0], labels, scaled[1], k=20)
+    assert torch.equal(found, knn_predictions(train, labels, test, k=20))
+
+
+def test_rows_of_zeros_are_like_nothing() -> None:
+    train, labels = torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    assert knn_predictions(train, labels, torch.tensor([[0.0, 2.0], [0.0, -2.0]]), k=1).tolist() == [1, 0]
+
+
 def test_arrays_of_numpy_are_taken() -> None:
     train, labels, test, truth = clusters()
     arrays = [part.numpy() for part in (train, labels, test, truth)]
     assert knn_accuracy(*arrays, k=5) == knn_accuracy(train, labels, test, truth, k=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="train_labels: expected numbers, got ndarray"):
         knn_accuracy(train, labels.numpy().astype(str), test, truth, k=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="test: expected numbers, got a masked array"):
+        knn_accuracy(train, labels, numpy.ma.masked_less(test.numpy(), 0), truth, k=5)  # type: ignore[arg-type]
+
+
+def test_lists_are_taken_which_have_no_device_as_arrays_before_numpy_2() -> None:
+    train, labels, test, truth = clusters()
+    lists = [part.tolist() for part in (train, labels, test, truth)]
+    assert knn_accuracy(*lists, k=5) == knn_accuracy(train, labels, test, truth, k=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_classes_may_be_unsigned(dtype: torch.dtype) -> None:
+    train, labels, test, _ = clusters()
+    found = knn_predictions(train, labels.to(dtype), test, k=5)
+    assert torch.equal(found, knn_predictions(train, labels, test, k=5))
+
+
+def test_tensors_stay_where_they_are_whatever_the_default_device_is() -> None:
+    train, labels, test, _ = clusters()
+    expected = knn_predictions(train, labels, test, k=5)
+    with torch.device("meta"):  # on which nothing can be computed
+        assert torch.equal(knn_predictions(train, labels, test, k=5), expected)
 
 
 def test_wrong_input_is_named() -> None:

@@ -253,6 +253,7 @@ def test_progress_rises_from_zero_to_one() -> None:
         ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5; try k=2$"),
         ({"labels": [1, 2, 3]}, r"^labels: expected 20, one for each row of x, got 3"),
         ({"labels": "labels.csv"}, r"^labels: expected 20, one for each row of x, got 'labels.csv'$"),
+        ({"labels": np.array(3)}, r"^labels: expected 20, one for each row of x, got array\(3\)$"),
         ({"labels": np.eye(20)[:, :3]}, r"^labels: expected one for .*, got shape \(20, 3\); argmax\(1\) names"),
         ({"labels": [1] * 20, "compare_labels": [1] * 20}, r"^compare_labels: expected compare and labels with them"),
         ({"compare": gaussian(9, 3), "compare_labels": [1] * 9}, r"^compare_labels: expected compare and labels"),

@@ -45,6 +45,7 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
     "DANCo, drawn": lambda: global_dimension(SMALL),
     "TwoNN": lambda: global_dimension(LARGE, estimator="twonn"),
     "Fisher-Rao": lambda: fisher_rao(SMALL.abs(), 2.0),
+    "Fisher-Rao of whole numbers": lambda: fisher_rao(torch.tensor([257, 3], device="cpu"), 2.0),
     "expected LID": lambda: expected_lid(torch.linspace(2, 1, 500, dtype=torch.float32, device="cpu"), 20, 1000, 500),
     "a report": reported,
     "LDReg": lambda: trained(lambda: LDReg(10, reference_grad=True)),

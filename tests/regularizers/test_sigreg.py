@@ -171,7 +171,14 @@ def test_memory_does_not_grow_with_the_points() -> None:
     assert sum(kept) < 2 * 1000 * 10
 
 
+def test_numbers_may_be_those_of_numpy() -> None:
+    given = SIGReg(num_slices=np.int64(8), num_points=np.int64(9), bound=np.float32(4), seed=np.int64(3))  # type: ignore[arg-type]
+    assert torch.equal(given(normal(20, 4)), SIGReg(num_slices=8, num_points=9, bound=4.0, seed=3)(normal(20, 4)))
+
+
 def test_bad_options() -> None:
+    with pytest.raises(ValueError, match=r"num_slices must be a whole number, but is 3\.5"):
+        SIGReg(num_slices=3.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_slices must be at least 1, but is 0"):
         SIGReg(num_slices=0)
     with pytest.raises(ValueError, match="num_points must be at least 2, but is 1"):

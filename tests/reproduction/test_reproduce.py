@@ -221,6 +221,12 @@ def test_the_plan_finds_wrong_settings_of_the_machine(
     assert said in capsys.readouterr().err
 
 
+def test_the_plan_names_a_folder_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data.name", "folder", "--data.path", str(tmp_path), "--plan"]
+    assert main(["reproduce", "wallclock", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"ldreg reproduce: error: {tmp_path}: expected images (.jpg, ")
+
+
 def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,7 +298,11 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
             "simclr-data.limit=300-epochs1-seed0: schedule.warmup_epochs",
         ),
         (["table1", "--show"], "expected records of these runs, got none"),
-        (["table3", "--detection.lrr", "1"], "--lrr: detection has no such option"),
+        (["table3", "--detection.lrr", "1"], "--detection.lrr: detection has no such option"),
+        (["table3", "--detection.lr", "fast"], "--detection.lr: expected float, got fast"),
+        (["table3", "--detection.lr", "-1"], "--detection.lr: expected a finite value above 0, got -1"),
+        (["table3", "--detection.path", "coco"], "--detection.path: expected --coco in its place, got 'coco'"),
+        (["table3", "--trainer.device", "abacus"], "--trainer.device: expected one of 'auto', 'cpu', 'cuda'"),
         (["table1", "--optimizer.lrr", "3"], "optimizer.lrr"),
         (["table1", "--scale", "cifar10"], "data.path: expected the folder or archive of cifar10"),
         (

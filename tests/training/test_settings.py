@@ -1,5 +1,7 @@
 """Settings: where values come from, and what is refused."""
 
+import re
+
 import pytest
 
 from ldreg.training.recipes import load_recipe
@@ -56,6 +58,9 @@ def test_bad_types_are_refused() -> None:
         resolve({}, [("batch_size", "many")])
     with pytest.raises(ValueError, match=r"^data\.size: expected int, got large$"):
         resolve({}, [("data.size", "large")])
+    for key, kind in (("batch_size", "int"), ("data.size", "int"), ("views.jitter", "float")):  # as an unset $VARIABLE
+        with pytest.raises(ValueError, match=rf"^{re.escape(key)}: expected {kind}, got ''$"):
+            resolve({}, [(key, "")])
     with pytest.raises(ValueError, match=r"^optimizer\.lr: expected float, got fast$"):
         resolve({"optimizer": {"lr": "fast"}})
     with pytest.raises(ValueError, match=r"^trainer\.precision: expected one of 'fp32', 'bf16', 'fp16', got fp64$"):

@@ -19,7 +19,8 @@ def checked(
     >>> [part.dtype for part in checked(x, y, x, y)]
     [torch.float32, torch.int64, torch.float32, torch.int64]
     """
-    train, test = _representations(train, "train"), _representations(test, "test").to(train.device)
+    train = _representations(train, "train")
+    test = _representations(test, "test").to(train.device)
     if train.shape[1] != test.shape[1]:
         raise ValueError(f"test: expected {train.shape[1]} columns, as train has, got {test.shape[1]}")
     test = test.to(torch.promote_types(train.dtype, test.dtype))
@@ -32,6 +33,10 @@ def checked(
 
 
 def _tensor(value: object, name: str) -> Tensor:
+    if isinstance(value, Tensor):  # which torch.as_tensor would bring to the default device
+        return value
+    if hasattr(value, "mask") and hasattr(value, "filled"):  # NumPy's, whose mask torch would not see
+        raise ValueError(f"{name}: expected numbers, got a masked array; its rows without a mask can be taken out")
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -54,7 +59,8 @@ def _labels(labels: Tensor, x: Tensor, name: str) -> Tensor:
     labels = _tensor(labels, name)
     if labels.shape != x.shape[:1] or labels.is_floating_point() or labels.is_complex():
         raise ValueError(f"{name}: expected {len(x)} integers, got {labels.dtype} of shape {tuple(labels.shape)}")
+    labels = labels.to(x.device, torch.int64)  # of some unsigned integers torch knows no minimum
     lowest = int(labels.min())
     if lowest < 0:
         raise ValueError(f"{name}: expected a class of at least 0 for every row, got {lowest} (-1 stands for unknown)")
-    return labels.to(x.device, torch.int64)
+    return labels

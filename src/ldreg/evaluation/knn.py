@@ -1,5 +1,6 @@
 """Classification by the weighted vote of nearest neighbors in cosine similarity (Wu et al., CVPR 2018)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -103,7 +104,7 @@ def knn_predictions(
     >>> knn_predictions(train, labels, torch.tensor([[0.1, 2.0]]), k=3)
     tensor([2])
     """
-    no_labels = torch.zeros(len(test), dtype=torch.int64)
+    no_labels = torch.zeros(len(test), dtype=torch.int64, device="cpu")
     train, train_labels, test, _ = checked(train, train_labels, test, no_labels)
     return _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
 
@@ -120,13 +121,19 @@ def _predict(
     # Votes are counted by position among the classes that occur, so that sparse class numbers cost no memory.
     classes: Tensor
     classes, positions = train_labels.unique(return_inverse=True)
-    bank = functional.normalize(train, dim=1).T
+    bank = _unit(train).T
     rows = chunk or max(1, _CHUNK_ELEMENTS // len(train))
     winners = [
-        _vote(functional.normalize(part, dim=1) @ bank, positions, len(classes), k=k, temperature=temperature)
-        for part in test.split(rows)
+        _vote(_unit(part) @ bank, positions, len(classes), k=k, temperature=temperature) for part in test.split(rows)
     ]
     return classes[torch.cat(winners)]
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows (n, D) at length 1; by a power of two first, as squares of large or small values overflow or vanish."""
+    largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    scaled = 4 * torch.frexp(largest).mantissa / largest * x
+    return functional.normalize(scaled, dim=1, out=scaled)
 
 
 def _vote(cosines: Tensor, positions: Tensor, classes: int, *, k: int, temperature: float) -> Tensor:

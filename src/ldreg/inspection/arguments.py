@@ -71,7 +71,7 @@ def _hint(points: int, dimensions: int) -> str:
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
     """A label for each point, as text; ValueError where there are more or fewer, or rows in the place of labels."""
-    if isinstance(labels, str) or not isinstance(labels, Iterable):
+    if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
         raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
     if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

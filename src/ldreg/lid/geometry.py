@@ -101,4 +101,4 @@ def _float(value: Tensor | float) -> Tensor:
     """A floating tensor; plain numbers in float64, so that they lose no digits and take on a tensor's dtype."""
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=torch.float64, device="cpu")
-    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+    return value if value.is_floating_point() else value.to(torch.float32)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ldreg.lid.neighbors import as_whole
 from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 
@@ -39,7 +40,8 @@ class SIGReg(nn.Module):
 
     Raises:
         ValueError: beta is negative or not finite, num_slices under 1, num_points under 2, bound not above 0, seed
-            negative; in the call, representations are not a floating-point (N, D) or have fewer than two rows.
+            negative, or one of the integers is none; in the call, representations are not a floating-point (N, D) or
+            have fewer than two rows.
 
     >>> sigreg = SIGReg(beta=1.0).eval()
     >>> x = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
@@ -59,15 +61,14 @@ class SIGReg(nn.Module):
         gather: bool = False,
     ) -> None:
         super().__init__()
-        for name, value, least in (("num_slices", num_slices, 1), ("num_points", num_points, 2), ("seed", seed, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, but is {value}")
+        self.num_slices = _whole("num_slices", num_slices, least=1)
+        self.num_points = _whole("num_points", num_points, least=2)
+        self.seed = _whole("seed", seed, least=0)
         if not (math.isfinite(bound) and bound > 0):
             raise ValueError(f"bound must be finite and above 0, but is {bound}")
         self.beta = weight("beta", beta)
-        self.num_slices, self.num_points, self.bound = num_slices, num_points, bound
+        self.bound = float(bound)
         self.center = center
-        self.seed = seed
         self.gather = gather
         # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
         # torch.compile would compile anew for every value of an int.
@@ -106,6 +107,16 @@ class SIGReg(nn.Module):
         shape = x.shape[1], self.num_slices
         directions = torch.randn(shape, generator=generator, dtype=torch.float32, device=x.device)
         return nn.functional.normalize(directions.to(x.dtype), dim=0)
+
+
+def _whole(name: str, value: int, *, least: int) -> int:
+    """The value as a plain int: NumPy's would overflow in the product that makes a seed."""
+    number = as_whole(value)
+    if number is None:
+        raise ValueError(f"{name} must be a whole number, but is {value!r}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, but is {number}")
+    return number
 
 
 def epps_pulley(x: Tensor, *, num_points: int = 17, bound: float = 5.0) -> Tensor:

@@ -98,10 +98,10 @@ def _shape(data: DataConfig, place: Workplace) -> tuple[int, int, int]:
 
 @cache
 def _read_shape(data: DataConfig) -> tuple[int, int, int]:
-    try:
+    from ldreg.training.assembly import named  # which brings Lightning
+
+    with named("data", DataConfig):
         images = load_images(data, "train")
-    except ValueError as error:
-        raise ValueError(f"data.{error}") from error
     return len(images), images.channels, output_size(data, images)
 
 

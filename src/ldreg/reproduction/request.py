@@ -131,7 +131,7 @@ def _check_given(own: Mapping[str, str | None], options: Mapping[str, str | None
     for key, value in own.items():
         if value is None or not value:
             raise ValueError(f"--{key}: expected a value, got none")
-    for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds")):
+    for key, instead in (("schedule.epochs", "--epochs"), ("seed", "--seeds"), ("detection.path", "--coco")):
         if key in options:
             raise ValueError(f"--{key}: expected {instead} in its place, got {options[key]!r}")
 

@@ -90,7 +90,14 @@ class Workplace:
         from ldreg.assessment.options import request
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
-        return request("detection", "", list(given.items())).config
+        try:
+            return request("detection", "", list(given.items())).config
+        except ValueError as error:
+            told, _, rest = str(error).partition(": ")
+            words = {"path": "--coco", "device": "--trainer.device"}  # as they were given
+            words |= {key: f"--detection.{key}" for key, _ in self.detection}
+            key = told.removeprefix("--")
+            raise ValueError(f"{words[key]}: {rest}" if key in words else str(error)) from error
 
     def folder(self, job: Job) -> RunFolder:
         """Where the run is trained."""
