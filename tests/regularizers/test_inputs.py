@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ldreg.regularizers.covariance import Covariance, VarianceCovariance
 from ldreg.regularizers.koleo import KoLeo
+from ldreg.regularizers.ldreg import LDReg
 from ldreg.regularizers.sigreg import SIGReg
 
 BASELINES = [Covariance, VarianceCovariance, KoLeo, SIGReg]
@@ -153,3 +154,10 @@ def test_on_the_gpu(kind: type[nn.Module]) -> None:
     assert on_gpu.grad is not None
     torch.testing.assert_close(found.detach().cpu(), value, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(on_gpu.grad.cpu(), gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [*BASELINES, LDReg])
+@pytest.mark.parametrize("beta", [-0.1, float("nan"), 10**400], ids=["negative", "nan", "beyond all floats"])
+def test_a_beta_that_is_no_weight_is_refused(kind: type[nn.Module], beta: float) -> None:
+    with pytest.raises(ValueError, match=r"^beta(: expected a| must be) finite"):
+        kind(beta=beta)

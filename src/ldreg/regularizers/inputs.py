@@ -55,9 +55,13 @@ def weight(name: str, value: float) -> float:
     >>> weight("beta", 0.01)
     0.01
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and not negative, but is {value}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond all floats
+        number = math.inf
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{name} must be finite and not negative, but is {number}")
+    return number
 
 
 def full_precision(x: Tensor) -> torch.autocast:

@@ -328,7 +328,10 @@ class LDReg(nn.Module):
 
 def _number(value: object) -> float:
     """The value where it is a finite number, NaN otherwise."""
-    return float(value) if isinstance(value, Real) and math.isfinite(value) else math.nan
+    try:
+        return float(value) if isinstance(value, Real) and math.isfinite(value) else math.nan
+    except OverflowError:  # an int beyond all floats
+        return math.nan
 
 
 def _check(valid: bool, name: str, expected: str, got: object) -> None:
