@@ -198,7 +198,7 @@ def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pyte
     # Of 10 000 images: 200 * sqrt((0.7 * 0.3 + 0.72 * 0.28) / 10000) = 1.28.
     words = "kNN accuracy +2.00 points (noise 1.28), better by more than noise; 8.0 times as fast"
     assert words in text
-    assert "| lightly's recipe | by lightly | 1 | 70.0 | 70.0 | 30.00 | 12.00 | 5000.0 | 2.00 |" in text
+    assert "| lightly's recipe | by lightly | 1 | 70.0 | 70.0 | 30.00 | 12.00 | 5,000 | 2.00 |" in text
     assert "| lightly's recipe | by ldreg | lightly's recipe, by lightly | +2.00 (noise 1.28) | +2.00" in text
     assert "Not measured: ldreg's own recipe, by ldreg." in text
     assert main(["reproduce", "anchor", "--scale", "cifar10", "--show", "--out", str(tmp_path)]) == 0

@@ -142,8 +142,8 @@ def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path
     put(tmp_path, SIMCLR, [{"linear": 0.90, "lid": 6.0}, {"linear": 0.92, "lid": 6.2}, {"linear": 0.94, "lid": 6.4}])
     put(tmp_path, LDREG, [{"linear": 0.90, "lid": 7.0}, {"linear": 0.93, "lid": 7.3}, {"lid": 7.3}])
     part = section(text_of(tmp_path), "Table 1")
-    assert "| SimCLR | \\- | 3 | 92.0 ± 2 (paper: 64.3) | – (paper: 470.2) | 6.20 ± 0.2 (paper: 18.8) | – |" in part
-    assert "| SimCLR | LDReg, β 0.1 | 3 | 91.5 ± 2.1 (of 2 seeds) ≈ (paper: 64.8) |" in part
+    assert "| SimCLR | \\- | 3 | 92.0 ± 2.00 (paper: 64.3) | – (paper: 470.2) | 6.20 ± 0.20 (paper: 18.8) | – |" in part
+    assert "| SimCLR | LDReg, β 0.1 | 3 | 91.5 ± 2.12 (of 2 seeds) ≈ (paper: 64.8) |" in part
     assert "7.20 ± 0.17 ✓ (paper: 20.0)" in part
     # Of the two seeds that both have, linear differs by 0 and 1 percent: 12.71 * 0.707 / sqrt(2) = 6.36; LID of all
     # three by 1.0, 1.1 and 0.9: 4.3 * 0.1 / sqrt(3) = 0.25.

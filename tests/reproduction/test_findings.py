@@ -45,11 +45,11 @@ def test_accuracies_are_in_percent_and_spread_is_over_seeds() -> None:
     found = sample([record(linear=0.9), replace(record(linear=0.92), origin={"seed": 1, "held_out": 300})], "linear")
     assert found.values == pytest.approx((90, 92))
     assert found.test_size == 300
-    assert value_text("linear", found) == "91.0 ± 1.4"
+    assert value_text("linear", found) == "91.0 ± 1.41"
     assert value_text("lid", seeds(6.0)) == "6.00"
     assert value_text("lid", seeds()) == "–"
-    assert value_text("images_per_second", seeds(40000, 40500)) == "40250.0 ± 354"
-    assert value_text("effective_rank", seeds(400.0, 540.9)) == "470.4 ± 100", "not 1e+02"
+    assert value_text("images_per_second", seeds(40000, 40500)) == "40,250 ± 354"
+    assert value_text("effective_rank", seeds(400.0, 540.9)) == "470.4 ± 99.6"
 
 
 def test_times_are_of_runs_that_had_the_machine_to_themselves() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ldreg.reporting.differences import metric_title
 from ldreg.reporting.run_record import ACCURACIES, RunRecord
 from ldreg.reporting.study_table import StudyCell, StudyTable
-from ldreg.reporting.text import number
+from ldreg.reporting.text import count, number
 from ldreg.reproduction.effects import (
     TIMES,
     TRAIN_LID,
@@ -31,16 +31,25 @@ NOTHING = "–"
 
 
 def value_text(metric: str, found: Sample) -> str:
-    """Mean and standard deviation as people read them.
+    """Mean and standard deviation as people read them, both to the same digit, of percentages the latter to one more.
 
-    >>> value_text("lid", Sample({0: 6.0, 1: 6.2})), value_text("linear", Sample({0: 97.53}))
-    ('6.10 ± 0.14', '97.5')
+    >>> value_text("lid", Sample({0: 6.0, 1: 6.2})), value_text("linear", Sample({0: 97.53, 1: 97.53}))
+    ('6.10 ± 0.14', '97.5 ± 0.00')
+    >>> value_text("images_per_second", Sample({0: 40000.2}))
+    '40,000'
     """
     if not found.values:
         return NOTHING
-    digits = ".0f" if found.deviation >= 99.5 else ".2g"  # two digits of which would be 1e+02
-    spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:{digits}}"
-    return (f"{found.mean:.1f}" if in_percent(metric) else number(found.mean)) + spread
+    percent = in_percent(metric)
+    text = f"{found.mean:.1f}" if percent else _plain(metric, found.mean)
+    if math.isnan(found.deviation):
+        return text
+    digits = ".2g" if "e" in text else f",.{len(text.partition('.')[2]) + percent}f"
+    return f"{text} ± {found.deviation:{digits}}"
+
+
+def _plain(metric: str, value: float) -> str:
+    return count(round(value)) if metric == "images_per_second" else number(value)
 
 
 def paper_text(metric: str, value: float | None) -> str:
