@@ -124,7 +124,7 @@ def document(
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
     closing = _closing(list(records.values()), absent, results, unused, command)
     overview = ["## At a glance", table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
-    opening = [f"{_OPENING} {scale.name}", intro(scale), *_notes(results), *overview]
+    opening = [f"{_OPENING} {scale.name}", intro(scale), *overview, *_notes(results)]
     text = "\n\n".join([*opening, *sections, *closing]) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
 
