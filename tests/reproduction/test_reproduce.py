@@ -221,6 +221,18 @@ def test_the_plan_finds_wrong_settings_of_the_machine(
     assert said in capsys.readouterr().err
 
 
+def test_the_plan_refuses_fewer_images_than_a_batch_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table1", "--scale", "digits", "--data.limit", "100", "--plan"]) == 2
+    assert "batch_size: expected at most the 100 images there are, got 256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("study", ["table1", "table3"])
+def test_detection_alone_is_no_option(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", study, "--scale", "digits", "--detection", "5", "--plan"]) == 2
+    told = "--detection: expected an option of it, such as --detection.lr, got '5'"
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_plan_names_a_folder_without_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data.name", "folder", "--data.path", str(tmp_path), "--plan"]
     assert main(["reproduce", "wallclock", *words]) == 2

@@ -67,6 +67,8 @@ def check_studies(options: Given, studies: Sequence[Study], scale: Scale) -> Non
     """
     names = ", ".join(study.name for study in studies)
     for key, value in options.items():
+        if key == "detection":
+            raise ValueError(f"--detection: expected an option of it, such as --detection.lr, got {value!r}")
         measure, heeding = _OF_STUDIES.get(key.partition(".")[0], ("", ""))
         if measure and not any(measure in study.measures for study in studies):
             raise ValueError(f"--{key}: expected beside {heeding}, which alone heeds it, got {value!r} beside {names}")

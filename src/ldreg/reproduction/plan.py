@@ -54,8 +54,15 @@ class Estimate:
 
 
 def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estimate:
-    """What a run would need on this machine: by the time of its like where one was run, else by arithmetic."""
+    """What a run would need on this machine: by the time of its like where one was run, else by arithmetic.
+
+    Raises:
+        ValueError: its images do not fill one batch, or are not there.
+    """
     settings = place.settings(job)
+    count, _, _ = _shape(settings.data, place)
+    if count < settings.run.batch_size:  # as the run itself would say
+        raise ValueError(f"batch_size: expected at most the {count} images there are, got {settings.run.batch_size}")
     gigabytes = _gigabytes(settings, place)
     like = [record for record in measured if _alike(record, job) and _here(record, place)]
     if like:
