@@ -350,6 +350,37 @@ def test_what_is_not_finite_is_found_while_the_queue_fills(wrong: float, monkeyp
     assert LDReg(k=30, queue_size=64)(batch).isnan()
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("size", [16, 40, 64])  # one batch, two and a half, four
+def test_what_is_not_finite_does_not_enter_the_queue_unseen(
+    wrong: float, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reg, batches = LDReg(k=4, queue_size=size), list(random(80, 3).split(16))
+    spoiled = batches[2].clone()
+    spoiled[[3, 7], 1] = wrong
+    monkeypatch.setattr(fused, "supports", lambda *_: True)  # where values are not looked at
+    monkeypatch.setattr(fused, "reduced_log_lid", lambda x, *_, **__: (x.sum(), x.new_zeros(3)))
+    for batch in (batches[0], batches[1]):
+        reg(batch)
+    before = reg.queue.clone()
+    assert not reg(spoiled).isfinite()
+    place = torch.arange(32, 48) % size
+    kept = place[[3, 7]] % min(32, size)  # places that no row had taken have one of before
+    expected = before.clone()
+    expected[place] = batches[2]
+    expected[place[[3, 7]]] = before[kept]
+    torch.testing.assert_close(reg.queue, expected, rtol=0, atol=0)
+    reg(batches[3])
+    assert reg.queue.isfinite().all()
+
+
+def test_a_first_batch_that_is_not_finite_leaves_a_queue_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    reg = LDReg(k=30, queue_size=64)
+    monkeypatch.setattr(fused, "supports", lambda *_: True)
+    assert reg(torch.full((16, 3), math.nan)).isnan()
+    assert reg.queue.isfinite().all()
+
+
 def test_a_queue_that_can_never_hold_k_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64"):
         LDReg(k=64, queue_size=54)(random(10, 3))

@@ -44,8 +44,9 @@ class LDReg(nn.Module):
 
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
     few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).
-    Values are then not looked at: NaN or inf in gives NaN out, and entries of `self_index` that are no rows of the
-    reference leave nothing out. Elsewhere both are errors.
+    Values are then not looked at: NaN or inf in gives NaN out, in that step alone, as rows that are not finite do not
+    enter the queue; and entries of `self_index` that are no rows of the reference leave nothing out. Elsewhere both are
+    errors.
 
     Args:
         k: number of neighbors.
@@ -150,7 +151,7 @@ class LDReg(nn.Module):
                     self._too_few(len(representations) if own or reference is None else len(reference), own)
                 )
             # No search looks at the values yet, and what is not finite would be in the way of those to come.
-            self._enqueue(representations, look=not quick)
+            self._enqueue(representations, values="sift" if quick else "look at")
             return (0 * representations).sum()  # 0, or NaN for NaN and inf, until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
         if quick:
@@ -161,7 +162,7 @@ class LDReg(nn.Module):
             log_lid, regular = self._log_lid(found, x, x if reference is None else reference)
             value = self._penalty(log_lid, regular)
         if keeps:
-            self._enqueue(representations)
+            self._enqueue(representations, values="sift" if quick else "take")
         return value
 
     def _candidates(
@@ -275,21 +276,31 @@ class LDReg(nn.Module):
         return self.queue[: self._enqueued]
 
     @torch.no_grad()
-    def _enqueue(self, representations: Tensor, *, look: bool = False) -> None:
+    def _enqueue(self, representations: Tensor, *, values: Literal["take", "look at", "sift"]) -> None:
         """Put the batch (of all ranks) into the queue, in the place of what has been there longest.
 
+        Args:
+            representations: of this rank.
+            values: "take": they are known to be finite; "look at": wait for the device to know; "sift": do not wait,
+                and leave what is in the place of rows that are not finite.
+
         Raises:
-            ValueError: it is not finite, where that is looked at.
+            ValueError: they are not finite, where that is looked at.
         """
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
-        if look:
+        if values == "look at":
             refuse_nonfinite(new, "representations")
         new = new[-self.queue_size :]
         if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
         self.queue = self.queue.to(torch.promote_types(self.queue.dtype, new.dtype))  # what float16 cannot hold is inf
+        new = new.to(self.queue)
         place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
-        self.queue[place] = new.to(self.queue)
+        if values == "sift":
+            # NaN would be in every value until it leaves the queue. A place that was never taken has a row of before.
+            before = place % max(1, min(self._enqueued, self.queue_size))
+            new = torch.where(new.isfinite().all(1, keepdim=True), new, self.queue[before])
+        self.queue[place] = new
         self._enqueued += len(new)
 
     def get_extra_state(self) -> Tensor:
