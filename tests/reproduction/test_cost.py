@@ -15,7 +15,7 @@ from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.cost import StepCost, step_cost
 from ldreg.reproduction.jobs import Job
 from ldreg.reproduction.scales import SCALES
-from ldreg.reproduction.shelf import paths_of
+from ldreg.reproduction.workplace import paths_of
 from ldreg.training.settings import told_settings
 
 ROOT = Path(__file__).parents[2]

@@ -34,6 +34,7 @@ from ldreg.reproduction.workplace import Workplace, check_same, occupied
 from ldreg.training.recipes import load_recipe
 from ldreg.training.settings import Settings, resolve
 
+CIFAR10_RECORDS = Path(__file__).parents[2] / "results" / "cifar10"
 SHORT = ("--epochs", "1", "--schedule.warmup_epochs", "0")
 SMALL = (*SHORT, "--data.limit", "600", "--monitor.k", "8", "--monitor.points", "200")
 ASKED = [
@@ -219,6 +220,16 @@ def test_the_plan_finds_wrong_settings_of_the_machine(
 ) -> None:
     assert main(["reproduce", *words, "--plan"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_records_are_shown_with_all_their_seeds_unless_some_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "table1", "--scale", "cifar10", "--results", str(CIFAR10_RECORDS), "--show"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "78.5 ± 0.55" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path), "--seeds", "1"]) == 0
+    assert "±" not in capsys.readouterr().out
 
 
 def test_the_plan_refuses_fewer_images_than_a_batch_has(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.request import request
 from ldreg.reproduction.rows import beta_of, methods
 from ldreg.reproduction.scales import SCALES, Scale
-from ldreg.reproduction.shelf import gather_records, paths_of
+from ldreg.reproduction.shelf import gather_records
 from ldreg.reproduction.studies import STUDIES
+from ldreg.reproduction.workplace import paths_of
 from ldreg.training.settings import told_settings
 
 CIFAR10 = SCALES["cifar10"]

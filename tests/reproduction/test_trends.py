@@ -101,7 +101,8 @@ def test_a_late_fall_is_told_from_noise() -> None:
 def test_l2_is_compared_with_l1() -> None:
     rows = norms(DIGITS)
     found = trends.of_norms(DIGITS, of(rows[1:5], "linear", [0.9, 0.9, 0.9, 0.8]))
-    assert found == [trends.Claim("Linear accuracy with L2 beside L1: within noise at k = 32, lower at k = 64.")]
+    told = "Linear accuracy with L2 beside L1: within noise at k = 32, lower at k = 64."
+    assert found == [trends.Claim(told, ("agrees", "disagrees"))]
     assert trends.of_norms(DIGITS, {}) == []
 
 

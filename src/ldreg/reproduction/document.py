@@ -29,12 +29,13 @@ from ldreg.reproduction.findings import (
     study_table,
     value_text,
 )
-from ldreg.reproduction.glance import glance
+from ldreg.reproduction.glance import glance, verdict
 from ldreg.reproduction.jobs import Arm, Options
 from ldreg.reproduction.rendering import intro, picture_name, study_words
 from ldreg.reproduction.scales import SCALES, Scale
-from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_of, paths_of
+from ldreg.reproduction.shelf import Part, gather_records, other_lengths, parts_of
 from ldreg.reproduction.studies import Study
+from ldreg.reproduction.workplace import paths_of
 
 _OPENING = "# The LDReg paper at the scale of"  # how every text begins
 NOTES = "notes.md"  # among the records, what people say of them
@@ -48,7 +49,8 @@ _OTHERS = (
     "Runs that lie beside the others and belong to no table: of settings that were given up, or of other questions."
 )
 _NOISE = (
-    "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by:"
+    "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by; "
+    "those without ≈ are beyond it:"
 )
 
 
@@ -123,9 +125,9 @@ def document(
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
     closing = _closing(list(records.values()), absent, results, unused, command)
-    overview = ["## At a glance", table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
+    overview = ["## At a glance", verdict(parts), table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
     opening = [f"{_OPENING} {scale.name}", intro(scale), *overview, *_notes(results)]
-    text = "\n\n".join([*opening, *sections, *closing]) + "\n"
+    text = "\n\n".join(part for part in [*opening, *sections, *closing] if part) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
 
 

@@ -122,7 +122,7 @@ def _cell(metric: str, row: Row, base: Row | None, gathered: Gathered) -> StudyC
         return StudyCell(COLLAPSED, told, "agrees")
     some = f" ({lost} of {len(records)} {COLLAPSED})" if lost else ""
     text = COLLAPSED if own.collapsed else value_text(metric, own) + some
-    if base is None:
+    if base is None or not row.judged:
         return StudyCell(text, told)
     other = sample(gathered.get(base.arm, ()), metric)
     return StudyCell(text, told, direction(own, other, of_paper, base.values.get(metric)))

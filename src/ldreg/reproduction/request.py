@@ -13,7 +13,7 @@ from ldreg.reproduction.lightly_settings import recipe_of
 from ldreg.reproduction.rows import method_of
 from ldreg.reproduction.scales import SCALES, Scale
 from ldreg.reproduction.studies import Study, chosen
-from ldreg.reproduction.workplace import Workplace
+from ldreg.reproduction.workplace import Workplace, paths_of
 from ldreg.training.command import words_to_options
 from ldreg.training.settings import CHANGEABLE
 
@@ -93,7 +93,7 @@ def request(words: Sequence[str]) -> Request:
     return Request(
         studies,
         place,
-        [] if own.get("write") else _jobs(studies, place, lasting, own),
+        [] if own.get("write") else _jobs(studies, place, lasting, own, _seeds(own, place, shown="--show" in rest)),
         _count(own, "jobs", _processes(place)),
         settings=lasting,
         plan="--plan" in rest,
@@ -243,13 +243,26 @@ def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str
     return found
 
 
-def _jobs(studies: Sequence[Study], place: Workplace, settings: Options, own: Mapping[str, str | None]) -> list[Job]:
+def _seeds(own: Mapping[str, str | None], place: Workplace, *, shown: bool) -> Sequence[int]:
+    """As many from 0 on as were asked for, by default one; where records are only shown, by default all they have."""
+    if shown and "seeds" not in own:
+        return sorted({0}.union(*paths_of(place.results).values()))
+    return range(_count(own, "seeds", 1))
+
+
+def _jobs(
+    studies: Sequence[Study],
+    place: Workplace,
+    settings: Options,
+    own: Mapping[str, str | None],
+    seeds: Sequence[int],
+) -> list[Job]:
     """The runs of all studies, each once; and checked, so that a wrong setting is found before any begins."""
     listed = [
         Job(given(row.arm, settings), seed, study.measures)
         for study in studies
         for row in study.rows(place.scale)
-        for seed in range(_count(own, "seeds", 1))
+        for seed in seeds
     ]
     jobs = _of_methods(merged(listed), own)
     for job in jobs:

@@ -31,6 +31,7 @@ class Row:
         arm: what is trained
         values: the paper's, by the names of results
         baseline: which row it is compared with, by its place; None: it is a baseline itself
+        judged: whether the direction of its difference from that row is the paper's claim; where it claims none, not
         group: what rows of one line of a figure have in common
         x: where on the axis of a figure it stands
     """
@@ -39,6 +40,7 @@ class Row:
     arm: Arm
     values: Mapping[str, float] = field(default_factory=dict)
     baseline: int | None = None
+    judged: bool = True
     group: str = ""
     x: float = 0.0
 
@@ -150,7 +152,8 @@ def norms(scale: Scale) -> list[Row]:
             arm = arm if norm == "l1" else arm.but(ldreg__norm=norm)
             arm = arm if k == scale.k else arm.but(ldreg__k=k)
             base = 0 if norm == "l1" else len(rows) - 2  # the same with L1
-            rows.append(Row((norm.upper(), str(k)), arm, {"linear": paper.NORMS[norm, of_paper]}, base))
+            values = {"linear": paper.NORMS[norm, of_paper]}
+            rows.append(Row((norm.upper(), str(k)), arm, values, base, judged=norm == "l1"))
     for target in scale.targets:
         arm = scale.arm("simclr_ldreg").but(ldreg__target=target)
         rows.append(Row((f"L1 to LID {target:g}", str(scale.k)), arm, baseline=0))

@@ -36,16 +36,6 @@ class Part:
         return {(*pair, metric) for pair in compared for metric in metrics_of(self.study, self.scale)}
 
 
-def paths_of(results: Path) -> dict[str, dict[int, Path]]:
-    """Files of a folder that are named as records are: by the name of the arm, then by seed."""
-    found: dict[str, dict[int, Path]] = {}
-    for path in sorted(results.glob("*.json")):
-        named = re.fullmatch(r"(.+)-seed(\d+)", path.stem)
-        if named is not None:
-            found.setdefault(named[1], {})[int(named[2])] = path
-    return found
-
-
 def other_lengths(scale: Scale, names: Iterable[str]) -> list[Scale]:
     """The scale with the other numbers of epochs that names of records have; none where a number was asked for."""
     if scale != SCALES[scale.name]:

@@ -147,8 +147,10 @@ def of_norms(scale: Scale, gathered: Gathered) -> list[Claim]:
         if row.names[0] == "L2" and row.baseline is not None:
             own, base = (_of(each, gathered, "linear") for each in (row, rows[row.baseline]))
             found[row.names[1]] = _verdict(own, base)
-    told = [f"{verdict} at k = {k}" for k, verdict in found.items() if verdict]
-    return [Claim(f"Linear accuracy with L2 beside L1: {', '.join(told)}.")] if told else []
+    found = {k: verdict for k, verdict in found.items() if verdict}
+    marks: list[Mark] = ["agrees" if verdict == "within noise" else "disagrees" for verdict in found.values()]
+    told = ", ".join(f"{verdict} at k = {k}" for k, verdict in found.items())
+    return [Claim(f"Linear accuracy with L2 beside L1: {told}.", tuple(marks))] if told else []
 
 
 def of_regularizers(scale: Scale, gathered: Gathered) -> list[Claim]:

@@ -1,6 +1,7 @@
 """Where a reproduction lies on the disk, and what its runs are given beside their recipes."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -201,3 +202,13 @@ def occupied(out: Path) -> Iterator[None]:
             except BlockingIOError:
                 raise ValueError(f"{out}: expected a folder that no other process works in, got one in use") from None
         yield
+
+
+def paths_of(results: Path) -> dict[str, dict[int, Path]]:
+    """Files of a folder that are named as records are: by the name of the arm, then by seed."""
+    found: dict[str, dict[int, Path]] = {}
+    for path in sorted(results.glob("*.json")):
+        named = re.fullmatch(r"(.+)-seed(\d+)", path.stem)
+        if named is not None:
+            found.setdefault(named[1], {})[int(named[2])] = path
+    return found
