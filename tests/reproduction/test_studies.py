@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_conventions_and_references_vary_that_alone(scale) -> None:  # type: ign
             assert build_regularizer("ldreg", other.regularizer).__dict__[key] == usual
             assert {**own.regularizer, key: usual} == {**other.regularizer, key: usual}
             assert own.run == other.run
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_starts_vary_the_first_epoch_of_ldreg_alone(scale) -> None:  # type: ignore[no-untyped-def]
+    rows = STUDIES["starts"].rows(scale)
+    compared = [(row, rows[row.baseline]) for row in rows if row.baseline is not None]
+    assert len(compared) == 4
+    for row, base in compared:
+        own, other = (Job(one.arm, 0).settings for one in (row, base))
+        assert own.run == replace(other.run, regularizer_start=float(row.x))
+        assert row.names[2] == str(int(row.x) + 1)
+        assert (own.regularizer, other.run.regularizer_start) == (other.regularizer, 0.0)
+    share = {row.x / Job(row.arm, 0).settings.schedule.epochs for row, _ in compared}
+    assert share == {0.1, 0.5}
+    assert [row.names[2] for row in STUDIES["starts"].rows(scale.with_epochs(2))] == ["-", "1", "2"] * 2
+    assert [row.names[2] for row in STUDIES["starts"].rows(scale.with_epochs(1))] == ["-", "1"] * 2
 
 
 def test_every_regularizer_is_compared_on_byol() -> None:

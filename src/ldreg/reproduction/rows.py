@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from ldreg.reproduction import paper
 from ldreg.reproduction.jobs import Arm, Job
 from ldreg.reproduction.scales import Scale
+from ldreg.training.settings import Settings
 
 METHODS = {
     "simclr": "SimCLR",
@@ -176,7 +177,17 @@ def minlid(scale: Scale) -> list[Row]:
 @cache
 def beta_of(arm: Arm) -> str:
     """The strength of the regularizer that a recipe has."""
-    return f"{Job(arm, 0).settings.regularizer['beta']:g}"
+    return f"{own_settings(arm).regularizer['beta']:g}"
+
+
+def own_settings(arm: Arm) -> Settings:
+    """Settings of an arm but for its schedule, which is the recipe's.
+
+    Few epochs fit the recipe's warm-up only with settings that every run is given, of which rows know nothing.
+    """
+    return Job(
+        replace(arm, options=tuple(pair for pair in arm.options if not pair[0].startswith("schedule."))), 0
+    ).settings
 
 
 def batches(scale: Scale) -> list[Row]:
@@ -264,6 +275,26 @@ def references(scale: Scale) -> list[Row]:
         for size in sizes:
             names = (title, "LDReg", f"batch and queue of {size}")
             rows.append(Row(names, own.but(ldreg__queue_size=size), baseline=batch, x=size))
+    return rows
+
+
+def starts(scale: Scale) -> list[Row]:
+    """LDReg from the first epoch on, from the second tenth, and from the second half.
+
+    With MoCo, whose loss it may slow, and with SimCLR for comparison.
+    """
+    rows: list[Row] = []
+    for method in ("simclr", "moco"):
+        without, with_ldreg = paper.LINEAR[method]
+        own, title = scale.arm(f"{method}_ldreg"), METHODS[method]
+        epochs = scale.epochs or own_settings(own).schedule.epochs
+        rows.append(Row((title, "-", "-"), scale.arm(method), without))
+        rows.append(Row((title, "LDReg", "1"), own, with_ldreg))
+        first = len(rows) - 1
+        for start in dict.fromkeys((epochs // 10, epochs // 2)):
+            if start:  # one epoch has no later one
+                late = own.but(regularizer_start=start)
+                rows.append(Row((title, "LDReg", str(start + 1)), late, baseline=first, x=start))
     return rows
 
 

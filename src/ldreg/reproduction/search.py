@@ -16,7 +16,7 @@ from functools import cache
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.effects import collapses, sample
 from ldreg.reproduction.jobs import Arm, Job
-from ldreg.reproduction.rows import METHODS, Row, beta_of, methods
+from ldreg.reproduction.rows import METHODS, Row, beta_of, methods, own_settings
 from ldreg.reproduction.scales import Scale
 
 Gathered = Mapping[Arm, Sequence[RunRecord]]
@@ -80,7 +80,7 @@ def _long(scale: Scale) -> bool:
 
 @cache
 def _rate(arm: Arm) -> float:
-    return float(Job(arm, 0).settings.optimizer.lr)
+    return float(own_settings(arm).optimizer.lr)
 
 
 def _aside(scale: Scale, recipe: str, rate: float | None) -> Arm:

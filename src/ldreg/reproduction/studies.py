@@ -155,6 +155,13 @@ STUDIES: dict[str, Study] = {
             ("Method", "Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references, every_length=True,
         ),
         Study(
+            "starts", (), TITLES["starts"],
+            "LDReg from the first epoch on, as the paper has it; from the second tenth on, as in the authors' code, "
+            "which begins after 10 of 100 epochs; and in the second half alone. Those that begin later are compared "
+            "with the first.",
+            ("Method", "Regularization", "From epoch"), (*DIMENSIONS, "knn"), rows.starts, every_length=True,
+        ),
+        Study(
             "search", (), TITLES["search"],
             "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
             "held-out images here. Where several learning rates were tried, they were chosen first, without LDReg, by "

@@ -22,6 +22,7 @@ TITLES = {
     "ablation": "Figure 5: beta and k",
     "conventions": "Beyond the paper: mean over k or k - 1 neighbors",
     "references": "Beyond the paper: neighbors from a queue",
+    "starts": "Beyond the paper: from which epoch on",
     "search": "How beta and k were chosen",
     "anchor": "Beyond the paper: beside lightly",
 }
@@ -45,7 +46,8 @@ interrupted go on where they stood.
                     their ratio to it
   --methods NAMES   only the runs of these methods, with commas between them:
                     simclr,byol
-  --seeds N         seeds of every run, from 0 on (default: 1)
+  --seeds N         seeds of every run, from 0 on (default: 1; with --show all
+                    that there are)
   --out FOLDER      for runs, records, figures and the report (default:
                     reproduction/SCALE)
   --results FOLDER  for the records alone, one JSON file for each run (default:
