@@ -96,6 +96,8 @@ def test_a_late_fall_is_told_from_noise() -> None:
         "BYOL 0.00 (within noise)."
     )
     assert marks(trends.of_training(DIGITS, found)) == ["agrees", "noise"]
+    stopped = replace(found[rows[0].arm][0], origin={"seed": 2, "failed": "loss is nan"})
+    assert trends.of_training(DIGITS, {rows[0].arm: [stopped]}) == [], "its curve does not reach the end"
 
 
 def test_l2_is_compared_with_l1() -> None:

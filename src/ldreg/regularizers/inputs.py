@@ -56,12 +56,12 @@ def weight(name: str, value: float) -> float:
     0.01
     """
     try:
-        number = float(value)
+        valid = math.isfinite(value) and value >= 0
     except OverflowError:  # an int beyond all floats
-        number = math.inf
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{name} must be finite and not negative, but is {number}")
-    return number
+        valid = False
+    if not valid:
+        raise ValueError(f"{name} must be finite and not negative, but is {value}")
+    return float(value)
 
 
 def full_precision(x: Tensor) -> torch.autocast:

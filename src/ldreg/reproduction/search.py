@@ -44,7 +44,7 @@ _RATES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a method, of how many settings that were tried; `ks` of them differ in k."""
+    """What was chosen for a method, of how many settings that were tried, with how many values of k."""
 
     method: str
     beta: float

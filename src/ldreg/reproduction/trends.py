@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ldreg.reporting.study_table import Mark
 from ldreg.reproduction import paper
-from ldreg.reproduction.effects import TRAIN_LID, Sample, difference, noise, sample
+from ldreg.reproduction.effects import TRAIN_LID, Sample, difference, noise, sample, value_of
 from ldreg.reproduction.findings import Gathered
 from ldreg.reproduction.rows import METHODS, Row, ablation, all_methods, jitter, norms, regularizers, table1
 from ldreg.reproduction.scales import Scale
@@ -127,8 +127,9 @@ def _late_fall(rows: Sequence[Row], gathered: Gathered) -> list[Claim]:
     """How far LID without LDReg lies below its highest value in the end, seed by seed."""
     told, marks = [], list[Mark]()
     for row in rows:
-        curves = [[value for _, value in record.curves.get("lid", ())] for record in gathered.get(row.arm, ())]
-        falls = [max(curve) - curve[-1] for curve in curves if curve and not math.isnan(curve[-1])]
+        whole = [record for record in gathered.get(row.arm, ()) if math.isfinite(value_of(record, TRAIN_LID))]
+        curves = [[value for _, value in record.curves["lid"] if math.isfinite(value)] for record in whole]
+        falls = [max(curve) - curve[-1] for curve in curves]
         if falls:
             end = _of(row, gathered, TRAIN_LID)
             within = max(falls) <= noise(Sample({0: end.mean}), Sample({0: end.mean}))
