@@ -1,21 +1,23 @@
 """How beta and k of the recipes are chosen: short runs on a part of the training images, judged by the rest of them.
 
-The test images have no say. The rule was set before the runs: of all with LDReg that was tried for a method, the
-setting of highest LID among those whose linear accuracy is within one standard error of the best (Breiman et al.,
-Classification and Regression Trees, 1984, have this rule for the size of a tree). Learning rates come first, without
-LDReg, so that it is not given credit for a rate that suits it: that of the best linear accuracy. Runs longer than the
-scale's search ask for beta alone, and what they choose counts: a strength that helps a short run may be too much for a
-long one.
+The test images have no say. The rules were set before the runs they judge. Learning rates come first, without LDReg, so
+that it is not given credit for a rate that suits it: that of the best linear accuracy. Then beta, at the scale's k: the
+one of highest LID among those whose linear accuracy is within one standard error of the best (Breiman et al.,
+Classification and Regression Trees, 1984, have this rule for the size of a tree). Last k, at the recipe's beta: the
+scale's where its linear accuracy is within one standard error of the best, else the best. It is not taken for its LID:
+beta was raised as far as accuracy allows, and a smaller k is a stronger LDReg once more. Runs longer than the scale's
+search ask for beta alone, and what they choose counts: a strength that helps a short run may be too much for a long
+one.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.effects import collapses, sample
-from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.jobs import Arm
 from ldreg.reproduction.rows import METHODS, Row, beta_of, methods, own_settings
 from ldreg.reproduction.scales import Scale
 
@@ -23,10 +25,10 @@ Gathered = Mapping[Arm, Sequence[RunRecord]]
 
 VALIDATION = 0.1  # share of the training images that judges
 
-# Of the paper's beta for the method, and of the scale's k; k varies at the paper's beta for the methods that tables
-# have with several seeds. Some losses are small or large here. MAE's beta at the paper's size does nothing on digits
-# (LID 6.05 without, 6.06 with it), a hundred times as much a little (6.62), a thousand times much (8.65). On CIFAR-10
-# ten times the paper's beta is the best of four for VICReg, and raises LID by 0.2 for Barlow Twins, whose loss is 400.
+# Of the paper's beta for the method. Some losses are small or large here. MAE's beta at the paper's size does nothing
+# on digits (LID 6.05 without, 6.06 with it), a hundred times as much a little (6.62), a thousand times much (8.65). On
+# CIFAR-10 ten times the paper's beta is the best of four for VICReg, and raises LID by 0.2 for Barlow Twins, whose
+# loss is 400.
 _BETAS = (0.3, 1.0, 3.0, 10.0)
 _WIDER: Mapping[str, tuple[float, ...]] = {
     "mae": (1.0, 10.0, 100.0, 1000.0),
@@ -34,8 +36,7 @@ _WIDER: Mapping[str, tuple[float, ...]] = {
     "barlow_twins": (*_BETAS, 30.0, 100.0),
 }
 _PAPERS = {"moco_v3": "moco"}  # methods of which the paper knows one version
-_NEIGHBORS = (0.25, 0.5, 2.0)
-_WITH_K = ("simclr", "byol")
+_NEIGHBORS = (1.0, 0.25, 2.0)  # of the scale's k
 # Rates that are tried first, by scale and method; other methods keep their recipe's.
 _RATES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "cifar10": {"simclr": (0.06, 0.12, 0.24, 0.48), "byol": (0.06, 0.12, 0.24, 0.48)}
@@ -44,17 +45,18 @@ _RATES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a method, of how many settings that were tried, with how many values of k."""
+    """What was chosen for a method: beta of so many that were tried, then k of so many, at the beta `k_at`."""
 
     method: str
     beta: float
     k: int
-    tried: int
-    ks: int
+    betas: int
+    ks: int = 1
+    k_at: float = math.nan  # where k was the only one, and so not chosen
 
 
 def rows(scale: Scale) -> list[Row]:
-    """Every method without LDReg, some with several learning rates; with several strengths, some with several k."""
+    """Every method without LDReg, some with several learning rates; with several strengths; with several k."""
     found: list[Row] = []
     for method in methods(scale):
         title = METHODS[method]
@@ -64,13 +66,19 @@ def rows(scale: Scale) -> list[Row]:
         base = len(found) + list(plain).index(own)
         names = [title if rate is None else f"{title}, learning rate {rate:g}" for rate in plain]
         found += [Row((name, "-", "-"), arm, group=method) for name, arm in zip(names, plain.values(), strict=True)]
-        usual = float(beta_of(Arm(f"imagenet/{_PAPERS.get(method, method)}_ldreg")))
-        tried = [(factor * usual, scale.k) for factor in _WIDER.get(method, _BETAS)]
-        tried += [(usual, round(factor * scale.k)) for factor in _NEIGHBORS if method in _WITH_K and not _long(scale)]
-        for beta, k in tried:
-            arm = _aside(scale, f"{method}_ldreg", own).but(ldreg__beta=f"{beta:g}", ldreg__k=k)
-            found.append(Row((title, f"{beta:g}", str(k)), arm, baseline=base, group=method))
+        for beta, k in _tried(scale, method):
+            arm = _aside(scale, f"{method}_ldreg", own).but(ldreg__beta=beta, ldreg__k=k)
+            found.append(Row((title, beta, str(k)), arm, baseline=base, group=method))
     return found
+
+
+def _tried(scale: Scale, method: str) -> list[tuple[str, int]]:
+    """The settings of LDReg that are tried, each once: strengths at the scale's k, then k at the recipe's strength."""
+    usual = float(beta_of(Arm(f"imagenet/{_PAPERS.get(method, method)}_ldreg")))
+    found = [(f"{factor * usual:g}", scale.k) for factor in _WIDER.get(method, _BETAS)]
+    if not _long(scale):
+        found += [(beta_of(scale.arm(f"{method}_ldreg")), round(factor * scale.k)) for factor in _NEIGHBORS]
+    return list(dict.fromkeys(found))
 
 
 def _long(scale: Scale) -> bool:
@@ -90,46 +98,72 @@ def _aside(scale: Scale, recipe: str, rate: float | None) -> Arm:
 
 
 def choices(scale: Scale, gathered: Gathered) -> list[Choice]:
-    """What the rule chooses for each method of which at least two settings were tried."""
+    """What the rules choose for each method of which at least two strengths were tried."""
     found = []
     for method in methods(scale):
-        tried = _comparable(scale, gathered, method, regularized=True)
-        if len(tried) > 1:
-            options = Job(_chosen(tried), 0).settings.regularizer
-            ks = {int(Job(arm, 0).settings.regularizer["k"]) for arm in tried}
-            found.append(Choice(method, float(options["beta"]), int(options["k"]), len(tried), len(ks)))
+        strengths = _comparable(scale, gathered, method, k=scale.k)
+        if len(strengths) > 1:
+            beta, _ = _options(_of_highest_lid(strengths))
+            found.append(_with_k(Choice(method, beta, scale.k, len(strengths)), scale, gathered))
     return found
+
+
+def _with_k(choice: Choice, scale: Scale, gathered: Gathered) -> Choice:
+    """The choice with the k that the rule takes, where at least two were tried."""
+    own = float(beta_of(scale.arm(f"{choice.method}_ldreg")))
+    tried = _comparable(scale, gathered, choice.method, beta=own)
+    if len(tried) < 2:
+        return choice
+    near = [_options(arm)[1] for arm in _near_the_best(tried)]
+    return replace(choice, k=scale.k if scale.k in near else near[0], ks=len(tried), k_at=own)
 
 
 def rates(scale: Scale, gathered: Gathered) -> dict[str, float]:
     """The learning rate of the best linear accuracy, by method, where at least two were tried."""
     found = {}
     for method in _RATES.get(scale.name, {}):
-        tried = _comparable(scale, gathered, method, regularized=False)
+        tried = _comparable(scale, gathered, method)
         if len(tried) > 1:
             found[method] = _rate(max(tried, key=lambda arm: sample(tried[arm], "linear").mean))
     return found
 
 
-def _comparable(scale: Scale, gathered: Gathered, method: str, *, regularized: bool) -> Gathered:
+def _options(arm: Arm) -> tuple[float, int]:
+    """Beta and k of an arm with LDReg."""
+    told = dict(arm.options)
+    return float(told["ldreg.beta"]), int(told["ldreg.k"])
+
+
+def _comparable(
+    scale: Scale, gathered: Gathered, method: str, *, beta: float | None = None, k: int | None = None
+) -> Gathered:
     """The records of a method's settings that collapsed with no seed, of the seeds that all of them have.
 
-    A setting without any accuracy has nothing to be compared by, and does not keep the others from it.
+    Settings are those of LDReg with this beta or this k; without either, those without LDReg. One without any accuracy
+    has nothing to be compared by, and does not keep the others from it.
     """
-    arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is not None) == regularized]
+    plain = beta is None and k is None
+    arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is None) == plain]
+    if not plain:
+        arms = [arm for arm in arms if _options(arm)[0] == beta or _options(arm)[1] == k]
     known = {arm: found for arm in arms if (found := gathered.get(arm)) and not collapses(found)}
     seeds = {arm: told for arm, records in known.items() if (told := set(sample(records, "linear").by_seed))}
     shared = set.intersection(*seeds.values()) if seeds else set()
     return {arm: [record for record in known[arm] if record.origin.get("seed") in shared] for arm in seeds if shared}
 
 
-def _chosen(tried: Gathered) -> Arm:
+def _near_the_best(tried: Gathered) -> list[Arm]:
+    """Those whose linear accuracy is within one standard error of the best, from the best on."""
     accuracies = {arm: sample(records, "linear") for arm, records in tried.items()}
     best = max(accuracies.values(), key=lambda each: each.mean)
     share = best.mean / 100
     error = 100 * math.sqrt(share * (1 - share) / best.test_size) if best.test_size else 0.0
     near = [arm for arm in tried if accuracies[arm].mean >= best.mean - error]
-    return max(near, key=lambda arm: sample(tried[arm], "lid").mean)
+    return sorted(near, key=lambda arm: accuracies[arm].mean, reverse=True)
+
+
+def _of_highest_lid(tried: Gathered) -> Arm:
+    return max(_near_the_best(tried), key=lambda arm: sample(tried[arm], "lid").mean)
 
 
 def in_words(scale: Scale, gathered: Gathered) -> str:
@@ -139,6 +173,15 @@ def in_words(scale: Scale, gathered: Gathered) -> str:
     for choice in choices(scale, gathered):
         own = _rate(scale.arm(choice.method))
         at = f", at learning rate {own:g}" if found.get(choice.method, own) != own else ""
-        and_k = f" and k = {choice.k}" if choice.ks > 1 else ""  # a k that had no other beside it was not chosen
-        told.append(f"{METHODS[choice.method]} beta = {choice.beta:g}{and_k} (of {choice.tried} tried{at})")
+        told.append(
+            f"{METHODS[choice.method]} beta = {choice.beta:g} (of {choice.betas} tried{at}){_k_in_words(choice)}"
+        )
     return f"Chosen: {'; '.join(told)}." if told else ""
+
+
+def _k_in_words(choice: Choice) -> str:
+    """The k that was chosen; nothing of one that had no other beside it."""
+    if choice.ks == 1:
+        return ""
+    at = "" if math.isclose(choice.k_at, choice.beta) else f", at beta = {choice.k_at:g}"
+    return f" and k = {choice.k} (of {choice.ks} tried{at})"

@@ -164,11 +164,12 @@ STUDIES: dict[str, Study] = {
         Study(
             "search", (), TITLES["search"],
             "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
-            "held-out images here. Where several learning rates were tried, they were chosen first, without LDReg, by "
-            "linear accuracy. The rule for LDReg, set before the runs: of all settings with LDReg tried for a "
-            "method, that of highest LID among those whose linear accuracy is within one standard error of the best; "
-            "one that collapsed with any seed is out. Where there are longer runs of a method, what is chosen by those "
-            "counts. A k that had no other beside it is the recipe's and was not chosen.",
+            "held-out images here. The rules were set before the runs. Where several learning rates were tried, they "
+            "were chosen first, without LDReg, by linear accuracy. Then beta, at the usual k: that of highest LID "
+            "among those whose linear accuracy is within one standard error of the best. Then k, at the recipe's beta: "
+            "the usual one where its linear accuracy is within one standard error of the best, else the best. What "
+            "collapsed with any seed is out. Where there are longer runs of a method, the beta that is chosen by those "
+            "counts. A k that had no other beside it was not chosen.",
             ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
             every_length=True,
         ),
