@@ -104,6 +104,10 @@ def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> No
     assert "in epoch 2; the same command goes on" in str(made.interruption)
     losses = dict(made.record.curves["loss"])
     assert list(losses) == [1, 2, 3]
+    speeds, seconds = (dict(made.record.curves[name]) for name in ("images_per_second", "seconds"))
+    assert list(speeds) == list(seconds) == [1, 2, 3]
+    assert 0 < seconds[1] < seconds[2] < seconds[3] <= 60 * made.record.results["minutes"]
+    assert made.record.results["images_per_second"] == speeds[3]
     assert f"loss {losses[1]:.4f} " in before[0]
     assert [f"loss {losses[epoch]:.4f} " in line for epoch, line in zip((2, 3), after, strict=True)] == [True, True]
     assert losses[2] != pytest.approx(float(before[1].split("loss ")[1].split()[0]), abs=1e-4), (

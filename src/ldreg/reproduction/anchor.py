@@ -79,7 +79,7 @@ def measure_anchor(
         name,
         recipe.settings,
         {**found.results, "images_per_second": trained.images_per_second, "minutes": minutes},
-        curves={"loss": trained.losses},
+        curves=trained.curves,
         origin=_origin(recipe, command=command, place=place, minutes=minutes, held_out=found.held_out),
         points=found.points,
         k=k,

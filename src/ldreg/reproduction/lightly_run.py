@@ -5,6 +5,7 @@ import signal
 import statistics
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ldreg.training.run import PRECISION, InterruptedRunError
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: the backbone on the CPU, (epochs done, loss) pairs, median speed, time.
+    """A finished training: the backbone on the CPU, values by the epochs done, median speed, time.
 
     `out` is its folder, `size` the side of the images that the backbone takes.
     """
@@ -38,7 +39,7 @@ class Trained:
     out: Path
     size: int
     backbone: nn.Module
-    losses: list[tuple[float, float]]
+    curves: Mapping[str, list[tuple[float, float]]]
     images_per_second: float
     minutes: float
 
@@ -72,7 +73,7 @@ def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.dev
         )
         _fit(trainer, model, loader, path if done else None)
     backbone = model.backbone.to("cpu").eval()
-    return Trained(recipe, out, size, backbone, log.losses, log.speed, log.seconds / 60)
+    return Trained(recipe, out, size, backbone, log.curves, log.speed, log.seconds / 60)
 
 
 def _fit(trainer: pl.Trainer, model: LightlySimCLR, loader: DataLoader[Any], checkpoint: Path | None) -> None:
@@ -124,9 +125,14 @@ class EpochLog(Elapsed, Callback):
         self._first = True  # epoch of this process, in which workers start and kernels are chosen
 
     @property
-    def losses(self) -> list[tuple[float, float]]:
-        """(epochs done, mean loss of the last of them)."""
-        return [(number, epoch["loss"]) for number, epoch in enumerate(self._epochs, 1)]
+    def curves(self) -> dict[str, list[tuple[float, float]]]:
+        """(epochs done, value) of the mean loss and the speed of each epoch, and of the seconds until its end.
+
+        From the speeds and the seconds one sees what goes by between the epochs.
+        """
+        names = {"loss": "loss", "images_per_second": "speed", "seconds": "seconds"}
+        numbered = list(enumerate(self._epochs, 1))
+        return {name: [(number, epoch[key]) for number, epoch in numbered] for name, key in names.items()}
 
     @property
     def speed(self) -> float:
@@ -163,8 +169,9 @@ class EpochLog(Elapsed, Callback):
         """Tell and save; reading the loss waits for the device, so that the time is that of work done."""
         loss = (self._loss / self._images).item()
         speed = self._images / (time.perf_counter() - self._start)
-        self._epochs.append({"loss": loss, "speed": speed, "first": float(self._first)})
+        seconds = self.seconds
+        self._epochs.append({"loss": loss, "speed": speed, "seconds": seconds, "first": float(self._first)})
         self._first = False
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        say(f"lightly, {epoch}, {self.seconds:.0f} s: loss {loss:.4f}  img/s {speed:,.0f}")
+        say(f"lightly, {epoch}, {seconds:.0f} s: loss {loss:.4f}  img/s {speed:,.0f}")
         trainer.save_checkpoint(self._path)  # whole or not at all, Lightning sees to that
