@@ -22,6 +22,7 @@ from ldreg.optim import scaled_lr
 from ldreg.reproduction import paper
 from ldreg.reproduction.jobs import Arm, Job, merged
 from ldreg.reproduction.request import request
+from ldreg.reproduction.rows import METHODS, all_methods, k_of, methods, neighborhoods
 from ldreg.reproduction.scales import SCALES
 from ldreg.reproduction.studies import STUDIES, chosen
 from ldreg.reproduction.usage import TITLES
@@ -76,6 +77,30 @@ def test_rows_are_compared_with_a_row_that_is_no_comparison_itself_but_for_norms
                     assert row.arm == base.arm.but(ldreg__norm="l2")
                 else:
                     assert base is None or base.baseline is None
+
+
+def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
+    cifar10 = SCALES["cifar10"]
+    usual = {method: k_of(cifar10.arm(f"{method}_ldreg")) == cifar10.k for method in methods(cifar10)}
+    assert not usual["byol"]
+    for row in all_methods(cifar10):
+        assert (", k " in row.names[1]) == (row.baseline is not None and not usual[row.group])
+    rows = neighborhoods(cifar10)
+    assert [row.names[0] for row in rows] == [METHODS[name] for name in usual if not usual[name] for _ in range(3)]
+    for first in range(0, len(rows), 3):
+        plain, at_usual, own = rows[first : first + 3]
+        assert (plain.baseline, at_usual.baseline, own.baseline) == (None, first, first)
+        assert at_usual.arm == own.arm.but(ldreg__k=cifar10.k)
+        assert at_usual.names[2] == str(cifar10.k) != own.names[2] == str(k_of(own.arm))
+    assert [neighborhoods(SCALES[name]) for name in ("imagenet", "digits")] == [[], []]
+
+
+def test_studies_of_other_things_have_the_usual_k() -> None:
+    for scale in SCALES.values():
+        for study in ("norms", "minlid", "regularizers", "ablation", "conventions"):
+            own = [row.arm for row in STUDIES[study].rows(scale) if "ldreg.k" not in dict(row.arm.options)]
+            found = {k_of(arm) for arm in own if arm.recipe.endswith("_ldreg")}
+            assert found <= {scale.k}, (scale.name, study)
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)

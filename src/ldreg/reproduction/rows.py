@@ -74,7 +74,7 @@ def _pairs(scale: Scale, methods: Sequence[str]) -> list[Row]:
         rows.append(Row((METHODS[method], "-"), scale.arm(method), without, group=method))
         rows.append(
             Row(
-                (METHODS[method], f"LDReg, β {beta_of(regularized)}"),
+                (METHODS[method], f"LDReg, β {beta_of(regularized)}{_other_k(scale, regularized)}"),
                 regularized,
                 with_ldreg,
                 len(rows) - 1,
@@ -82,6 +82,17 @@ def _pairs(scale: Scale, methods: Sequence[str]) -> list[Row]:
             )
         )
     return rows
+
+
+def _other_k(scale: Scale, arm: Arm) -> str:
+    """The k of a recipe with LDReg, where it is not the usual one."""
+    return "" if k_of(arm) == scale.k else f", k {k_of(arm)}"
+
+
+def _at_usual_k(scale: Scale, recipe: str) -> Arm:
+    """A recipe with LDReg and the usual k, which is what studies of other things have, whatever k was chosen."""
+    arm = scale.arm(recipe)
+    return arm if k_of(arm) == scale.k else arm.but(ldreg__k=scale.k)
 
 
 def table1(scale: Scale) -> list[Row]:
@@ -149,14 +160,14 @@ def norms(scale: Scale) -> list[Row]:
     rows = [Row(("-", "-"), scale.arm("simclr"), {"linear": paper.LINEAR["simclr"][0]["linear"]})]
     for norm in ("l1", "l2"):
         for k, of_paper in ((scale.k, 64), (2 * scale.k, 128)):
-            arm = scale.arm("simclr_ldreg")
+            arm = _at_usual_k(scale, "simclr_ldreg")
             arm = arm if norm == "l1" else arm.but(ldreg__norm=norm)
             arm = arm if k == scale.k else arm.but(ldreg__k=k)
             base = 0 if norm == "l1" else len(rows) - 2  # the same with L1
             values = {"linear": paper.NORMS[norm, of_paper]}
             rows.append(Row((norm.upper(), str(k)), arm, values, base, judged=norm == "l1"))
     for target in scale.targets:
-        arm = scale.arm("simclr_ldreg").but(ldreg__target=target)
+        arm = _at_usual_k(scale, "simclr_ldreg").but(ldreg__target=target)
         rows.append(Row((f"L1 to LID {target:g}", str(scale.k)), arm, baseline=0))
     return rows
 
@@ -164,10 +175,8 @@ def norms(scale: Scale) -> list[Row]:
 def minlid(scale: Scale) -> list[Row]:
     """Min LID with growing strength beside nothing and LDReg."""
     without, with_ldreg = paper.LINEAR["simclr"]
-    rows = [
-        Row(("-", "-"), scale.arm("simclr"), without),
-        Row(("LDReg", beta_of(scale.arm("simclr_ldreg"))), scale.arm("simclr_ldreg"), with_ldreg, 0),
-    ]
+    own = _at_usual_k(scale, "simclr_ldreg")
+    rows = [Row(("-", "-"), scale.arm("simclr"), without), Row(("LDReg", beta_of(own)), own, with_ldreg, 0)]
     for beta in (0.01, 0.1, 1.0, 10.0):
         arm = scale.arm("simclr").but(regularizer="minlid", minlid__beta=beta, minlid__k=scale.k)
         rows.append(Row(("Min LID", f"{beta:g}"), arm, paper.MINLID[beta], 0, group="minlid", x=beta))
@@ -178,6 +187,12 @@ def minlid(scale: Scale) -> list[Row]:
 def beta_of(arm: Arm) -> str:
     """The strength of the regularizer that a recipe has."""
     return f"{own_settings(arm).regularizer['beta']:g}"
+
+
+@cache
+def k_of(arm: Arm) -> int:
+    """The number of neighbors that LDReg has in a recipe."""
+    return int(own_settings(arm).regularizer["k"])
 
 
 def own_settings(arm: Arm) -> Settings:
@@ -203,10 +218,8 @@ def batches(scale: Scale) -> list[Row]:
 def regularizers(scale: Scale) -> list[Row]:
     """BYOL with each of the regularizers."""
     without, with_ldreg = paper.LINEAR["byol"]
-    rows = [
-        Row(("None", "-"), scale.arm("byol"), without),
-        Row(("LDReg", beta_of(scale.arm("byol_ldreg"))), scale.arm("byol_ldreg"), with_ldreg, 0),
-    ]
+    own = _at_usual_k(scale, "byol_ldreg")
+    rows = [Row(("None", "-"), scale.arm("byol"), without), Row(("LDReg", beta_of(own)), own, with_ldreg, 0)]
     others = {
         "Cov": ("covariance", {}),
         "Cov+Var": ("variance_covariance", {}),
@@ -234,7 +247,7 @@ def jitter(scale: Scale) -> list[Row]:
 
 def ablation(scale: Scale) -> list[Row]:
     """LDReg of several strengths, then with several neighborhood sizes."""
-    own = scale.arm("simclr_ldreg")
+    own = _at_usual_k(scale, "simclr_ldreg")
     usual = float(beta_of(own))
     rows = [Row(("-", "-", "-"), scale.arm("simclr"))]
     for beta in scale.betas:
@@ -251,11 +264,28 @@ def conventions(scale: Scale) -> list[Row]:
     rows = []
     for method in ("simclr", "byol"):
         without, with_ldreg = paper.LINEAR[method]
-        own = scale.arm(f"{method}_ldreg")
+        own = _at_usual_k(scale, f"{method}_ldreg")
         rows.append(Row((METHODS[method], "-", "-"), scale.arm(method), without))
         rows.append(Row((METHODS[method], "LDReg", "paper"), own, with_ldreg))
         pseudocode = own.but(ldreg__convention="pseudocode")
         rows.append(Row((METHODS[method], "LDReg", "pseudocode"), pseudocode, baseline=len(rows) - 1))
+    return rows
+
+
+def neighborhoods(scale: Scale) -> list[Row]:
+    """Methods for which another k than the usual was chosen: without LDReg, with the usual k, with the chosen.
+
+    At the paper's own scale none was chosen: its k are those of the paper.
+    """
+    rows: list[Row] = []
+    for method in methods(scale) if scale.name != "imagenet" else ():
+        own, title = scale.arm(f"{method}_ldreg"), METHODS[method]
+        if k_of(own) == scale.k:
+            continue
+        rows.append(Row((title, "-", "-"), scale.arm(method)))
+        base = len(rows) - 1
+        for arm in (_at_usual_k(scale, f"{method}_ldreg"), own):
+            rows.append(Row((title, f"LDReg, β {beta_of(own)}", str(k_of(arm))), arm, baseline=base))
     return rows
 
 

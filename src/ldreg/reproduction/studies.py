@@ -149,6 +149,12 @@ STUDIES: dict[str, Study] = {
             ("Method", "Regularization", "Convention"), (*DIMENSIONS, "knn"), rows.conventions,
         ),
         Study(
+            "neighborhoods", (), TITLES["neighborhoods"],
+            "Methods for which the search chose another k than the usual one, which has a row of its own here. Both "
+            "are compared with the method without LDReg.",
+            ("Method", "Regularization", "k"), (*DIMENSIONS, "knn"), rows.neighborhoods,
+        ),
+        Study(
             "references", (), TITLES["references"],
             "LDReg seeks neighbors in the batch, or in a queue of past representations too. The paper names the small "
             "set of a batch as a limitation; those with a queue are compared with the batch alone, at the same k.",
