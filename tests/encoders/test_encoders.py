@@ -5,6 +5,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from lightly.models import ResNetGenerator
 from lightly.models.modules import MaskedVisionTransformerTIMM
 from timm.layers.drop import DropPath
 from timm.models import is_model_in_modules
@@ -203,6 +204,34 @@ def test_names_near_to_nothing_are_answered_with_ours() -> None:
         EncoderConfig("!!!!")
 
 
+def test_a_resnet_can_begin_as_lightlys_does() -> None:
+    torch.manual_seed(0)
+    begun = build_encoder(EncoderConfig("resnet18", stem="cifar", init="torch", zero_init=False), channels=3, size=32)
+    lightlys = ResNetGenerator("resnet-18")
+    ours, theirs = (
+        {name: part.weight for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.BatchNorm2d)}
+        for module in (begun, lightlys)
+    )
+    assert len(ours) == len(theirs) == 40
+    for (name, own), their in zip(ours.items(), theirs.values(), strict=True):
+        assert own.shape == their.shape, name
+        assert own.std().item() == pytest.approx(their.std().item(), rel=0.1), name
+        assert own.abs().max().item() == pytest.approx(their.abs().max().item(), rel=0.1), name
+
+
+def test_a_resnet_begins_as_timms_unless_asked() -> None:
+    plain, weights, branches = (
+        build_encoder(EncoderConfig("resnet18", stem="cifar", **options), channels=3, size=32)
+        for options in ({}, {"init": "torch"}, {"zero_init": False})
+    )
+    for encoder, wide, zero in ((plain, True, True), (weights, False, True), (branches, True, False)):
+        block: Any = encoder.layer1[1]  # type: ignore[index]
+        outputs = block.conv2.weight.shape[0] * 9
+        assert (block.conv2.weight.var().item() > 1.5 / outputs) == wide
+        assert (block.bn2.weight == 0).all() == zero
+        assert (block.bn1.weight == 1).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -212,6 +241,12 @@ def test_names_near_to_nothing_are_answered_with_ours() -> None:
         ({"name": "resnet18", "patch_size": 4}, "patch_size: expected to be left out, as resnet18 is not a ViT"),
         ({"name": "vit_tiny", "patch_size": 0}, "patch_size: expected at least 1, got 0"),
         ({"name": "resnet18", "freeze_patch_embedding": True}, "freeze_patch_embedding: .* is not a ViT, got True"),
+        (
+            {"name": "vit_tiny", "init": "torch"},
+            "init: expected to be left out, as vit_tiny is not a ResNet",
+        ),
+        ({"zero_init": False}, "zero_init: expected to be left out, as small_cnn is not a ResNet, got False"),
+        ({"name": "resnet18", "init": "zeros"}, "init: expected timm or torch, got 'zeros'"),
         ({"drop_path": 0.1}, "drop_path: expected to be left out, as small_cnn is not a timm model"),
         ({"name": "vit_tiny", "drop_path": 1.0}, r"drop_path: expected a probability in \[0, 1\), got 1.0"),
     ],

@@ -20,6 +20,8 @@ _DEFAULTS = {
     "encoder.drop_path": "",
     "encoder.freeze_patch_embedding": "",
 }
+# How an encoder begins, which says nothing of one that is trained.
+_OF_TRAINING = {"init", "zero_init"}
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _parser(entry: "Kind") -> "ArgumentParser":
     if own != ():
         skip = {field.name for field in fields(DataConfig) if own is not None and field.name not in own}
         parser.add_class_arguments(DataConfig, "data", skip=skip | {"size"})
-    parser.add_class_arguments(EncoderConfig, "encoder")
+    parser.add_class_arguments(EncoderConfig, "encoder", skip=set(_OF_TRAINING))
     return parser
 
 
@@ -164,8 +166,8 @@ def _arguments(kind: str, entry: "Kind", parser: "ArgumentParser", options: Opti
 
 
 def _built(config: type, tree: Mapping[str, Any]) -> Any:
-    """The config with what a tree has for its fields."""
-    values = {field.name: tree[field.name] for field in fields(config)}
+    """The config with what a tree has for its fields; those that it lacks have their defaults."""
+    values = {field.name: tree[field.name] for field in fields(config) if field.name in tree}
     return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 

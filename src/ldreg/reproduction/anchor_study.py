@@ -13,8 +13,19 @@ from ldreg.reproduction.scales import Scale
 _OWN, _LIGHTLY = "simclr", "simclr_lightly"  # recipes
 
 
+# In what ours differs from lightly's and may begin as lightly's does: what it is called, and the setting.
+_BEGINNINGS: Mapping[str, Mapping[str, object]] = {
+    "lightly's recipe, weights from PyTorch": {"encoder__init": "torch"},
+    "lightly's recipe, branches from 1": {"encoder__zero_init": False},
+    "lightly's recipe, both": {"encoder__init": "torch", "encoder__zero_init": False},
+}
+
+
 def rows(scale: Scale) -> list[Row]:
-    """Lightly's recipe by lightly, the same by us, and ours, all for the same epochs; none where lightly has none."""
+    """Lightly's recipe by lightly; the same by us, also with an encoder that begins as lightly's; and ours.
+
+    All have the same epochs; there are none where lightly has none.
+    """
     if scale.anchor_epochs is None:
         return []
     epochs = scale.epochs or scale.anchor_epochs
@@ -22,6 +33,7 @@ def rows(scale: Scale) -> list[Row]:
     return [
         Row(("lightly's recipe", "by lightly"), Arm(theirs.recipe, theirs.options, by="lightly")),
         Row(("lightly's recipe", "by ldreg"), theirs, baseline=0),
+        *(Row((name, "by ldreg"), theirs.but(**options), baseline=0) for name, options in _BEGINNINGS.items()),
         Row(("ldreg's own recipe", "by ldreg"), own, baseline=0),
     ]
 
