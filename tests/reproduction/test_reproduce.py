@@ -280,6 +280,30 @@ def test_the_plan_counts_the_images_of_a_folder_of_ones_own(
     assert "2 runs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("method", ["simclr", "simclr_tuned", "byol", "mae", "moco", "vicreg", "barlow_twins"])
+def test_the_plan_knows_what_a_gpu_takes_as_well_as_it_says(method: str, tmp_path: Path) -> None:
+    """By the records of runs that had an H200 to themselves."""
+    arms = [SCALES["cifar10"].arm(name) for name in (method, f"{method}_ldreg")]
+    folder = Path(__file__).parents[2] / "results" / "cifar10"
+    found = [RunRecord.from_json(path) for arm in arms for path in folder.glob(f"{arm.slug}-seed*.json")]
+    alone = [record.results["minutes"] for record in found if record.origin.get("at_once", 1) == 1]
+    assert alone
+    place = Workplace(scale=SCALES["cifar10"], out=tmp_path, results=tmp_path, options=(("trainer.device", "cpu"),))
+    told = plan._seconds(place.settings(Job(arms[0], 0)), place, ours=True, elsewhere=True) / 60
+    assert 1 / 3 < told / (sum(alone) / len(alone)) < 3, "a factor of two or three"
+
+
+def test_the_plan_says_what_a_gpu_takes_of_runs_made_for_one(tmp_path: Path) -> None:
+    def words(*asked: str) -> str:
+        own = request([*asked, "--trainer.device", "cpu", "--out", str(tmp_path)])
+        return plan_table(own.jobs, own.place, processes=1)[1]
+
+    assert re.search(r" On an H200 GPU they would take about \d+ min, one at", words("table1", "--scale", "cifar10"))
+    assert "GPU" not in words("table1", "--scale", "digits")
+    assert "GPU" not in words("table1", "--scale", "cifar10", "--trainer.precision", "fp32")
+    assert " On an H200 GPU 2 of them would take about " in words("table1", "--scale", "imagenet"), "others do not fit"
+
+
 def test_the_plan_tells_the_versions_of_moco_apart(tmp_path: Path) -> None:
     second, third = (Job(Arm(f"cifar10/{name}"), 0) for name in ("moco", "moco_v3"))
     assert estimate(third, place(tmp_path), []).minutes > 1.4 * estimate(second, place(tmp_path), []).minutes

@@ -40,6 +40,8 @@ _MOMENTUM = ("byol", "moco")
 _EFFICIENCY = {("cuda", True): 0.35, ("cuda", False): 0.14, ("cpu", True): 0.3, ("cpu", False): 0.3}
 _STEP = {"cuda": 0.004, "cpu": 0.012}  # seconds of a step that no arithmetic explains
 _RUN = {"cuda": 40.0, "cpu": 10.0}  # seconds of a run: building, compiling, measuring
+_H200 = {"bf16": 7.9e14, "fp16": 7.9e14, "fp32": 5.1e13}  # what `matrix_speed` measured there
+_H200_CORES, _H200_GB = 16, 140
 _LIGHTLY_PAIR = 0.0022  # seconds of a core that two views by lightly take: 16 cores made 7300 pairs a second
 _KEPT = 0.7  # share of all module outputs that is held for the gradient
 
@@ -112,16 +114,20 @@ def _read_shape(data: DataConfig) -> tuple[int, int, int]:
     return len(images), images.channels, output_size(data, images)
 
 
-def _seconds(settings: Settings, place: Workplace, *, ours: bool) -> float:
-    kind = "cuda" if on_cuda(place.device) else "cpu"
+def _seconds(settings: Settings, place: Workplace, *, ours: bool, elsewhere: bool = False) -> float:
+    """By arithmetic: here, or on an H200 elsewhere."""
+    kind = "cuda" if elsewhere or on_cuda(place.device) else "cpu"
     count, channels, side = _shape(settings.data, place)
     work, _, _ = _encoder(settings.encoder, channels, side)
     steps = settings.schedule.epochs * (count // settings.run.batch_size)
     arithmetic = work * _passes(settings) * settings.run.batch_size * steps
-    speed = matrix_speed(kind, settings.trainer.precision) * _EFFICIENCY[kind, settings.trainer.compile and ours]
+    precision = settings.trainer.precision
+    speed = _H200[precision] if elsewhere else matrix_speed(kind, precision)
+    speed *= _EFFICIENCY[kind, settings.trainer.compile and ours]
     speed *= settings.trainer.devices * settings.trainer.nodes if kind == "cuda" else 1  # CPU processes share cores
     # Lightly's views are made by processes while the device trains on earlier ones.
-    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / max(1, worker_count(settings.data))
+    workers = _H200_CORES if elsewhere else worker_count(settings.data)
+    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / max(1, workers)
     return max(arithmetic / speed + steps * _STEP[kind], views) + _RUN[kind]
 
 
@@ -216,11 +222,26 @@ def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tupl
             f"and up to {_memory(most)} each."
         )
         words += " Times with ~ are by arithmetic and may be off by a factor of two or three." if guessed else ""
+        words += _elsewhere([job for job, state in zip(jobs, states, strict=True) if state != "done"], place)
     else:
         words += "there is nothing left to train."
     if any(DETECTION in job.measures for job in jobs):
         words += " Fine-tuning for detection comes on top."
     return StudyTable(["Run", "State", "Epochs", "Time", "Memory"], rows), words
+
+
+def _elsewhere(left: Sequence[Job], place: Workplace) -> str:
+    """What runs in half precision, made for a GPU, would take on one that can hold them; said where there is none."""
+    if on_cuda(place.device):
+        return ""
+    settings = {job: place.settings(job) for job in left}
+    halved = {job: own for job, own in settings.items() if own.trainer.precision != "fp32"}
+    fit = [job for job, own in halved.items() if _gigabytes(own, place) <= _H200_GB]
+    if not fit:
+        return ""
+    seconds = sum(_seconds(settings[job], place, ours=job.arm.by == "ldreg", elsewhere=True) for job in fit)
+    these = "they" if len(fit) == len(left) else f"{len(fit)} of them"
+    return f" On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same arithmetic."
 
 
 def _machine(place: Workplace) -> str:
