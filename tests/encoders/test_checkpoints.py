@@ -355,6 +355,20 @@ def test_options_of_the_encoder_are_held_against_the_card(tmp_path: Path) -> Non
         load_encoder(path, encoder=replace(config, drop_path=0.2))
 
 
+def test_how_an_encoder_began_is_nothing_of_the_trained_one(tmp_path: Path) -> None:
+    """Neither the key of its representations nor what may be said of it depends on that."""
+    config = EncoderConfig("resnet18", stem="cifar")
+    weights = build_encoder(config, channels=3, size=32).state_dict()
+    keys = set()
+    for number, began in enumerate(({}, {"init": "timm", "zero_init": True}, {"init": "torch", "zero_init": False})):
+        told = {"name": "resnet18", "stem": "cifar", **began}
+        card = {"encoder": told, "input": {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}}
+        path = tmp_path / f"{number}.safetensors"
+        save_file(weights, path, metadata={"ldreg": json.dumps(card)})
+        keys |= {load_encoder(path).key, load_encoder(path, encoder=replace(config, init="torch")).key}
+    assert len(keys) == 1
+
+
 def test_an_unfinished_run_says_how_to_finish_it(run_folder: Path) -> None:
     (run_folder / "encoder.safetensors").unlink()
     with pytest.raises(ValueError, match=f"finished run, .* ldreg pretrain --resume {run_folder}"):

@@ -246,6 +246,7 @@ def test_a_resnet_begins_as_timms_unless_asked() -> None:
             "init: expected to be left out, as vit_tiny is not a ResNet",
         ),
         ({"zero_init": False}, "zero_init: expected to be left out, as small_cnn is not a ResNet, got False"),
+        ({"name": "resnet18", "zero_init": "false"}, "zero_init: expected True or False, got 'false'"),
         ({"name": "resnet18", "init": "zeros"}, "init: expected timm or torch, got 'zeros'"),
         ({"drop_path": 0.1}, "drop_path: expected to be left out, as small_cnn is not a timm model"),
         ({"name": "vit_tiny", "drop_path": 1.0}, r"drop_path: expected a probability in \[0, 1\), got 1.0"),

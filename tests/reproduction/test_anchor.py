@@ -309,6 +309,18 @@ def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> 
     assert json.dumps(log.state_dict()["epochs"]) == json.dumps(epochs)
 
 
+def test_epochs_from_before_their_seconds_were_kept_have_none() -> None:
+    log = EpochLog(Path("last.ckpt"), "")
+    older, newer = (
+        {"loss": 2.0, "speed": 10.0, "first": 1.0},
+        {"loss": 1.0, "speed": 20.0, "seconds": 9.0, "first": 0.0},
+    )
+    log.load_state_dict({"epochs": [older, newer], "seconds": 9.0})
+    assert log.curves == {
+        "loss": [(1, 2.0), (2, 1.0)], "images_per_second": [(1, 10.0), (2, 20.0)], "seconds": [(2, 9.0)]
+    }  # fmt: skip
+
+
 def test_worker_processes_and_mixed_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataConfig("shapes", limit=64, workers=1, cache=str(tmp_path / "cache"))
     record = run(data, tmp_path / "out", epochs=2, precision="bf16")

@@ -1,9 +1,11 @@
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reproduction.drawings import drawings
@@ -69,6 +71,23 @@ def test_noise_of_seeds_is_that_of_their_differences() -> None:
     assert noise(seeds(11.0, 21.0), seeds(10.0, 20.0)) == 0
     assert noise(seeds(91.0, 92.0, test_size=300), seeds(90.0, 91.0, test_size=300)) == pytest.approx(100 / 300)
     assert noise(Sample({0: 1.0, 5: 2.0}), Sample({0: 1.0, 6: 2.0})) == pytest.approx(0.05 * 1.5), "one seed in common"
+
+
+def test_seeds_of_two_trainers_have_nothing_in_common() -> None:
+    """By scipy.stats.ttest_ind: the 95 % interval of the difference of means with pooled variance."""
+    theirs = Sample({0: 66.72, 1: 67.11, 2: 67.22}, test_size=10_000, by="lightly")
+    ours = Sample({0: 65.98, 1: 66.47}, test_size=10_000)
+    assert difference(ours, theirs) == pytest.approx(66.225 - 67.01667, abs=1e-4)
+    interval = ttest_ind(ours.values, theirs.values).confidence_interval(0.95)
+    assert noise(ours, theirs) == pytest.approx((interval.high - interval.low) / 2, rel=2e-3)
+    paired = noise(ours, replace(theirs, by="ldreg"))
+    assert paired < noise(ours, theirs)
+    alone = Sample({0: 66.0}, test_size=10_000)
+    assert noise(alone, theirs) == pytest.approx(
+        4.30 * statistics.stdev(theirs.values) * math.sqrt(1 + 1 / 3), rel=1e-3
+    )
+    assert noise(alone, Sample({0: 66.0}, test_size=10_000, by="lightly")) == noise(alone, alone), "by the test images"
+    assert sample([replace(record(knn=0.6), settings={"by": "lightly"})], "knn").by == "lightly"
 
 
 def test_many_seeds_are_judged_by_student_too() -> None:

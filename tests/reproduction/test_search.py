@@ -82,6 +82,21 @@ def test_k_is_the_usual_one_unless_another_is_better_by_a_standard_error() -> No
     assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.03, 128, 2, ks=3, k_at=0.03)]
 
 
+def test_no_k_is_chosen_where_the_usual_one_is_not_known() -> None:
+    found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "k16": (0.75, 16.0), "k128": (0.72, 12.0)})
+    assert search.choices(CIFAR10, found) == [search.Choice("simclr", 0.01, 64, 2)]
+    unknown = of_simclr(**{"0_03": (math.nan, 14.0)})
+    assert search.choices(CIFAR10, found | unknown) == [search.Choice("simclr", 0.01, 64, 2)]
+    (usual,) = unknown
+    lost = RunRecord(Job(usual, 0).name, {}, {}, origin={"seed": 0, "failed": "loss is nan"})
+    assert search.choices(CIFAR10, found | {usual: [lost]}) == [search.Choice("simclr", 0.01, 16, 2, ks=3, k_at=0.03)]
+
+
+def test_an_unknown_lid_is_not_the_highest() -> None:
+    found = of_simclr(**{"0_003": (0.70, math.nan), "0_01": (0.70, 15.0), "0_1": (0.70, 14.0)})
+    assert search.choices(CIFAR10, found)[0].beta == 0.01
+
+
 def test_every_method_is_tried_with_a_smaller_and_a_larger_k_at_its_recipes_strength() -> None:
     for scale in SCALES.values():
         for method in methods(scale):

@@ -97,7 +97,7 @@ def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
 
 def test_studies_of_other_things_have_the_usual_k() -> None:
     for scale in SCALES.values():
-        for study in ("norms", "minlid", "regularizers", "ablation", "conventions"):
+        for study in ("norms", "minlid", "batches", "regularizers", "ablation", "conventions"):
             own = [row.arm for row in STUDIES[study].rows(scale) if "ldreg.k" not in dict(row.arm.options)]
             found = {k_of(arm) for arm in own if arm.recipe.endswith("_ldreg")}
             assert found <= {scale.k}, (scale.name, study)

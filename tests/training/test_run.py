@@ -20,7 +20,7 @@ from ldreg.monitor.log import read_metrics
 from ldreg.training import checkpoints
 from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
 from ldreg.training.folder import RunFolder, held
-from ldreg.training.module import Pretraining
+from ldreg.training.module import SETTINGS, Pretraining
 from ldreg.training.recipes import load_recipe
 from ldreg.training.run import Result, pretrain
 from ldreg.training.settings import Settings, resolve
@@ -232,6 +232,26 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished: Path, tmp_pa
 def test_a_checkpoint_of_other_settings_is_refused(finished: Path) -> None:
     with pytest.raises(ValueError, match=r"got others for optimizer\.lr, schedule\.epochs"):
         train(quick("digits/simclr", optimizer__lr="0.01", schedule__epochs="4"), finished, resume=True)
+
+
+def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = quick("digits/simclr", trainer__checkpoint_steps="3")
+    with monkeypatch.context() as patch:
+        break_at(patch, 8)
+        with pytest.raises(KilledError):
+            train(settings, tmp_path)
+    path = tmp_path / "checkpoints" / LAST
+    content = weights(tmp_path)
+    told = json.loads(content[SETTINGS])
+    for option in ("encoder.init", "encoder.zero_init"):
+        del told[option]
+    torch.save({**content, SETTINGS: json.dumps(told)}, path)
+    with pytest.raises(ValueError, match=r"got others for optimizer\.lr$"):
+        train(quick("digits/simclr", trainer__checkpoint_steps="3", optimizer__lr="0.01"), tmp_path, resume=True)
+    assert train(settings, tmp_path, resume=True).stopped is None
+    torch.save({**content, SETTINGS: json.dumps({**told, "encoder.zero_init": False})}, path)
+    with pytest.raises(ValueError, match=r"got others for encoder\.zero_init$"):
+        train(settings, tmp_path, resume=True)
 
 
 def test_a_run_in_use_is_refused(finished: Path) -> None:

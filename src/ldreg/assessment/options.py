@@ -20,8 +20,6 @@ _DEFAULTS = {
     "encoder.drop_path": "",
     "encoder.freeze_patch_embedding": "",
 }
-# How an encoder begins, which says nothing of one that is trained.
-_OF_TRAINING = {"init", "zero_init"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +126,7 @@ def _parser(entry: "Kind") -> "ArgumentParser":
 
     from ldreg.data import DataConfig
     from ldreg.encoders import EncoderConfig
+    from ldreg.encoders.build import BEGINNINGS
     from ldreg.evaluation.compute import Compute
 
     parser = ArgumentParser(exit_on_error=False, default_env=False)
@@ -140,7 +139,7 @@ def _parser(entry: "Kind") -> "ArgumentParser":
     if own != ():
         skip = {field.name for field in fields(DataConfig) if own is not None and field.name not in own}
         parser.add_class_arguments(DataConfig, "data", skip=skip | {"size"})
-    parser.add_class_arguments(EncoderConfig, "encoder", skip=set(_OF_TRAINING))
+    parser.add_class_arguments(EncoderConfig, "encoder", skip=set(BEGINNINGS))
     return parser
 
 

@@ -35,6 +35,8 @@ FAMILIES: dict[str, Family] = {
     "test_vit": "vision_transformer",
 }
 KNOWN = ("small_cnn", *FAMILIES)
+# Options that say how an encoder begins, and nothing of one that is trained.
+BEGINNINGS = ("init", "zero_init")
 # What timm's models raise, at their making or in use, where an image is too small for them or does not divide.
 SIZE_ERRORS = (RuntimeError, AssertionError, ArithmeticError, ValueError)
 
@@ -52,8 +54,8 @@ class EncoderConfig:
             first (stochastic depth).
         freeze_patch_embedding: Keep a ViT's patch embedding as it was drawn, which steadies training (MoCo v3).
         init: How the convolutions of a ResNet begin: timm (normal, by their outputs, as torchvision's too) or torch
-            (uniform, by their inputs, as PyTorch's layers do by themselves: weights some 2.4 times smaller, which
-            before a batch norm learn faster).
+            (uniform, by their inputs, as PyTorch's layers do by themselves: in a ResNet-18 all but the first 1.7 to
+            2.4 times smaller, and before a batch norm smaller weights learn faster).
         zero_init: Whether the last batch norm of every residual branch of a ResNet begins at 0 and not at 1.
 
     Raises:
@@ -83,6 +85,8 @@ class EncoderConfig:
             raise ValueError(f"stem: expected imagenet or cifar, got {self.stem!r}")
         if self.init not in ("timm", "torch"):
             raise ValueError(f"init: expected timm or torch, got {self.init!r}")
+        if not isinstance(self.zero_init, bool):
+            raise ValueError(f"zero_init: expected True or False, got {self.zero_init!r}")
         if self.patch_size is not None and self.patch_size < 1:
             raise ValueError(f"patch_size: expected at least 1, got {self.patch_size}")
         if not 0 <= self.drop_path < 1:

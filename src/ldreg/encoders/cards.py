@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
-from ldreg.encoders.build import EncoderConfig
+from ldreg.encoders.build import BEGINNINGS, EncoderConfig
 from ldreg.reporting.files import read_text
 from ldreg.views.config import NORMALIZATIONS, Normalization
 
@@ -37,7 +37,7 @@ class Card:
             return
         if encoder.timm_name != self.encoder.timm_name:
             raise ValueError(f"encoder.name: expected {self.encoder.name}, as its card says, got {encoder.name}")
-        for field in fields(EncoderConfig)[1:]:
+        for field in (field for field in fields(EncoderConfig)[1:] if field.name not in BEGINNINGS):
             asked, own = getattr(encoder, field.name), getattr(self.encoder, field.name)
             if asked not in (field.default, own):
                 raise ValueError(f"encoder.{field.name}: expected {own}, as its card says, got {asked}")

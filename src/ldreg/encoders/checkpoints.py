@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from ldreg.encoders.build import EncoderConfig, build_encoder, create, replace_stem
+from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, create, replace_stem
 from ldreg.encoders.cards import MOST_PIXELS, Card, read_card
 from ldreg.encoders.layouts import Layout, Weights, beside, has_decoder, in_timm_names, unwrap
 from ldreg.encoders.recognition import completed, recognize
@@ -96,7 +97,7 @@ def load_encoder(
         check_outline(card, weights)
         module = build_encoder(card.encoder, channels=card.channels, size=card.size)
     fill(module, weights, file=file, name=card.encoder.name)
-    key = content_key(module, json.dumps(asdict(card), sort_keys=True))
+    key = content_key(module, json.dumps(_told(card), sort_keys=True))
     return LoadedEncoder(module.eval(), card.encoder, card.channels, card.size, card.normalization, layout, key)
 
 
@@ -251,6 +252,12 @@ def _type(key: str, own: Tensor, found: Tensor) -> str | None:
     if found.numel() * found.element_size() > found.untyped_storage().nbytes():  # a few bytes, repeated
         return f"{key}: expected every value to be stored, found an expanded view"
     return None
+
+
+def _told(card: Card) -> dict[str, Any]:
+    """All that a card says of a trained encoder."""
+    told = asdict(card)
+    return {**told, "encoder": {name: value for name, value in told["encoder"].items() if name not in BEGINNINGS}}
 
 
 def content_key(module: nn.Module, description: str) -> str:

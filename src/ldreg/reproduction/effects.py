@@ -31,7 +31,7 @@ class Sample:
 
     `test_size` images were classified for an accuracy, else 0; a difference below `floor` is never told from chance,
     nor one of single seeds below the share `unsure` of the value. `collapsed` says that there are no values because
-    every run that could have one collapsed.
+    every run that could have one collapsed. `by` is who trained them: a seed means the same to one trainer alone.
     """
 
     by_seed: Mapping[int, float] = field(default_factory=dict)
@@ -39,6 +39,7 @@ class Sample:
     floor: float = 0.0
     unsure: float = _UNSURE
     collapsed: bool = False
+    by: str = "ldreg"
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -72,6 +73,7 @@ def sample(records: Sequence[RunRecord], metric: str) -> Sample:
         _AP_FLOOR if metric in AP else 0.0,
         _UNSURE_OF.get(metric, _UNSURE),
         collapsed=not values and collapses(records) > 0,
+        by=next((str(record.settings.get("by", "ldreg")) for record in records), "ldreg"),
     )
 
 
@@ -106,24 +108,43 @@ def noise(own: Sample, base: Sample) -> float:
     """The difference of two means that chance may make.
 
     Runs of the same seed begin alike, so differences are taken seed by seed: with two or more, noise is half the width
-    of the 95 % interval of their mean by Student's t, and for accuracies at least one test image. With one seed, it is
-    twice the sampling error of the test images for accuracies, and for dimensions the share of the value by which they
-    vary between seeds: a twentieth of LID, a tenth of effective rank. Average precisions always need half a point.
+    of the 95 % interval of their mean by Student's t, and for accuracies at least one test image. Runs of two trainers
+    do not begin alike; theirs is the interval of the difference of two means, whose deviation is pooled. With one seed,
+    it is twice the sampling error of the test images for accuracies, and for dimensions the share of the value by which
+    they vary between seeds: a twentieth of LID, a tenth of effective rank. Average precisions always need half a point.
 
     >>> noise(Sample({0: 5.0, 1: 6.0, 2: 7.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}))
     0.0
     >>> round(noise(Sample({0: 5.0, 1: 6.1, 2: 6.9}), Sample({0: 4.0, 1: 5.0, 2: 6.0})), 2)
     0.25
+    >>> round(noise(Sample({0: 5.0, 1: 6.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}, by="lightly")), 2)
+    2.65
     """
-    shared = own.by_seed.keys() & base.by_seed.keys()
+    shared = _shared(own, base)
     tested = min(own.test_size, base.test_size)
-    if len(shared) > 1:
+    interval = None
+    if own.by != base.by and own.values and base.values and len(own.values) + len(base.values) > 2:
+        interval = _apart(own.values, base.values)
+    elif len(shared) > 1:
         differences = [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
-        error = statistics.stdev(differences) / math.sqrt(len(shared))
-        return max(student(len(shared) - 1) * error, 100 / tested if tested else 0.0, own.floor)
+        interval = student(len(shared) - 1) * statistics.stdev(differences) / math.sqrt(len(shared))
+    if interval is not None:
+        return max(interval, 100 / tested if tested else 0.0, own.floor)
     if tested:
         return sampling_noise((own.mean / 100, base.mean / 100), tested)
     return max(own.unsure * max(abs(own.mean), abs(base.mean)), own.floor)
+
+
+def _shared(own: Sample, base: Sample) -> list[int]:
+    """The seeds by which runs of both begin alike."""
+    return sorted(own.by_seed.keys() & base.by_seed.keys()) if own.by == base.by else []
+
+
+def _apart(own: Sequence[float], base: Sequence[float]) -> float:
+    """Half the 95 % interval of the difference of two means, by the deviation within both, which has to be known."""
+    degrees = len(own) + len(base) - 2
+    squares = sum((value - statistics.fmean(some)) ** 2 for some in (own, base) for value in some)
+    return student(degrees) * math.sqrt(squares / degrees * (1 / len(own) + 1 / len(base)))
 
 
 def student(degrees: int) -> float:
@@ -141,10 +162,12 @@ def student(degrees: int) -> float:
 def difference(own: Sample, base: Sample) -> float:
     """How much higher one is: the mean over the seeds that both have where these are several, else of all they have.
 
+    Seeds of two trainers have nothing in common.
+
     >>> difference(Sample({0: 5.0, 1: 6.0, 2: 30.0}), Sample({0: 4.0, 1: 5.5}))
     0.75
     """
-    shared = sorted(own.by_seed.keys() & base.by_seed.keys())
+    shared = _shared(own, base)
     if len(shared) > 1:
         return statistics.fmean(own.by_seed[seed] - base.by_seed[seed] for seed in shared)
     return own.mean - base.mean

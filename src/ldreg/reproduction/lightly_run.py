@@ -128,11 +128,12 @@ class EpochLog(Elapsed, Callback):
     def curves(self) -> dict[str, list[tuple[float, float]]]:
         """(epochs done, value) of the mean loss and the speed of each epoch, and of the seconds until its end.
 
-        From the speeds and the seconds one sees what goes by between the epochs.
+        From the speeds and the seconds one sees what goes by between the epochs. Epochs of checkpoints from before the
+        seconds were kept have none.
         """
         names = {"loss": "loss", "images_per_second": "speed", "seconds": "seconds"}
-        numbered = list(enumerate(self._epochs, 1))
-        return {name: [(number, epoch[key]) for number, epoch in numbered] for name, key in names.items()}
+        told = [(number, epoch) for number, epoch in enumerate(self._epochs, 1)]
+        return {name: [(number, epoch[key]) for number, epoch in told if key in epoch] for name, key in names.items()}
 
     @property
     def speed(self) -> float:

@@ -210,6 +210,7 @@ def batches(scale: Scale) -> list[Row]:
     rows = []
     for (size, k), values in zip(scale.batches, paper.BATCHES.values(), strict=True):
         plain, regularized = (scale.batch(size, k, ldreg=ldreg) for ldreg in (False, True))
+        regularized = regularized if k_of(regularized) == k else regularized.but(ldreg__k=k)
         rows.append(Row((str(size), "-", "-"), plain, {"linear": values[0]}))
         rows.append(Row((str(size), "LDReg", str(k)), regularized, {"linear": values[1]}, len(rows) - 1))
     return rows

@@ -16,7 +16,7 @@ class Scale:
 
     Args:
         name: also the folder of its recipes
-        k: neighbors of LID in tables, and of LDReg in its recipes
+        k: neighbors of LID in tables, and those that LDReg usually has
         long_epochs: of the longer pretraining in the tables of transfer and detection
         long_batch: images of a batch there
         batches: sizes compared, with the k of each, which shrinks at the same rate

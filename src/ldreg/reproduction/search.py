@@ -109,13 +109,15 @@ def choices(scale: Scale, gathered: Gathered) -> list[Choice]:
 
 
 def _with_k(choice: Choice, scale: Scale, gathered: Gathered) -> Choice:
-    """The choice with the k that the rule takes, where at least two were tried."""
+    """The choice with the k that the rule takes, where the usual one and at least one other were tried."""
     own = float(beta_of(scale.arm(f"{choice.method}_ldreg")))
     tried = _comparable(scale, gathered, choice.method, beta=own)
-    if len(tried) < 2:
+    usual = next(arm for arm in _arms(scale, choice.method, regularized=True) if _options(arm) == (own, scale.k))
+    others = len(tried.keys() - {usual})
+    if not others or not (usual in tried or collapses(gathered.get(usual, ()))):
         return choice
     near = [_options(arm)[1] for arm in _near_the_best(tried)]
-    return replace(choice, k=scale.k if scale.k in near else near[0], ks=len(tried), k_at=own)
+    return replace(choice, k=scale.k if scale.k in near else near[0], ks=others + 1, k_at=own)
 
 
 def rates(scale: Scale, gathered: Gathered) -> dict[str, float]:
@@ -134,6 +136,10 @@ def _options(arm: Arm) -> tuple[float, int]:
     return float(told["ldreg.beta"]), int(told["ldreg.k"])
 
 
+def _arms(scale: Scale, method: str, *, regularized: bool) -> list[Arm]:
+    return [row.arm for row in rows(scale) if row.group == method and (row.baseline is not None) == regularized]
+
+
 def _comparable(
     scale: Scale, gathered: Gathered, method: str, *, beta: float | None = None, k: int | None = None
 ) -> Gathered:
@@ -143,7 +149,7 @@ def _comparable(
     has nothing to be compared by, and does not keep the others from it.
     """
     plain = beta is None and k is None
-    arms = [row.arm for row in rows(scale) if row.group == method and (row.baseline is None) == plain]
+    arms = _arms(scale, method, regularized=not plain)
     if not plain:
         arms = [arm for arm in arms if _options(arm)[0] == beta or _options(arm)[1] == k]
     known = {arm: found for arm in arms if (found := gathered.get(arm)) and not collapses(found)}
@@ -163,7 +169,8 @@ def _near_the_best(tried: Gathered) -> list[Arm]:
 
 
 def _of_highest_lid(tried: Gathered) -> Arm:
-    return max(_near_the_best(tried), key=lambda arm: sample(tried[arm], "lid").mean)
+    lids = {arm: sample(tried[arm], "lid").mean for arm in _near_the_best(tried)}
+    return max(lids, key=lambda arm: lids[arm] if math.isfinite(lids[arm]) else -math.inf)
 
 
 def in_words(scale: Scale, gathered: Gathered) -> str:

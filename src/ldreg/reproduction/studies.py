@@ -184,8 +184,9 @@ STUDIES: dict[str, Study] = {
             "SimCLR by the recipe of lightly's CIFAR-10 benchmark, trained with lightly's own model, views and loss "
             "on the same images; the same recipe in ldreg's trainer, whose encoder begins with larger weights and with "
             "residual branches that are 0 (timm's), or as lightly's does; and ldreg's own recipe. All are measured "
-            "alike. Speeds are of training alone; minutes of ldreg's runs have its probes during training in them, of "
-            "which lightly's has none.",
+            "alike. Runs of two trainers do not begin alike with the same seed: noise is by the deviation within both. "
+            "Speeds are of training alone; minutes of ldreg's runs have its probes during training in them, of which "
+            "lightly's has none.",
             ("Recipe", "Trainer"), ("linear", "knn", "effective_rank", "lid", "images_per_second", "minutes"),
             anchor_study.rows, apart=True,
         ),

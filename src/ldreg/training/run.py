@@ -19,6 +19,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet
 from ldreg.data.file_batches import watched
+from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
@@ -41,7 +42,7 @@ from ldreg.training.launch import ENDED, bound, check_launch, cluster, first_pro
 from ldreg.training.loggers import build_loggers
 from ldreg.training.module import Pretraining
 from ldreg.training.progress import ProgressBar
-from ldreg.training.settings import Settings, identity
+from ldreg.training.settings import Settings, identity, usual
 from ldreg.version import __version__
 
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -189,7 +190,8 @@ def _checkpoint(folder: RunFolder, settings: Settings) -> Path | None:
         return None
     if path.name != LAST and (folder.checkpoints / LAST).exists():
         say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
-    made, asked = peek(path)["settings"], json.loads(identity(settings))
+    asked = json.loads(identity(settings))
+    made = {**usual(settings, asked), **peek(path)["settings"]}  # an option that there was not yet has its default
     if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
         raise ValueError(
             f"{folder.config}: expected the settings that {path.name} was made with, "
@@ -263,7 +265,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
     mean, deviation = views.normalization
     return {
         "ldreg": __version__,
-        "encoder": asdict(settings.encoder),
+        "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in BEGINNINGS},
         "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
         "dimension": result.module.method.dimension,
         "input": {"channels": views.channels, "size": views.size, "mean": mean, "std": deviation},

@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -202,6 +202,12 @@ def identity(settings: Settings) -> str:
     """The settings that make a run what it is, as text: a checkpoint of other settings is not of this run."""
     flat = {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
     return json.dumps(flat, sort_keys=True)
+
+
+def usual(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
+    """The defaults of these keys, for the method and regularizer of the settings."""
+    _, known = _kept_parser(settings.run.method, settings.run.regularizer)
+    return {key: _plain(known[key]) for key in keys if key in known}
 
 
 def told_settings(settings: Settings) -> dict[str, Any]:
