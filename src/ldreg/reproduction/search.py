@@ -112,9 +112,9 @@ def _with_k(choice: Choice, scale: Scale, gathered: Gathered) -> Choice:
     """The choice with the k that the rule takes, where the usual one and at least one other were tried."""
     own = float(beta_of(scale.arm(f"{choice.method}_ldreg")))
     tried = _comparable(scale, gathered, choice.method, beta=own)
-    usual = next(arm for arm in _arms(scale, choice.method, regularized=True) if _options(arm) == (own, scale.k))
-    others = len(tried.keys() - {usual})
-    if not others or not (usual in tried or collapses(gathered.get(usual, ()))):
+    usual = [arm for arm in _arms(scale, choice.method, regularized=True) if _options(arm) == (own, scale.k)]
+    others = len(tried.keys() - set(usual))
+    if not others or not any(arm in tried or collapses(gathered.get(arm, ())) for arm in usual):
         return choice
     near = [_options(arm)[1] for arm in _near_the_best(tried)]
     return replace(choice, k=scale.k if scale.k in near else near[0], ks=others + 1, k_at=own)
