@@ -92,6 +92,14 @@ def test_no_k_is_chosen_where_the_usual_one_is_not_known() -> None:
     assert search.choices(CIFAR10, found | {usual: [lost]}) == [search.Choice("simclr", 0.01, 16, 2, ks=3, k_at=0.03)]
 
 
+def test_longer_runs_choose_beta_where_the_recipes_is_not_among_them() -> None:
+    longer = SCALES["digits"].with_epochs(80)
+    arms = [row.arm for row in search.rows(longer) if row.group == "mae" and row.baseline is not None]
+    assert "0.01" == beta_of(Arm("digits/mae_ldreg")) not in {dict(arm.options)["ldreg.beta"] for arm in arms}
+    found = {arm: [record(arm, linear=0.7, lid=lid)] for arm, lid in zip(arms, (6.0, 7.0, 9.0, 8.0), strict=True)}
+    assert search.choices(longer, found) == [search.Choice("mae", 0.0005, 32, 4)]
+
+
 def test_an_unknown_lid_is_not_the_highest() -> None:
     found = of_simclr(**{"0_003": (0.70, math.nan), "0_01": (0.70, 15.0), "0_1": (0.70, 14.0)})
     assert search.choices(CIFAR10, found)[0].beta == 0.01
