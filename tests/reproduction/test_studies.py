@@ -86,13 +86,15 @@ def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
     for row in all_methods(cifar10):
         assert (", k " in row.names[1]) == (row.baseline is not None and not usual[row.group])
     rows = neighborhoods(cifar10)
-    assert [row.names[0] for row in rows] == [METHODS[name] for name in usual if not usual[name] for _ in range(3)]
-    for first in range(0, len(rows), 3):
-        plain, at_usual, own = rows[first : first + 3]
-        assert (plain.baseline, at_usual.baseline, own.baseline) == (None, first, first)
-        assert at_usual.arm == own.arm.but(ldreg__k=cifar10.k)
-        assert at_usual.names[2] == str(cifar10.k) != own.names[2] == str(k_of(own.arm))
-    assert [neighborhoods(SCALES[name]) for name in ("imagenet", "digits")] == [[], []]
+    assert {row.names[0] for row in rows} == {METHODS[name] for name in usual if name == "moco" or not usual[name]}
+    for method in dict.fromkeys(row.names[0] for row in rows):
+        plain, *with_ldreg = [row for row in rows if row.names[0] == method]
+        assert [row.names[2] for row in with_ldreg] == (["16", "64", "128"] if method == "MoCo" else ["64", "128"])
+        for row in with_ldreg:
+            assert row.baseline == rows.index(plain)
+            assert Job(row.arm, 0).settings.regularizer["k"] == int(row.names[2])
+    assert neighborhoods(SCALES["imagenet"]) == []
+    assert {row.names[0] for row in neighborhoods(SCALES["digits"])} == {"MoCo"}
 
 
 def test_studies_of_other_things_have_the_usual_k() -> None:

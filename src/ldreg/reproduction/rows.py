@@ -274,19 +274,23 @@ def conventions(scale: Scale) -> list[Row]:
 
 
 def neighborhoods(scale: Scale) -> list[Row]:
-    """Methods for which another k than the usual was chosen: without LDReg, with the usual k, with the chosen.
+    """Methods without LDReg and with several k: the usual and the chosen where that is another; MoCo with more.
 
-    At the paper's own scale none was chosen: its k are those of the paper.
+    MoCo's second version encodes one view of each image, so that the same k reaches further in its batch; the paper has
+    twice the usual one for it. At the paper's own scale none was chosen: its k are those of the paper.
     """
     rows: list[Row] = []
     for method in methods(scale) if scale.name != "imagenet" else ():
         own, title = scale.arm(f"{method}_ldreg"), METHODS[method]
-        if k_of(own) == scale.k:
+        others = (scale.k // 4, 2 * scale.k) if method == "moco" else ()
+        tried = sorted({scale.k, k_of(own), *others})
+        if len(tried) == 1:
             continue
         rows.append(Row((title, "-", "-"), scale.arm(method)))
         base = len(rows) - 1
-        for arm in (_at_usual_k(scale, f"{method}_ldreg"), own):
-            rows.append(Row((title, f"LDReg, β {beta_of(own)}", str(k_of(arm))), arm, baseline=base))
+        for k in tried:
+            arm = own if k == k_of(own) else own.but(ldreg__k=k)
+            rows.append(Row((title, f"LDReg, β {beta_of(own)}", str(k)), arm, baseline=base))
     return rows
 
 

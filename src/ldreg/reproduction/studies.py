@@ -150,8 +150,9 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "neighborhoods", (), TITLES["neighborhoods"],
-            "Methods for which the search chose another k than the usual one, which has a row of its own here. Both "
-            "are compared with the method without LDReg.",
+            "Methods for which the search chose another k than the usual one, which has a row of its own here; and "
+            "MoCo, which encodes one view of an image, so that the same k reaches further in its batch: in the paper "
+            "it has twice the usual k. All are compared with the method without LDReg.",
             ("Method", "Regularization", "k"), (*DIMENSIONS, "knn"), rows.neighborhoods,
         ),
         Study(

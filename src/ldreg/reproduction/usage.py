@@ -21,7 +21,7 @@ TITLES = {
     "tsne": "Figure 4: t-SNE of the Min LID sweep",
     "ablation": "Figure 5: beta and k",
     "conventions": "Beyond the paper: mean over k or k - 1 neighbors",
-    "neighborhoods": "Beyond the paper: the usual k beside the chosen",
+    "neighborhoods": "Beyond the paper: the usual k beside others",
     "references": "Beyond the paper: neighbors from a queue",
     "starts": "Beyond the paper: from which epoch on",
     "search": "How beta and k were chosen",
