@@ -244,13 +244,13 @@ def test_the_whole_study_at_the_smallest_size(archive: Path, tmp_path: Path) -> 
         *("--data.cache", str(tmp_path / "images")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "3 runs to do, 0 done before" in done.stderr
+    assert "6 runs to do, 0 done before" in done.stderr
     assert "times as fast (median" in " ".join(done.stdout.split())
-    assert (tmp_path / "workers.log").read_text().count(" s, measured in ") == 3
+    assert (tmp_path / "workers.log").read_text().count(" s, measured in ") == 6
     records = [RunRecord.from_json(path) for path in sorted((tmp_path / "results").glob("*.json"))]
-    assert len(records) == 3
+    assert len(records) == 6
     for record in records:
         assert all(math.isfinite(record.results[name]) for name in STUDIES["anchor"].metrics)
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "0 runs to do, 3 done before" in again.stderr
+    assert "0 runs to do, 6 done before" in again.stderr
     assert again.stdout == done.stdout
