@@ -69,6 +69,18 @@ def test_biases_and_norms_are_not_decayed(name: str) -> None:
     assert (weights["name"], excluded["name"]) == ("weights", "excluded")
 
 
+def test_all_parameters_may_decay_as_in_one_group_of_torchs() -> None:
+    ours, theirs = network(), network()
+    config = OptimizerConfig("sgd", lr=0.1, lr_scaling="none", weight_decay=0.3, decay_all=True)
+    optimizer = build_optimizer(ours, config, batch_size=6)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.3]
+    train(ours, optimizer, range(4))
+    train(theirs, SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.3), range(4))
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+    assert build_optimizer(network(), OptimizerConfig("adamw", decay_all=True), batch_size=1)
+
+
 def test_options_reach_the_optimizers() -> None:
     def options(name: str, **changes: Any) -> dict[str, Any]:
         return build_optimizer(network(), OptimizerConfig(name, **changes), batch_size=1).param_groups[0]  # type: ignore[arg-type]
@@ -161,6 +173,8 @@ def test_resuming_is_bitwise_the_same(name: str) -> None:
         ({"betas": (0.9, 0.999)}, "betas: expected to be left out, as lars has none"),
         ({"name": "sgd", "trust_coefficient": 0.1}, "trust_coefficient: expected to be left out, as sgd has none"),
         ({"name": "adamw", "momentum": 0.5}, "momentum: expected to be left out, as adamw has none, got 0.5"),
+        ({"decay_all": True}, "decay_all: expected to be left out, as lars has none, got True"),
+        ({"name": "sgd", "decay_all": 1}, "decay_all: expected True or False, got 1"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -25,7 +25,8 @@ from ldreg.reproduction import lightly_run
 from ldreg.reproduction.anchor import measure_anchor, train_anchor
 from ldreg.reproduction.lightly_recipe import LightlySimCLR, Pictures, batches
 from ldreg.reproduction.lightly_run import EpochLog
-from ldreg.reproduction.lightly_settings import Recipe
+from ldreg.reproduction.lightly_settings import UNTOLD, Recipe
+from ldreg.training.module import SETTINGS
 from ldreg.training.run import InterruptedRunError
 
 CLASSES = ("blue", "green", "red")
@@ -211,6 +212,20 @@ def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_pat
 def test_a_checkpoint_of_another_run_is_refused(made: Made, option: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=f"expected a checkpoint made with the same {key}, got others"):
         run(made.data, made.out, **option)
+
+
+def test_a_checkpoint_from_before_a_setting_was_told_is_the_same_run(made: Made) -> None:
+    told = json.loads(torch.load(made.out / "last.ckpt", weights_only=True)[SETTINGS])
+    older = {key: value for key, value in told.items() if key not in UNTOLD}
+    path = made.out / "older.ckpt"
+    torch.save({**torch.load(made.out / "last.ckpt", weights_only=True), SETTINGS: json.dumps(older)}, path)
+    assert lightly_run.epochs_done(path, json.dumps(told)) == 3
+    with pytest.raises(ValueError, match=r"made with the same optimizer\.decay_all, got others"):
+        lightly_run.epochs_done(made.out / "last.ckpt", json.dumps({**told, "optimizer.decay_all": False}))
+    older.pop("seed")
+    torch.save({**torch.load(path, weights_only=True), SETTINGS: json.dumps(older)}, path)
+    with pytest.raises(ValueError, match=r"made with the same seed, got others"):
+        lightly_run.epochs_done(path, json.dumps(told))
 
 
 def test_a_damaged_checkpoint_is_refused(made: Made, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ldreg.reproduction.studies import STUDIES
 from ldreg.reproduction.workplace import Workplace
 
 CIFAR10 = SCALES["cifar10"]
-THEIRS, SAME, *_, OWN = (row.arm for row in anchor_study.rows(CIFAR10))
+THEIRS, SAME, *_, OWN, _ = (row.arm for row in anchor_study.rows(CIFAR10))
 FACTS: dict[str, str | int] = {"hardware": "H200", "held_out": 10_000, "epochs": 30}
 SMALL = ("--batch_size", "32", "--epochs", "2", "--trainer.precision", "fp32", "--trainer.device", "cpu")
 
@@ -81,10 +81,10 @@ def test_all_runs_have_the_same_length(tmp_path: Path) -> None:
     assert [job.name for job in asked.jobs][::2] == [
         "simclr_by_lightly-epochs30-seed0",
         "simclr_lightly-epochs30-seed0",
-        "simclr_lightly-encoder.init=torch-epochs30-seed0",
-        "simclr_lightly-encoder.zero_init=False-epochs30-seed0",
-        "simclr_lightly-encoder.init=torch-encoder.zero_init=False-epochs30-seed0",
+        "simclr_lightly-optimizer.decay_all=False-epochs30-seed0",
+        "simclr_lightly-encoder.init=timm-encoder.zero_init=True-optimizer.decay_all=False-epochs30-seed0",
         "simclr-epochs30-seed0",
+        "simclr-encoder.init=torch-encoder.zero_init=False-optimizer.decay_all=True-epochs30-seed0",
     ]
     assert len(asked.jobs) == 12
     assert [job.arm.by for job in asked.jobs[::2]] == ["lightly", *["ldreg"] * 5]
@@ -203,7 +203,7 @@ def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pyte
     assert words in text
     assert "| lightly's recipe | by lightly | 1 | 70.0 | 70.0 | 30.00 | 12.00 | 5,000 | 2.00 |" in text
     assert "| lightly's recipe | by ldreg | lightly's recipe, by lightly | +2.00 (noise 1.28) | +2.00" in text
-    assert "; ldreg's own recipe, by ldreg." in text.partition("Not measured: ")[2].partition("\n")[0]
+    assert "; ldreg's own recipe, by ldreg; " in text.partition("Not measured: ")[2].partition("\n")[0]
     assert main(["reproduce", "anchor", "--scale", "cifar10", "--show", "--out", str(tmp_path)]) == 0
     assert words in " ".join(capsys.readouterr().out.split())
 

@@ -152,6 +152,8 @@ def test_lightlys_recipe_is_lightlys_in_our_settings() -> None:
     settings = Job(Arm("cifar10/simclr_lightly"), 0).settings
     assert scaled_lr(settings.optimizer, settings.run.batch_size) == 0.24
     assert (settings.optimizer.name, settings.optimizer.momentum, settings.optimizer.weight_decay) == ("sgd", 0.9, 5e-4)
+    assert settings.optimizer.decay_all  # its SGD has one group of all parameters
+    assert (settings.encoder.init, settings.encoder.zero_init) == ("torch", False)
     assert (settings.schedule.warmup_epochs, settings.run.batch_size, settings.run.regularizer) == (0, 512, "none")
     assert settings.method == SimCLRConfig(temperature=0.5, projector=(512, 128))
     # The defaults of lightly's transform, its four intensities halved, without blur.

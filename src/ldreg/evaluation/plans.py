@@ -147,7 +147,9 @@ def augmentation(options: Options, data: DataConfig) -> dict[str, float]:
 
 def identity(encoder: LoadedEncoder, plan: Plan, train: ImageSet, **more: Any) -> str:
     """All that decides what a training ends with, as text; how many processes share it does not."""
-    told = {"encoder": encoder.key, "plan": asdict(plan), "train": images_key(train), **more}
+    plan_told = asdict(plan)
+    del plan_told["optimizer"]["decay_all"]  # which no protocol sets: trainings of before the option are the same
+    told = {"encoder": encoder.key, "plan": plan_told, "train": images_key(train), **more}
     return json.dumps(told, sort_keys=True)
 
 

@@ -23,6 +23,8 @@ OPTIONS = {
     "sgd": ("momentum", "nesterov"),
     "adamw": ("betas",),
 }
+# Those of them that we heed and the optimizers do not know.
+OURS = {"sgd": ("decay_all",), "adamw": ("decay_all",)}
 # Learned inputs of transformers: like biases they are not decayed, whatever their rank.
 TOKENS = {"cls_token", "class_token", "dist_token", "reg_token", "mask_token", "pos_embed", "pos_embedding"}
 
@@ -35,12 +37,14 @@ class OptimizerConfig:
         name: lars, sgd or adamw.
         lr: Base learning rate, which lr_scaling turns into the one of the batch size.
         lr_scaling: sqrt (lr * sqrt(batch size)), linear (lr * batch size / 256) or none; of the global batch size.
-        weight_decay: Decay of weights; biases, norms and tokens have none.
+        weight_decay: Decay of weights; biases, norms and tokens have none unless decay_all is set.
         momentum: Momentum of lars and sgd.
         nesterov: Nesterov's momentum, for sgd.
         betas: Decay of adamw's averages of the gradient and of its square.
         trust_coefficient: Size of a step of lars relative to the weight's norm, at learning rate 1.
         bias_lr: Base learning rate of biases, norms and tokens, scaled alike (Barlow Twins: 0.0048); by default lr.
+        decay_all: Whether biases, norms and tokens decay as weights do, as in recipes that give one group of all
+            parameters to torch's SGD (lightly's of CIFAR-10); not for lars.
 
     Raises:
         ValueError: a value out of range, or an option set that this optimizer does not have.
@@ -60,6 +64,7 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     trust_coefficient: float = 0.001
     bias_lr: float | None = None
+    decay_all: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values out of range and options without effect."""
@@ -70,6 +75,8 @@ class OptimizerConfig:
         for name, value in (("lr", self.lr), ("bias_lr", self.bias_lr), ("trust_coefficient", self.trust_coefficient)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected a finite value above 0, got {value}")
+        if not isinstance(self.decay_all, bool):
+            raise ValueError(f"decay_all: expected True or False, got {self.decay_all!r}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay: expected a finite value of at least 0, got {self.weight_decay}")
         for name, share in (("momentum", self.momentum), ("betas", self.betas[0]), ("betas", self.betas[1])):
@@ -80,8 +87,8 @@ class OptimizerConfig:
         self._check_options_apply()
 
     def _check_options_apply(self) -> None:
-        applicable = OPTIONS[self.name]
-        every = {option for options in OPTIONS.values() for option in options}
+        applicable = (*OPTIONS[self.name], *OURS.get(self.name, ()))
+        every = {option for options in (*OPTIONS.values(), *OURS.values()) for option in options}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in every - set(applicable) and value != field.default:
@@ -110,8 +117,8 @@ def scale(lr: float, rule: str, batch_size: int) -> float:
 def build_optimizer(module: nn.Module, config: OptimizerConfig, *, batch_size: int) -> Optimizer:
     """The optimizer of a module's parameters that require a gradient, in groups named weights and excluded.
 
-    Weights are decayed and, by LARS, adapted; biases, norms and tokens are neither. Build it when the module is on its
-    device: on CUDA, SGD and AdamW then take fused steps.
+    Weights are decayed and, by LARS, adapted; biases, norms and tokens are neither, unless `decay_all` is set. Build it
+    when the module is on its device: on CUDA, SGD and AdamW then take fused steps.
 
     Raises:
         ValueError: batch_size, the global one, is below 1, or no parameter requires a gradient.
@@ -125,9 +132,10 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, *, batch_size: i
     weights, excluded = parameter_groups(module)
     if not weights and not excluded:
         raise ValueError("module: expected parameters that require a gradient, got none")
+    bias_decay = config.weight_decay if config.decay_all else 0.0
     groups: list[dict[str, Any]] = [
         {"name": "weights", "params": weights, "lr": lr, "weight_decay": config.weight_decay},
-        {"name": "excluded", "params": excluded, "lr": bias_lr, "weight_decay": 0.0},
+        {"name": "excluded", "params": excluded, "lr": bias_lr, "weight_decay": bias_decay},
     ]
     options: dict[str, Any] = {option: getattr(config, option) for option in OPTIONS[config.name]}
     if config.name == "lars":

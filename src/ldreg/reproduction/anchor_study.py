@@ -13,28 +13,30 @@ from ldreg.reproduction.scales import Scale
 _OWN, _LIGHTLY = "simclr", "simclr_lightly"  # recipes
 
 
-# In what ours differs from lightly's and may begin as lightly's does: what it is called, and the setting.
-_BEGINNINGS: Mapping[str, Mapping[str, object]] = {
-    "lightly's recipe, weights from PyTorch": {"encoder__init": "torch"},
-    "lightly's recipe, branches from 1": {"encoder__zero_init": False},
-    "lightly's recipe, both": {"encoder__init": "torch", "encoder__zero_init": False},
-}
+# In what our own recipes differ from lightly's and can do as it does: which parameters decay, and how encoders begin.
+_THEIR_DECAY, _OUR_DECAY = ({"optimizer__decay_all": whether} for whether in (True, False))
+_THEIR_START, _OUR_START = (
+    {"encoder__init": init, "encoder__zero_init": whether} for init, whether in (("torch", False), ("timm", True))
+)
 
 
 def rows(scale: Scale) -> list[Row]:
-    """Lightly's recipe by lightly; the same by us, also with an encoder that begins as lightly's; and ours.
+    """Lightly's recipe by lightly; the same by us, then nearer to ours; ours, and that nearer to lightly's.
 
     All have the same epochs; there are none where lightly has none.
     """
     if scale.anchor_epochs is None:
         return []
     epochs = scale.epochs or scale.anchor_epochs
+    both: dict[str, object] = {**_THEIR_DECAY, **_THEIR_START}
     own, theirs = (Arm(f"{scale.name}/{recipe}").but(schedule__epochs=epochs) for recipe in (_OWN, _LIGHTLY))
     return [
         Row(("lightly's recipe", "by lightly"), Arm(theirs.recipe, theirs.options, by="lightly")),
         Row(("lightly's recipe", "by ldreg"), theirs, baseline=0),
-        *(Row((name, "by ldreg"), theirs.but(**options), baseline=0) for name, options in _BEGINNINGS.items()),
+        Row(("the same, norms and biases without decay", "by ldreg"), theirs.but(**_OUR_DECAY), baseline=0),
+        Row(("and with timm's first weights", "by ldreg"), theirs.but(**_OUR_DECAY, **_OUR_START), baseline=0),
         Row(("ldreg's own recipe", "by ldreg"), own, baseline=0),
+        Row(("the same, with lightly's decay and first weights", "by ldreg"), own.but(**both), baseline=0),
     ]
 
 

@@ -22,7 +22,7 @@ from ldreg.elapsed import Elapsed
 from ldreg.loading.torch_files import load_torch
 from ldreg.notices import quiet
 from ldreg.reproduction.lightly_recipe import LightlySimCLR, batches
-from ldreg.reproduction.lightly_settings import CHECKPOINT, Recipe
+from ldreg.reproduction.lightly_settings import CHECKPOINT, UNTOLD, Recipe
 from ldreg.training.folder import say
 from ldreg.training.module import SETTINGS
 from ldreg.training.run import PRECISION, InterruptedRunError
@@ -105,7 +105,8 @@ def epochs_done(path: Path, told: str) -> int:
     except Exception as error:  # another file may hold anything in the place of the settings
         raise ValueError(f"{path}: expected a checkpoint of this recipe, got one that cannot be read") from error
     asked = json.loads(told)
-    if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+    compared = (made.keys() | asked.keys()) - (UNTOLD - made.keys())
+    if differing := sorted(key for key in compared if made.get(key) != asked.get(key)):
         raise ValueError(f"{path}: expected a checkpoint made with the same {', '.join(differing)}, got others")
     return done
 

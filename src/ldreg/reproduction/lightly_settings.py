@@ -17,6 +17,8 @@ TEMPERATURE = 0.5
 DIMENSION, EMBEDDING = 512, 128
 JITTER = 0.5
 CHECKPOINT = "last.ckpt"  # in the folder of a run
+# Settings that checkpoints of earlier versions do not tell, and had as they are.
+UNTOLD = frozenset({"encoder.init", "encoder.zero_init", "optimizer.decay_all"})
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Recipe:
             "encoder.name": "resnet18",
             "encoder.stem": "cifar",
             "encoder.drop_path": 0.0,
+            "encoder.init": "torch",
+            "encoder.zero_init": False,
             "optimizer.name": "sgd",
             "optimizer.lr": LR * 256 / LR_BATCH,  # our linear scaling is from 256 images
             "optimizer.lr_scaling": "linear",
@@ -86,6 +90,7 @@ class Recipe:
             "optimizer.weight_decay": WEIGHT_DECAY,
             "optimizer.momentum": MOMENTUM,
             "optimizer.nesterov": False,
+            "optimizer.decay_all": True,
             "schedule.epochs": self.epochs,
             "schedule.warmup_epochs": 0.0,
             "schedule.min_lr": 0.0,

@@ -183,11 +183,12 @@ STUDIES: dict[str, Study] = {
         Study(
             "anchor", (), TITLES["anchor"],
             "SimCLR by the recipe of lightly's CIFAR-10 benchmark, trained with lightly's own model, views and loss "
-            "on the same images; the same recipe in ldreg's trainer, whose encoder begins with larger weights and with "
-            "residual branches that are 0 (timm's), or as lightly's does; and ldreg's own recipe. All are measured "
-            "alike. Runs of two trainers do not begin alike with the same seed: noise is by the deviation within both. "
-            "Speeds are of training alone; minutes of ldreg's runs have its probes during training in them, of which "
-            "lightly's has none.",
+            "on the same images; the same recipe in ldreg's trainer; two steps from there to ldreg's own recipes: "
+            "norms and biases that do not decay, then an encoder that begins as timm's does, with larger weights and "
+            "residual branches that are 0; and ldreg's own recipe, as it is and with both as lightly has them. All are "
+            "measured alike. Runs of two trainers do not begin alike with the same seed: noise is by the deviation "
+            "within both. Speeds are of training alone; minutes of ldreg's runs have its probes during training in "
+            "them, of which lightly's has none.",
             ("Recipe", "Trainer"), ("linear", "knn", "effective_rank", "lid", "images_per_second", "minutes"),
             anchor_study.rows, apart=True,
         ),
