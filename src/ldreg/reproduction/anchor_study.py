@@ -14,10 +14,9 @@ _OWN, _LIGHTLY = "simclr", "simclr_lightly"  # recipes
 
 
 # In what our own recipes differ from lightly's and can do as it does: which parameters decay, and how encoders begin.
-_THEIR_DECAY, _OUR_DECAY = ({"optimizer__decay_all": whether} for whether in (True, False))
-_THEIR_START, _OUR_START = (
-    {"encoder__init": init, "encoder__zero_init": whether} for init, whether in (("torch", False), ("timm", True))
-)
+_AS_LIGHTLY = {"optimizer__decay_all": True, "encoder__init": "torch", "encoder__zero_init": False}
+_NO_DECAY = {"optimizer__decay_all": False}
+_AS_OURS = {"optimizer__decay_all": False, "encoder__init": "timm", "encoder__zero_init": True}
 
 
 def rows(scale: Scale) -> list[Row]:
@@ -28,15 +27,15 @@ def rows(scale: Scale) -> list[Row]:
     if scale.anchor_epochs is None:
         return []
     epochs = scale.epochs or scale.anchor_epochs
-    both: dict[str, object] = {**_THEIR_DECAY, **_THEIR_START}
+    spared = "norms and biases without decay"
     own, theirs = (Arm(f"{scale.name}/{recipe}").but(schedule__epochs=epochs) for recipe in (_OWN, _LIGHTLY))
     return [
         Row(("lightly's recipe", "by lightly"), Arm(theirs.recipe, theirs.options, by="lightly")),
         Row(("lightly's recipe", "by ldreg"), theirs, baseline=0),
-        Row(("the same, norms and biases without decay", "by ldreg"), theirs.but(**_OUR_DECAY), baseline=0),
-        Row(("and with timm's first weights", "by ldreg"), theirs.but(**_OUR_DECAY, **_OUR_START), baseline=0),
+        Row((f"lightly's recipe, {spared}", "by ldreg"), theirs.but(**_NO_DECAY), baseline=0),
+        Row((f"lightly's recipe, {spared}, timm's first weights", "by ldreg"), theirs.but(**_AS_OURS), baseline=0),
         Row(("ldreg's own recipe", "by ldreg"), own, baseline=0),
-        Row(("the same, with lightly's decay and first weights", "by ldreg"), own.but(**both), baseline=0),
+        Row(("ldreg's own recipe, lightly's decay and first weights", "by ldreg"), own.but(**_AS_LIGHTLY), baseline=0),
     ]
 
 
@@ -48,9 +47,11 @@ def in_words(scale: Scale, gathered: Mapping[Arm, Sequence[RunRecord]]) -> str:
         if row.baseline is None:
             continue
         records, others = (gathered.get(arm, ()) for arm in (row.arm, listed[row.baseline].arm))
-        parts = [part for part in (_accuracy(records, others), _speed(records, others)) if part]
+        recipe, trainer = row.names
+        variant = "," in recipe  # which is as fast as the recipe that it varies
+        parts = [part for part in (_accuracy(records, others), "" if variant else _speed(records, others)) if part]
         if parts:
-            told.append(f"Beside lightly, {' '.join(row.names)}: {'; '.join(parts)}.")
+            told.append(f"Beside lightly, {recipe}{',' * variant} {trainer}: {'; '.join(parts)}.")
     return " ".join(told)
 
 
