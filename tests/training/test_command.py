@@ -145,5 +145,16 @@ def test_resume_keeps_the_runs_settings(tmp_path: Path) -> None:
         request([("resume", str(tmp_path / "run")), ("seed", "8")])
 
 
+def test_resume_refuses_an_option_that_is_newer_than_the_run(tmp_path: Path) -> None:
+    tree = resolve(load_recipe("digits/byol"), []).tree
+    optimizer = {name: value for name, value in tree["optimizer"].items() if name != "decay_all"}
+    create(tmp_path / "run", {**tree, "optimizer": optimizer}, command="ldreg pretrain")
+    assert request([("resume", str(tmp_path / "run"))]).resume
+    with pytest.raises(ValueError, match=r"--optimizer.decay_all: --resume goes on with the run's own settings"):
+        request([("resume", str(tmp_path / "run")), ("optimizer.decay_all", "true")])
+    with pytest.raises(ValueError, match=r"decay_none"):
+        request([("resume", str(tmp_path / "run")), ("optimizer.decay_none", "true")])
+
+
 def test_words() -> None:
     assert words_to_options(["--a.b-c=1", "-h", "--x", "-1"]) == [("a.b_c", "1"), ("help", None), ("x", "-1")]

@@ -134,13 +134,21 @@ def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
         if key in own:
             raise ValueError(f"--{key}: expected nothing beside --resume, which has it from the run, got {own[key]!r}")
     _, tree = folders.existing(path)
-    for key, _ in others:
-        if key not in CHANGEABLE and key in flattened(tree):
-            raise ValueError(
-                f"--{key}: --resume goes on with the run's own settings; only "
-                f"{', '.join(sorted(CHANGEABLE))} may change"
-            )
-    return Request(resolve(tree, others), None, path, resume=True)
+    foreign = [key for key, _ in others if key not in CHANGEABLE]
+    for key in foreign:
+        if key in flattened(tree):
+            raise _unchangeable(key)
+    settings = resolve(tree, others)  # which refuses what no run has
+    for key in foreign:  # newer than the run
+        raise _unchangeable(key)
+    return Request(settings, None, path, resume=True)
+
+
+def _unchangeable(key: str) -> ValueError:
+    from ldreg.training.settings import CHANGEABLE
+
+    changeable = ", ".join(sorted(CHANGEABLE))
+    return ValueError(f"--{key}: --resume goes on with the run's own settings; only {changeable} may change")
 
 
 def _needed(key: str, value: str | None) -> str:
