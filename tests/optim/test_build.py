@@ -174,6 +174,10 @@ def test_resuming_is_bitwise_the_same(name: str) -> None:
         ({"name": "sgd", "trust_coefficient": 0.1}, "trust_coefficient: expected to be left out, as sgd has none"),
         ({"name": "adamw", "momentum": 0.5}, "momentum: expected to be left out, as adamw has none, got 0.5"),
         ({"decay_all": True}, "decay_all: expected to be left out, as lars has none, got True"),
+        (
+            {"name": "sgd", "decay_all": True, "weight_decay": 0.0},
+            "decay_all: expected False without weight_decay, got",
+        ),
         ({"name": "sgd", "decay_all": 1}, "decay_all: expected True or False, got 1"),
     ],
 )

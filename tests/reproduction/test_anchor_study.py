@@ -19,6 +19,7 @@ from ldreg.reproduction import anchor_study, lightly_run, plan
 from ldreg.reproduction.document import document
 from ldreg.reproduction.harness import one
 from ldreg.reproduction.jobs import Arm, Job
+from ldreg.reproduction.lightly_settings import UNTOLD
 from ldreg.reproduction.plan import estimate
 from ldreg.reproduction.request import request
 from ldreg.reproduction.scales import SCALES
@@ -166,6 +167,17 @@ def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_pat
         replace(record, name=path.stem).to_json(path)
         with pytest.raises(ValueError, match=rf"expected by = '{asked.by}', .* got '{made.by}'"):
             place.state(Job(asked, 0))
+
+
+def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_has(tmp_path: Path) -> None:
+    place = Workplace(scale=CIFAR10, out=tmp_path, results=tmp_path)
+    for arm in (THEIRS, SAME):
+        (record,) = put(tmp_path, arm, [of(0.7, 1.0)])
+        before = {key: value for key, value in record.settings.items() if key not in UNTOLD}
+        replace(record, settings=before).to_json(place.record(Job(arm, 0)))
+    assert place.state(Job(THEIRS, 0)) == "done"
+    with pytest.raises(ValueError, match=r"expected encoder.init = 'torch', as the recipe .* now says, got 'timm'"):
+        place.state(Job(SAME, 0))
 
 
 def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp_path: Path) -> None:

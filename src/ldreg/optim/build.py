@@ -82,6 +82,8 @@ class OptimizerConfig:
         for name, share in (("momentum", self.momentum), ("betas", self.betas[0]), ("betas", self.betas[1])):
             if not 0 <= share < 1:
                 raise ValueError(f"{name}: expected a value in [0, 1), got {share}")
+        if self.decay_all and self.weight_decay == 0:
+            raise ValueError("decay_all: expected False without weight_decay, got True")
         if self.nesterov and self.momentum == 0:
             raise ValueError("momentum: expected a value above 0 with nesterov, got 0")
         self._check_options_apply()

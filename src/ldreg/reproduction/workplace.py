@@ -11,11 +11,11 @@ from typing import Any, Literal
 from ldreg.reporting.run_record import RunRecord
 from ldreg.reporting.text import printable
 from ldreg.reproduction.jobs import DETECTION, TRANSFER, TSNE, Job, Options
-from ldreg.reproduction.lightly_settings import CHECKPOINT
+from ldreg.reproduction.lightly_settings import CHECKPOINT, UNTOLD
 from ldreg.reproduction.scales import Scale
 from ldreg.training.folder import RunFolder
 from ldreg.training.recipes import flattened, read_yaml
-from ldreg.training.settings import CHANGEABLE, Settings
+from ldreg.training.settings import CHANGEABLE, Settings, usual
 
 # The set that stands for COCO where none is given.
 GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
@@ -168,14 +168,16 @@ def check_named(path: Path, record: RunRecord, *, seed: int) -> None:
 def check_same(path: Path, settings: Mapping[str, object], job: Job) -> None:
     """Refuse what was made with settings that differ from the job's in anything that changes a run.
 
-    Files of another version may lack settings, but not those that the job is about.
+    Files of an earlier version may lack settings, which then have their defaults, but not those that the job is about.
 
     Raises:
         ValueError: the first setting that is missing, or that differs, with both values.
     """
-    asked, made = job.wanted, {"by": "ldreg", **settings}
-    for key in sorted(job.identity - made.keys()):
+    asked = job.wanted
+    for key in sorted(job.identity - settings.keys()):
         raise ValueError(f"{path}: expected {key} = {asked[key]!r} among its settings, got none")
+    always = UNTOLD if job.arm.by == "lightly" else frozenset()
+    made = {"by": "ldreg", **usual(job.settings, asked.keys() - always), **settings}
     for key in sorted(asked.keys() & made.keys() - CHANGEABLE):
         if made[key] != asked[key]:
             raise ValueError(
