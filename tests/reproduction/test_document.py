@@ -333,13 +333,14 @@ def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:
     assert titles == [f"Beyond the paper: neighbors from a queue, at {epochs} epochs" for epochs in (5, usual)]
 
 
-def test_what_people_say_of_the_runs_is_put_first(tmp_path: Path) -> None:
+def test_what_people_say_of_the_runs_is_put_last_and_linked_first(tmp_path: Path) -> None:
     put(tmp_path, SIMCLR, [{"lid": 6.0}])
     (tmp_path / "notes.md").write_text("Images were *small*: 8 × 8.\n", encoding="utf-8")
     text = text_of(tmp_path, "table1")
-    assert "\n\n## About these runs\n\nImages were *small*: 8 × 8.\n\n## Table 1" in text
+    assert "\n\n## About these runs\n\nImages were *small*: 8 × 8.\n\n## Where the numbers come from" in text
+    assert text.index("[about these runs](#about-these-runs)") < text.index("## Table 1") < text.index("## About these")
     (tmp_path / "notes.md").write_text(" \n")
-    assert "About these runs" not in text_of(tmp_path, "table1")
+    assert "bout these runs" not in text_of(tmp_path, "table1")
     (tmp_path / "notes.md").write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"notes\.md: expected text in UTF-8, got other bytes"):
         text_of(tmp_path, "table1")

@@ -39,6 +39,10 @@ from ldreg.reproduction.workplace import paths_of
 
 _OPENING = "# The LDReg paper at the scale of"  # how every text begins
 NOTES = "notes.md"  # among the records, what people say of them
+_READ_NOTES = (
+    "What the records do not say, as how they came about, is at the end, [about these runs](#about-these-runs): to be "
+    "read before a number is quoted."
+)
 _TWICE = (
     "Counted are effects that the paper has numbers of, by their direction, and what else it says (a trend, who is "
     "highest); what several studies show is counted in each."
@@ -126,8 +130,9 @@ def document(
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
     closing = _closing(list(records.values()), absent, results, unused, command)
     overview = ["## At a glance", verdict(parts), table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
-    opening = [f"{_OPENING} {scale.name}", intro(scale), *overview, *_notes(results)]
-    text = "\n\n".join(part for part in [*opening, *sections, *closing] if part) + "\n"
+    notes = _notes(results)
+    opening = [f"{_OPENING} {scale.name}", intro(scale), _READ_NOTES if notes else "", *overview]
+    text = "\n\n".join(part for part in [*opening, *sections, *notes, *closing] if part) + "\n"
     return Document(text, pictures, len(parts), sorted(records), unused)
 
 
