@@ -45,7 +45,8 @@ _READ_NOTES = (
 )
 _TWICE = (
     "Counted are effects that the paper has numbers of, by their direction, and what else it says (a trend, who is "
-    "highest); what several studies show is counted in each."
+    "highest, that nothing changes), which sections tell in words: they may count fewer effects. What several studies "
+    "show is counted in each."
 )
 _RESOLUTION = 110  # dots per inch of a picture
 _OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
