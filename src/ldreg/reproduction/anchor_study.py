@@ -48,7 +48,7 @@ def in_words(scale: Scale, gathered: Mapping[Arm, Sequence[RunRecord]]) -> str:
             continue
         records, others = (gathered.get(arm, ()) for arm in (row.arm, listed[row.baseline].arm))
         recipe, trainer = row.names
-        variant = "," in recipe  # which is as fast as the recipe that it varies
+        variant = len(row.arm.options) > 1  # in more than the epochs; it is as fast as the recipe that it varies
         parts = [part for part in (_accuracy(records, others), "" if variant else _speed(records, others)) if part]
         if parts:
             told.append(f"Beside lightly, {recipe}{',' * variant} {trainer}: {'; '.join(parts)}.")

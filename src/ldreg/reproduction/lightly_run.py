@@ -133,7 +133,7 @@ class EpochLog(Elapsed, Callback):
         seconds were kept have none.
         """
         names = {"loss": "loss", "images_per_second": "speed", "seconds": "seconds"}
-        told = [(number, epoch) for number, epoch in enumerate(self._epochs, 1)]
+        told = list(enumerate(self._epochs, 1))
         return {name: [(number, epoch[key]) for number, epoch in told if key in epoch] for name, key in names.items()}
 
     @property

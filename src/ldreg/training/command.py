@@ -139,8 +139,8 @@ def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
         if key in flattened(tree):
             raise _unchangeable(key)
     settings = resolve(tree, others)  # which refuses what no run has
-    for key in foreign:  # newer than the run
-        raise _unchangeable(key)
+    if foreign:  # newer than the run
+        raise _unchangeable(foreign[0])
     return Request(settings, None, path, resume=True)
 
 
