@@ -176,7 +176,7 @@ def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Ca
     x = np.random.default_rng(1).normal(size=(30, 3))
     beside = {"id": np.arange(30), "weight": np.ones(30), "kind": ["a", "b"] * 15}
     pq.write_table(pa.table({"x": list(x), **beside}), "lists.parquet")
-    pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30)}), "wide.parquet")
+    pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30) % 7}), "wide.parquet")
     assert main(["inspect", "lists.parquet", "--k", "8"]) == 0
     assert "may be labels: --label-key kind or --label-key id measures" in capsys.readouterr().err
     for words in ("lists.parquet --label-key kind", "wide.parquet"):
@@ -189,6 +189,61 @@ def test_columns_are_excluded_by_name(folder: Path, capsys: Capture) -> None:
     (folder / "x.csv").write_text("id,a,b,kind\n" + "\n".join(",".join(map(str, row)) for row in rows))
     assert main(["inspect", "x.csv", "--k", "5", "--exclude", "id, kind", "--compare", "x.csv"]) == 0
     assert "20 points × 2 dimensions" in capsys.readouterr().out
+
+
+def write_columns(path: str, columns: dict[str, Any]) -> None:
+    if path.endswith(".parquet"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(columns), path)
+        return
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    Path(path).write_text("".join("\t,"[path.endswith("csv")].join(map(str, row)) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("path", ["x.csv", "x.tsv", "x.parquet"])
+def test_ids_do_not_change_the_lid(folder: Path, capsys: Capture, path: str) -> None:
+    x = np.random.default_rng(2).normal(size=(2000, 8))
+    features = {f"f{j}": x[:, j] for j in range(8)}
+    odd = {"image_id": np.arange(2000), "shuffled": np.random.default_rng(3).permutation(2000)}
+
+    def lid(file: str, *words: str) -> float:
+        assert main(["inspect", file, *words, "--json", "r.json"]) == 0
+        mean: float = json.loads(Path("r.json").read_text())["mean"]["value"]
+        return mean
+
+    np.save("f.npy", x)
+    write_columns(path, odd | features)
+    capsys.readouterr()
+    assert main(["inspect", path]) == 2
+    said = capsys.readouterr().err
+    assert [word in said for word in ("--exclude 'image_id','shuffled'", "--include", "--label-key")] == [True] * 3
+    assert said.count("\n") == 1
+    assert lid(path, "--exclude", "image_id,shuffled") == pytest.approx(lid("f.npy"), rel=1e-6)
+    assert lid("f.npy") == pytest.approx(7.3, abs=0.2)
+    assert lid(path, "--exclude", "shuffled", "--include", "image_id") < 2
+
+
+def test_columns_of_two_tables_are_named_together(folder: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(2).normal(size=(40, 3))
+    features = {f"f{j}": x[:, j] for j in range(3)}
+    write_columns("new.csv", {"image_id": np.arange(40), "area": np.arange(40)[::-1]} | features)
+    write_columns("old.csv", {"key": np.arange(40), "target": np.arange(40) % 2} | features)
+    words = ["inspect", "new.csv", "--k", "8", "--json", "r.json", "--compare"]
+    assert main([*words, "old.csv", "--exclude", "image_id", "--include", "area"]) == 2
+    said = capsys.readouterr().err
+    assert "old.csv: " in said
+    assert "--exclude 'key','target' leaves them out, --compare-label-key 'target'" in said
+    assert main([*words, "old.csv", "--exclude", "image_id,key,nope", "--include", "area,target"]) == 2
+    assert "new.csv: holds no column 'nope'" in capsys.readouterr().err
+    for other, dimensions in (("old.csv", 4), ("x.npy", 4)):
+        names = "image_id,key" if other == "old.csv" else "image_id"
+        included = "area,target" if other == "old.csv" else "area"
+        assert main([*words, other, "--exclude", names, "--include", included]) == 0
+        content = json.loads(Path("r.json").read_text())
+        assert (content["dimensions"], content["comparison"]["dimensions"]) == (4, dimensions)
+    assert main(["inspect", "x.npy", "--k", "8", "--compare", "old.csv", "--exclude", "key,target"]) == 0
 
 
 def write_bad(folder: Path) -> None:
@@ -419,7 +474,19 @@ def test_piped_text_is_as_wide_as_columns_says(
 def test_every_option_is_explained(capsys: Capture) -> None:
     main(["inspect", "--help"])
     text = capsys.readouterr().out
-    for option in ("labels", "compare", "k", "sample", "device", "estimator", "convention", "key", "exclude", "seed"):
+    for option in (
+        "labels",
+        "compare",
+        "k",
+        "sample",
+        "device",
+        "estimator",
+        "convention",
+        "key",
+        "exclude",
+        "include",
+        "seed",
+    ):
         assert f"\n  --{option} " in text
     assert "--json FILE" in text
     assert "--html FILE" in text

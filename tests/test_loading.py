@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import pickle
 import random
@@ -223,9 +224,12 @@ def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
     refuse(tmp_path / "x.npy", "--key 'x' does not apply", key="x")
     refuse(tmp_path / "x.pt", "--key 'x' does not apply", key="x")
     refuse(tmp_path / "x.npy", "--exclude", exclude=["x"])
+    refuse(tmp_path / "x.npy", "--include", include=["x"])
     refuse(written(tmp_path / "x.csv", "1,2\n"), "--key 'x' does not apply", key="x")
     with pytest.raises(ValueError, match="sequence of column names"):
         load_embeddings(tmp_path / "x.csv", exclude="label")
+    with pytest.raises(ValueError, match="sequence of column names"):
+        load_embeddings(tmp_path / "x.csv", include="label")
 
 
 def test_long_lists_of_arrays_are_cut_short(tmp_path: Path) -> None:
@@ -482,7 +486,8 @@ def test_csv_keeps_float64_digits(tmp_path: Path) -> None:
         ("\n\n", ["no rows"]),
         ("a,a\n1,2\n", ["several columns", "'a'"]),
         ("1,5;2,5\n3;4\n", ["line 1", "column '1'", "'1,5'"]),
-        (",0,1\n0,0.5,0.6\n", ["row index", "--exclude ''"]),
+        ("id,x,kind,label\n1,2,cat,3\n", ["line 2", "column 'kind'", "--exclude 'kind','id','label'"]),
+        (",0,1\n0,0.5,0.6\n", ["row numbers", "--exclude ''"]),
         ('a,b\n1,"2\n', ["line 2"]),
         ('"a\n\nb",c\n1,2,3\n', ["line 4"]),
         ("1 2 3\n4 5 6\n", ["line 1", "'1 2 3' is not a number"]),
@@ -545,6 +550,7 @@ def test_parquet_choice_of_columns(tmp_path: Path) -> None:
     refuse(path, "no column 'nope'", "'a', 'b', 'y', 'n'", key="nope")
     refuse(path, "column 'n'", "int64", "lists", key="n")
     refuse(path, "column 'y'", "string", "--exclude 'y'", exclude=["a", "b"])
+    refuse(path, "--include 'n' does not apply", key="a", include=["n"])
     assert load_embeddings(path, exclude=["a", "b", "y"]).tolist() == [[1], [2]]
     assert load_labels(path, key="y") == ["cat", "dog"]
     parquet(path, {"x": [1.5], "n": [2]})
@@ -563,7 +569,8 @@ def test_parquet_choice_of_columns(tmp_path: Path) -> None:
         ({"e": [[[1.0]]]}, ["column 'e'", "list<"]),
         ({"e": [["a"]]}, ["column 'e'", "string"]),
         ({"flag": [True]}, ["column 'flag'", "bool"]),
-        ({"x": [1.0], "__index_level_0__": [3]}, ["row index", "__index_level_0__"]),
+        ({"x": [1.0], "__index_level_0__": [3]}, ["row numbers", "--exclude '__index_level_0__'"]),
+        ({"id": [1], "name": ["a"], "flag": [True]}, ["column 'name'", "string", "--exclude 'name','flag','id'"]),
         ({"x": np.zeros(0)}, ["no rows"]),
         ({}, ["no columns"]),
     ],
@@ -664,19 +671,146 @@ def test_labels_refused(tmp_path: Path) -> None:
     refuse_labels(written(tmp_path / "y.json", "[1]"), "'.json'", ".txt")
 
 
-@pytest.mark.parametrize(
-    ("name", "word"), [("label", "--label-key 'label'"), ("Target", "--label-key"), ("id", "row numbers")]
-)
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_columns_that_are_no_dimensions_are_refused(tmp_path: Path, suffix: str, name: str, word: str) -> None:
-    path = tmp_path / f"x{suffix}"
-    if suffix == ".csv":
-        path.write_text(f"a,{name}\n0.5,1\n0.75,2\n")
-    else:
-        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        pq.write_table(pa.table({"a": [0.5, 0.75], name: [1, 2]}), path)
-    refuse(path, word, f"--exclude '{name}'")
-    assert load_embeddings(path, exclude=[name]).tolist() == [[0.5], [0.75]]
+# Columns that are no dimensions
+
+
+def features(rows: int = 60) -> dict[str, NDArray[Any]]:
+    x = np.random.default_rng(0).standard_normal((rows, 3))
+    return {f"f{j}": x[:, j] for j in range(3)}
+
+
+def write_table(path: Path, columns: dict[str, Any]) -> Path:
+    if path.suffix == ".parquet":
+        return parquet(path, columns)
+    mark = "," if path.suffix == ".csv" else "\t"
+    rows = zip(*columns.values(), strict=True)
+    return written(path, "".join(mark.join(map(str, row)) + "\n" for row in [list(columns), *rows]))
+
+
+RNG = np.random.default_rng(1)
+SUFFIXES = [".csv", ".tsv", ".parquet"]
+
+KEYS = RNG.integers(0, 2**40, 60)
+
+# fmt: off
+BY_NAME = [
+    "id", "Ids", "idx", "image_id", "imageId", "Image ID", "image.id", "_id", "id_", "id_of_image",
+    "Unnamed: 0", "__index_level_0__", "index", "row",
+    "y", "Y", "cls", "target", "Targets", "label", "fine_label", "class", "classes", "y_true", "category",
+]
+# fmt: on
+BY_VALUE = {
+    "count from 0": np.arange(60),
+    "count from 1": np.arange(1, 61),
+    "count as floats": np.arange(60.0),
+    "count down": np.arange(60)[::-1],
+    "filtered": np.flatnonzero(RNG.random(200) < 0.5)[:60],
+    "permutation from 0": RNG.permutation(60),
+    "permutation from 1": RNG.permutation(60) + 1,
+    "keys": KEYS,
+    "keys with a twin": np.append(KEYS[:-1], KEYS[0]),
+}
+NO_DIMENSIONS: dict[str, NDArray[Any]] = {name: np.arange(60) % 3 for name in BY_NAME} | BY_VALUE
+
+
+@pytest.mark.parametrize("name", NO_DIMENSIONS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_columns_that_are_no_dimensions_are_refused(tmp_path: Path, suffix: str, name: str) -> None:
+    odd = NO_DIMENSIONS[name]
+    path = write_table(tmp_path / f"x{suffix}", {"f0": features()["f0"], name: odd, "f1": features()["f1"]})
+    refuse(path, f"--exclude {name!r}", "--label-key", "--include")
+    kept = load_embeddings(path, exclude=[name])
+    assert np.array_equal(kept, np.stack([features()["f0"], features()["f1"]], 1))
+    taken = load_embeddings(path, include=[name])
+    assert np.array_equal(taken[:, 1], odd)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_all_columns_that_are_no_dimensions_are_named_at_once(tmp_path: Path, suffix: str) -> None:
+    rows = np.arange(60)
+    odd = {"image_id": rows * 7, "n": RNG.permutation(60), "key": KEYS, "target": rows % 2}
+    path = write_table(tmp_path / f"x{suffix}", odd | features())
+    words = ["row numbers ('n')", "ids ('image_id', 'key')", "labels ('target')", "--label-key 'target'"]
+    refuse(path, "--exclude 'image_id','n','key','target'", *words)
+    refuse(path, "--exclude 'image_id','target'", exclude=["n"], include=["key"])
+    assert load_embeddings(path, exclude=["image_id", "n"], include=["key", "target"]).shape == (60, 5)
+    refuse(path, "no column 'nope'", include=["nope"])
+    refuse(path, "--include 'n' does not apply", exclude=["n"], include=["n"])
+    many = {f"{'long' * 5}_{i}_id": rows for i in range(12)}
+    refuse(write_table(path, many | features()), *map(repr, many), "--exclude", "--include")
+
+
+def test_columns_without_a_header_are_looked_at(tmp_path: Path) -> None:
+    rows = [[i, *row] for i, row in enumerate(zip(*features().values(), strict=True))]
+    path = written(tmp_path / "x.csv", "".join(",".join(map(str, row)) + "\n" for row in rows))
+    refuse(path, "row numbers ('1')", "--exclude '1'")
+    assert load_embeddings(path, exclude=["1"]).shape == (60, 3)
+
+
+def test_the_index_of_a_frame_is_no_dimension(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "x.parquet"
+    table = pa.table(features() | {"when": np.linspace(0, 1, 60)})
+    for index, refused in (([{"kind": "range", "start": 0, "stop": 60, "step": 1}], False), (["when"], True)):
+        pandas = json.dumps({"index_columns": index, "columns": []})  # as DataFrame.to_parquet notes it
+        pq.write_table(table.replace_schema_metadata({"pandas": pandas}), path)
+        if refused:
+            refuse(path, "row numbers ('when')", "--exclude 'when'")
+        assert load_embeddings(path, exclude=["when"]).shape == (60, 3)
+        assert load_embeddings(path, include=["when"]).shape == (60, 4)
+
+
+def test_ids_are_found_past_the_first_batch(tmp_path: Path) -> None:
+    x = features(10_000)
+    assert load_embeddings(parquet(tmp_path / "x.parquet", x)).shape == (10_000, 3)
+    key = RNG.permutation(10_000)
+    refuse(parquet(tmp_path / "x.parquet", {"n": key, **x}), "row numbers ('n')")
+    key[5000:] %= 100  # no longer distinct
+    assert load_embeddings(parquet(tmp_path / "x.parquet", {"n": key, **x})).shape == (10_000, 4)
+    whole = np.append(np.arange(9999), 0.5)  # no longer of whole numbers
+    assert load_embeddings(parquet(tmp_path / "x.parquet", {"n": whole, **x})).shape == (10_000, 4)
+
+
+def columns(x: NDArray[Any], names: str = "f") -> dict[str, NDArray[Any]]:
+    return {f"{names}{j}": x[:, j] for j in range(x.shape[1])}
+
+
+HEALTHY: dict[str, Callable[[np.random.Generator, int], dict[str, NDArray[Any]]]] = {
+    "floats": lambda rng, n: columns(rng.normal(size=(n, 16))),
+    "sorted floats": lambda rng, n: columns(np.sort(rng.normal(size=(n, 4)), axis=0)),
+    "evenly spaced floats": lambda rng, n: columns(np.stack([np.linspace(0, 1, n), rng.normal(size=n)], 1)),
+    "pixels": lambda rng, n: columns(rng.integers(0, 256, (n, 64)), "pixel"),
+    "pixels with a dark border": lambda rng, n: columns(rng.integers(0, 256, (n, 64)) * (np.arange(64) % 8 > 3)),
+    "counts": lambda rng, n: columns(rng.poisson(np.geomspace(0.01, 1e6, 32), (n, 32))),
+    "quantized": lambda rng, n: columns((rng.normal(size=(n, 16)) * 1e6).round().astype(int), "dim_"),
+    "one-hot": lambda rng, n: columns(np.eye(10, dtype=int)[rng.integers(0, 10, n)], "class_"),
+    "ranks": lambda rng, n: columns(np.argsort(rng.normal(size=(n, 8)), axis=0)),
+    "sparse": lambda rng, n: columns(rng.normal(size=(n, 16)) * (rng.random((n, 16)) < 0.1)),
+    "few whole numbers": lambda rng, n: columns(rng.normal(size=(n, 4))) | {"age": rng.integers(0, n // 2, n)},
+    "points": lambda rng, n: dict(zip("xyz", rng.normal(size=(3, n)), strict=True)),
+    "curve": lambda rng, n: {"x": np.arange(n), "y": rng.normal(size=n)},
+    "grid": lambda rng, n: dict(zip("XYZ", np.indices((4, 5, n // 20)).reshape(3, -1), strict=True)),
+    "token": lambda rng, n: columns(rng.normal(size=(n, 8)), "cls_") | columns(rng.normal(size=(n, 8)), "id_"),
+    "names": lambda rng, n: dict(
+        zip(["grid", "valid", "centroid", "refractive_index", "class_0", "x1"], rng.normal(size=(6, n)), strict=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_dimensions_are_not_taken_for_ids(tmp_path: Path, suffix: str, name: str) -> None:
+    for seed, rows in enumerate((20, 40, 100, 400, 2000)):
+        made = HEALTHY[name](np.random.default_rng(seed), rows)
+        assert load_embeddings(write_table(tmp_path / f"x{suffix}", made)).shape == (rows, len(made))
+
+
+def test_few_rows_are_looked_at_by_name_only(tmp_path: Path) -> None:
+    few = features(19) | {"n": np.arange(19)}
+    assert load_embeddings(write_table(tmp_path / "x.csv", few)).shape == (19, 4)
+    refuse(write_table(tmp_path / "x.csv", few | {"id": few["f0"]}), "--exclude 'id'")
 
 
 @pytest.mark.parametrize(

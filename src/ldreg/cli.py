@@ -87,7 +87,7 @@ COMMANDS = {
             **dict.fromkeys(("labels", "compare", "compare_labels", "json", "html"), "FILE"),
             **dict.fromkeys(("key", "label_key", "compare_key", "compare_label_key"), "NAME"),
             "device": "NAME",
-            "exclude": "NAME,...",
+            **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
     ),
     "demo": Command(demo_command, ("ldreg demo", "ldreg demo --out first-look"), {"out": "FOLDER"}),

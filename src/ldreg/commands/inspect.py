@@ -30,6 +30,7 @@ def inspect_command(
     compare_labels: str | None = None,
     compare_label_key: str | None = None,
     exclude: str | None = None,
+    include: str | None = None,
     json: str | None = None,
     html: str | None = None,
 ) -> None:
@@ -51,7 +52,9 @@ def inspect_command(
         compare_labels: file with one class label per point of the second file, to compare class by class
         compare_label_key: which array or column holds the labels of the second file, in that of --compare-labels or
             else in the second file; by default, with --compare-labels, the one that --label-key names
-        exclude: columns of a table that are no dimensions, separated by commas
+        exclude: columns of a table that are no dimensions, separated by commas; of FILE, the second file or both
+        include: columns of a table that are dimensions though they look like ids or labels, separated by commas; of
+            FILE, the second file or both
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
     """
@@ -60,8 +63,8 @@ def inspect_command(
     from ldreg.inspection import check_settings, inspect
 
     files = InspectedFiles(
-        file, labels, compare, key, label_key, compare_key, compare_labels, compare_label_key, exclude
-    )
+        file, labels, compare, key, label_key, compare_key, compare_labels, compare_label_key, exclude, include
+    )  # fmt: skip
 
     def read(first: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)

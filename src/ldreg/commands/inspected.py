@@ -28,6 +28,7 @@ class InspectedFiles:
     compare_labels: str | None
     compare_label_key: str | None
     exclude: str | None
+    include: str | None
 
     def check_outputs(self, *, json: str | None, html: str | None) -> None:
         """Refuse, before the work, to write where it cannot be, over what is read, and a page over what is none."""
@@ -48,18 +49,22 @@ class InspectedFiles:
             if path is not None and Path(path).is_dir():
                 advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
                 raise IsADirectoryError(f"{path}: expected a file of embeddings, got a folder; {advice}")
-        named = [] if self.exclude is None else [name.strip() for name in self.exclude.split(",")]
         labels = self.labels or (None if self.label_key is None else self.file)
-        excluded = _without(self.file, labels, self.label_key, named)
-        x = load_embeddings(self.file, key=self.key, exclude=excluded)
+        excluded = _without(self.file, labels, self.label_key, _names(self.exclude))
+        x = load_embeddings(
+            self.file,
+            key=self.key,
+            exclude=_in(self.file, excluded, self.compare),
+            include=_in(self.file, _names(self.include), self.compare),
+        )
         names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
         if self.compare is None:
             return x, names, None, None
         with _of_the_second():
-            second, others = self._read_second(named, excluded)
+            second, others = self._read_second(excluded)
         return x, names, second, others
 
-    def _read_second(self, named: list[str], excluded: list[str]) -> tuple[Any, Any]:
+    def _read_second(self, excluded: list[str]) -> tuple[Any, Any]:
         """Second embeddings and their labels; of the columns that are no dimensions those named, and the first's."""
         from ldreg.loading import load_embeddings, load_labels
 
@@ -69,8 +74,13 @@ class InspectedFiles:
         if key is None and labels is not None and Path(labels).suffix.lower() not in _NAMELESS:
             key = self.label_key
         # A label column of the first file is none of the second's dimensions either, unless that has one of its own.
-        others = _without(compare, labels, key, named if labels == compare else excluded) if _is_table(compare) else []
-        second = load_embeddings(compare, key=self.compare_key, exclude=others)
+        others = _without(compare, labels, key, _names(self.exclude) if labels == compare else excluded)
+        second = load_embeddings(
+            compare,
+            key=self.compare_key,
+            exclude=_in(compare, others, self.file),
+            include=_in(compare, _names(self.include), self.file),
+        )
         return second, None if labels is None else load_labels(labels, key=key, count=len(second))
 
     def _check_options(self) -> None:
@@ -114,6 +124,20 @@ class InspectedFiles:
 
 def _is_table(file: str) -> bool:
     return Path(file).suffix.lower() in _TABLES
+
+
+def _names(option: str | None) -> list[str]:
+    return [] if option is None else [name.strip() for name in option.split(",")]
+
+
+def _in(file: str, names: list[str], other: str | None) -> list[str]:
+    """The columns named that are for a file: all but those that only the other of two has."""
+    from ldreg.loading import table_columns
+
+    if not names or other is None:
+        return names
+    own, others = table_columns(file), table_columns(other)
+    return [name for name in names if name in own or name not in others]
 
 
 def _without(file: str, labels: str | None, key: str | None, excluded: list[str]) -> list[str]:

@@ -12,19 +12,21 @@ from torch import Tensor
 from ldreg.loading.arrays import READERS, WHOLE, check_no_weights, choose
 from ldreg.loading.files import check_file, named
 from ldreg.loading.memory import check_fits
-from ldreg.loading.parquet import parquet_embeddings
-from ldreg.loading.tables import csv_embeddings
+from ldreg.loading.parquet import open_parquet, parquet_embeddings
+from ldreg.loading.tables import csv_embeddings, csv_table
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-TABLES: dict[str, Callable[[Path, str | None, Sequence[str]], NDArray[Any]]] = {
+TABLES: dict[str, Callable[[Path, str | None, Sequence[str], Sequence[str]], NDArray[Any]]] = {
     ".csv": csv_embeddings,
     ".tsv": csv_embeddings,
     ".parquet": parquet_embeddings,
 }
 
 
-def load_embeddings(path: str | Path, *, key: str | None = None, exclude: Sequence[str] = ()) -> Tensor:
+def load_embeddings(
+    path: str | Path, *, key: str | None = None, exclude: Sequence[str] = (), include: Sequence[str] = ()
+) -> Tensor:
     """Embeddings (N, D) from a .npy, .npz, .pt, .pth, .safetensors, .csv, .tsv or .parquet file.
 
     Arrays of .npy, .pt and .safetensors are memory-mapped: rows are read when they are used. float16, bfloat16,
@@ -36,6 +38,8 @@ def load_embeddings(path: str | Path, *, key: str | None = None, exclude: Sequen
         key: which array of a .npz, .pt or .safetensors, or which list column of a .parquet. Without it, the only
             2-d array is taken.
         exclude: names of columns of a .csv or .parquet that are no dimensions; 1, 2, … in a CSV without header row.
+        include: names of columns of a .csv or .parquet that are dimensions, though they look like ids, row numbers or
+            labels by their names or values; others that do are refused.
 
     Raises:
         OSError: there is no such file, or it is a directory or may not be read.
@@ -50,19 +54,36 @@ def load_embeddings(path: str | Path, *, key: str | None = None, exclude: Sequen
             [0., 0.]], dtype=torch.float64)
     """
     path = Path(path)
-    if isinstance(exclude, str):
-        raise ValueError(f"exclude must be a sequence of column names, got the string {exclude!r}")
+    for option, columns in (("exclude", exclude), ("include", include)):
+        if isinstance(columns, str):
+            raise ValueError(f"{option} must be a sequence of column names, got the string {columns!r}")
     with named(path):
         suffix = check_file(path, [*READERS, *TABLES])
         if suffix in TABLES:
-            return floating(TABLES[suffix](path, key, exclude))
-        if exclude:
-            raise ValueError(f"--exclude names columns of a table, and a {suffix} file has none")
+            return floating(TABLES[suffix](path, key, exclude, include))
+        if exclude or include:
+            option = "--exclude" if exclude else "--include"
+            raise ValueError(f"{option} names columns of a table, and a {suffix} file has none")
         entries = READERS[suffix](path)
         if key is None:
             check_no_weights(entries)
         entry = choose(entries, key, fits=_is_matrix, what="a 2-d array (N, D)", option="--key")
         return floating(entry.read())
+
+
+def table_columns(path: str | Path) -> list[str]:
+    """The columns of a .csv, .tsv or .parquet file by name, 1, 2, … in a CSV without a header row; else none.
+
+    Raises:
+        OSError: there is no such file, or it is a directory or may not be read.
+        ValueError: anything else wrong with the file, in one line that begins with its name.
+    """
+    path = Path(path)
+    with named(path):
+        suffix = check_file(path, [*READERS, *TABLES])
+        if suffix == ".parquet":
+            return list(open_parquet(path).schema_arrow.names)
+        return csv_table(path)[0] if suffix in TABLES else []
 
 
 def _is_matrix(shape: tuple[int, ...]) -> bool:

@@ -33,6 +33,8 @@ DESCRIPTIONS = {
     "binary": "binary data of no known format",
 }
 
+LONGEST = 900  # characters of a message, which may name many columns
+
 # The pickled number that files of torch before 1.6 begin with.
 LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
@@ -46,7 +48,7 @@ def named(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 text ({error.reason}, byte 0x{error.object[error.start]:02x})") from error
     except ValueError as error:
-        raise ValueError(f"{name}: {one_line(str(error))}") from error
+        raise ValueError(f"{name}: {one_line(str(error), LONGEST)}") from error
     except MemoryError as error:
         raise ValueError(f"{name}: does not fit into memory") from error
     except OSError as error:

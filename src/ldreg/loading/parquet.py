@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from ldreg.loading.files import listed, parsing
 from ldreg.loading.memory import check_unpacked
-from ldreg.loading.tables import check_dimensions, kept_columns
+from ldreg.loading.tables import advice, check_dimensions, kept_columns, kinds_by_name
 
 BATCH_ROWS = 4096  # at a time, which bounds the memory besides the result
 
 
-def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> NDArray[Any]:
+def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
     """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
     file = open_parquet(path)
     schema = file.schema_arrow
-    names = [schema.names[i] for i in kept_columns(schema.names, exclude)]
+    names = [schema.names[i] for i in kept_columns(schema.names, exclude, include)]
     if key is not None and key not in names:
         raise ValueError(f"holds no column {key!r}, only {listed(names)}")
     lists = [name for name in names if _is_list(schema.field(name).type) and key in (None, name)]
@@ -26,22 +26,44 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str]) -> N
         raise ValueError(f"holds several columns of lists: {listed(lists)}; choose one with --key NAME")
     if key is not None and not lists:
         raise ValueError(f"column {key!r} is of {schema.field(key).type}, expected lists of numbers")
+    if lists and include:
+        raise ValueError(f"column {lists[0]!r} of lists is read, so --include {include[0]!r} does not apply")
     if lists:
-        dtype = _dtype(lists[0], schema.field(lists[0]).type.value_type)
+        kind = schema.field(lists[0]).type.value_type
+        if not _is_number(kind):
+            raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
+        dtype = _dtype(kind)
         check_values(file, lists, path, size=dtype.itemsize)
         return _fill(file, lists, dtype, _list_block)
-    check_dimensions(names)
-    dtypes = [_dtype(name, schema.field(name).type) for name in names]
-    check_values(file, names, path, size=np.result_type(*dtypes).itemsize)
-    return _fill(file, names, np.result_type(*dtypes), _column_block)
+    index = [name for name in _index_columns(schema) if name in names]
+    if words := {name: "words" for name in names if not _is_number(schema.field(name).type)}:
+        name = next(iter(words))
+        hint = advice(words | kinds_by_name(names, index))
+        raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
+    dtype = np.result_type(*(_dtype(schema.field(name).type) for name in names))
+    check_values(file, names, path, size=dtype.itemsize)
+    values = _fill(file, names, dtype, _column_block)
+    check_dimensions(names, values, include, index)
+    return values
 
 
-def _dtype(name: str, kind: Any) -> np.dtype[Any]:
+def _index_columns(schema: Any) -> list[str]:
+    """Columns that were the index of a DataFrame, as pandas notes in the file; an index that only counts has none."""
+    with parsing("a Parquet file"):
+        found = (schema.pandas_metadata or {}).get("index_columns", [])
+        return [name for name in found if isinstance(name, str)]
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
     """The dtype to read numbers of an Arrow type in: floating, but for whole numbers that float32 may not hold."""
     import pyarrow as pa
 
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ValueError(f"column {name!r} is of {kind}, not of numbers (--exclude {name!r} leaves the column out)")
     if pa.types.is_integer(kind) and kind.bit_width >= 32:
         return np.dtype(
             np.int64 if pa.types.is_signed_integer(kind) else np.uint64
