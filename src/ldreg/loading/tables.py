@@ -206,15 +206,16 @@ def stripped(cells: Sequence[str]) -> list[str]:
 def is_header(first: Sequence[str], second: Sequence[str] | None) -> bool:
     """Whether the first row names the columns: it has words, and besides them whole numbers at most.
 
-    A row 0, 1, … D-1, the names that pandas gives, counts too, for D = 2 unless the second row has whole numbers alone.
+    A row 0, 1, … D-1, the names that pandas gives, counts too, as does 1, 2, … D, for D = 2 unless the second row has
+    whole numbers alone.
 
-    >>> is_header(["x", "y"], ["1", "2"]), is_header(["0.5", "2"], ["1", "2"]), is_header(["0", "1", "2"], None)
+    >>> is_header(["x", "y"], ["1", "2"]), is_header(["0.5", "2"], ["1", "2"]), is_header(["1", "2", "3"], None)
     (True, False, True)
     """
     words = [cell for cell in first if not is_whole(cell)]
     if words:
         return all(_is_name(cell) for cell in words)
-    numbered = list(first) == [str(i) for i in range(len(first))]
+    numbered = any(list(first) == [str(i + start) for i in range(len(first))] for start in (0, 1))
     whole = second is None or all(is_whole(cell) for cell in second)
     return numbered and (len(first) > 2 or (len(first) == 2 and not whole))
 
