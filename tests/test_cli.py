@@ -153,9 +153,12 @@ def test_wrong_names_of_the_second_labels_are_one_line(folder: Path, capsys: Cap
 
 def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Capture) -> None:
     x = np.random.default_rng(1).normal(size=(30, 3))
-    np.savez("both.npz", x=x, weights=np.ones(30), few=np.arange(29), kind=np.arange(30) % 2, words=["a b"] * 30)
-    torch.save({"x": torch.from_numpy(x), "my labels": torch.arange(30) % 2, "good": torch.ones(30) > 0}, "both.pt")
-    save_file({"x": torch.from_numpy(x), "y": torch.arange(30) % 2, "w": torch.ones(30)}, "both.safetensors")
+    ids, kinds = np.arange(30), np.arange(30) % 2
+    files = [f"{i}.jpg" for i in [*range(29), 0]]
+    np.savez("both.npz", x=x, weights=np.ones(30), few=ids[1:], ids=ids, files=files, kind=kinds, words=["a b"] * 30)
+    tensors = {"x": torch.from_numpy(x), "ids": torch.from_numpy(ids)}
+    torch.save(tensors | {"my labels": torch.arange(30) % 2, "good": torch.ones(30) > 0}, "both.pt")
+    save_file(tensors | {"y": torch.arange(30) % 2, "w": torch.ones(30)}, "both.safetensors")
     told = "{} holds what may be labels: {} measures LID per class\n"
     for words, options in (
         ("both.npz", "--label-key kind or --label-key words"),
@@ -174,11 +177,13 @@ def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Ca
     import pyarrow.parquet as pq
 
     x = np.random.default_rng(1).normal(size=(30, 3))
-    beside = {"id": np.arange(30), "weight": np.ones(30), "kind": ["a", "b"] * 15}
+    beside = {"id": np.arange(30), "weight": np.ones(30), "user": np.arange(30) % 7, "kind": ["a", "b"] * 15}
+    texts = pa.array([f"text {i}" for i in range(30)])
+    beside |= {"text": texts, "coded": texts.dictionary_encode(), "long": texts.cast(pa.large_string())}
     pq.write_table(pa.table({"x": list(x), **beside}), "lists.parquet")
     pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30) % 7}), "wide.parquet")
     assert main(["inspect", "lists.parquet", "--k", "8"]) == 0
-    assert "may be labels: --label-key kind or --label-key id measures" in capsys.readouterr().err
+    assert "may be labels: --label-key kind or --label-key user measures" in capsys.readouterr().err
     for words in ("lists.parquet --label-key kind", "wide.parquet"):
         assert main(["inspect", *words.split(), "--k", "8"]) == 0
         assert capsys.readouterr().err == ""

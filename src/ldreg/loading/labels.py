@@ -11,9 +11,10 @@ from ldreg.loading.arrays import READERS, choose
 from ldreg.loading.files import check_file, listed, named, one_line, parsing
 from ldreg.loading.memory import check_fits
 from ldreg.loading.parquet import BATCH_ROWS, check_values, is_words, label_columns, next_batch, open_parquet
-from ldreg.loading.tables import csv_rows, is_header, is_whole, lines, stripped
+from ldreg.loading.tables import csv_rows, is_header, is_whole, lines, nearly_unique, stripped
 
 MOST_CHARACTERS = 1000  # of a label, which tables and figures have to show
+LOOKED = 1 << 16  # values that tell labels from ids
 OBJECT = 64  # bytes that a label takes as an object of Python
 # What a header over a single column of words may be called, where nothing else tells it from a label.
 HEADERS = ("label", "labels", "class", "classes", "target", "targets", "y")
@@ -56,7 +57,7 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
 def label_arrays(path: str | Path, count: int) -> list[str]:
     """Names of the arrays, or of columns beside one of lists, that look like labels of `count` points.
 
-    They have one whole number or word for each.
+    They have one whole number or word for each, and not nearly as many of them as points, as ids have.
     """
     path = Path(path)
     with named(path):
@@ -64,7 +65,17 @@ def label_arrays(path: str | Path, count: int) -> list[str]:
         entries = READERS[suffix](path) if suffix in READERS else []
         names = [entry.name for entry in entries if entry.discrete and entry.shape == (count,)]
         names += label_columns(path) if suffix == ".parquet" else []
-    return [name for name in names if name is not None and name == one_line(name)]
+    shown = [name for name in names if name is not None and name == one_line(name)]
+    return [name for name in shown if _repeats(path, suffix, name)]
+
+
+def _repeats(path: Path, suffix: str, name: str) -> bool:
+    """Whether the first values of an array or column are not nearly unique; those that cannot be read are no labels."""
+    try:
+        values = _parquet_values(path, name) if suffix == ".parquet" else _array_labels(path, suffix, name, None)
+        return not nearly_unique([hash(value) for value in islice(values, LOOKED)])  # texts may be long
+    except (ValueError, TypeError):
+        return False
 
 
 def _check_count(found: int, count: int | None) -> None:
@@ -160,13 +171,17 @@ def _parquet_labels(path: Path, key: str | None, count: int | None) -> Iterable[
     if file.metadata.num_rows:
         _check_count(file.metadata.num_rows, count)
     check_values(file, [name], path, size=OBJECT)
+    return _parquet_values(path, name)
+
+
+def _parquet_values(path: Path, name: str) -> Iterator[object]:
+    """The values of a column, read a batch at a time."""
+    file = open_parquet(path)
     if is_words(file.schema_arrow.field(name).type):  # what is stored once for all its rows is read so, too
         file = open_parquet(path, words=[name])
     batches = file.iter_batches(batch_size=BATCH_ROWS, columns=[name])
-    values: list[object] = []
     while (batch := next_batch(batches)) is not None:
-        values.extend(_batch_labels(batch.column(name)))
-    return values
+        yield from _batch_labels(batch.column(name))
 
 
 def _batch_labels(column: Any) -> Iterator[object]:
