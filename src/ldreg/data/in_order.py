@@ -55,7 +55,10 @@ def _resident_in_order(
 
 def _files_in_order(files: ImageFiles, batches: FileBatches, *, device: torch.device | str) -> Iterator[Batch]:
     with closing(batches), closing(batches.batches()) as made:
-        for batch, failures in made:
+        read = transparent = 0
+        for batch, failures, count in made:
             files.tally.add(failures)
             if batch is not None:
+                read, transparent = read + len(batch.labels), transparent + count
                 yield Batch(*(part.to(device, non_blocking=True) for part in batch))
+        files.tally.passed(read, transparent=transparent)

@@ -10,14 +10,15 @@ from torch import Tensor
 from ldreg.data.crops import Box, RandomCrops
 from ldreg.data.images import Batch, ImageFiles
 from ldreg.data.order import derived_seed
+from ldreg.data.pixels import Decoded
 from ldreg.data.unreadable import Failure, UnreadableImageError
 
 LONGEST = 4  # times the shorter side: how much of an image is resized; the middle of it is kept anyway
 
 Crop = Callable[[Tensor, torch.Generator], Tensor]
-Read = Callable[[int], Tensor]
-Made = tuple[Batch | None, list[Failure]]
-"""A batch, or None where nothing is readable, and the unreadable files met."""
+Read = Callable[[int], Decoded]
+Made = tuple[Batch | None, list[Failure], int]
+"""A batch, or None where nothing is readable, the unreadable files met, and how many images of it are transparent."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Sample:
     """The image of a key, or None where there is no readable one, and the unreadable files met in search of it.
 
     `image` is uint8: pixels (C, H, W), or a JPEG's bytes (n,), or what is made of an image. `boxes` are its crops'
-    where they have been drawn already.
+    where they have been drawn already. `transparent` says whether pixels of it were.
     """
 
     key: Any
@@ -33,6 +34,7 @@ class Sample:
     label: int
     index: int
     failures: list[Failure]
+    transparent: bool = False
     boxes: list[Box] | None = None
 
 
@@ -73,7 +75,10 @@ class Crops:
         # Past the bound the main process stops anyway, so the search need not go through the whole set.
         while not self.files.tally.exceeds(len(failures)):
             try:
-                return Sample(key, read(index), int(self.files.labels[index]), index, failures)
+                found = read(index)
+                return Sample(
+                    key, found.pixels, int(self.files.labels[index]), index, failures, transparent=found.transparent
+                )
             except UnreadableImageError as error:
                 failures.append(Failure(index, self.files.path(index), str(error)))
                 index = (index + 1) % len(self.files)
@@ -111,7 +116,8 @@ class Plain:
     def find(self, key: int, read: Read, *, tried: Sample | None = None) -> Sample:
         """The image, which has none in its place."""
         try:
-            return Sample(key, read(key), int(self.files.labels[key]), key, [])
+            found = read(key)
+            return Sample(key, found.pixels, int(self.files.labels[key]), key, [], transparent=found.transparent)
         except UnreadableImageError as error:
             return Sample(key, None, -1, key, [Failure(key, self.files.path(key), str(error))])
 

@@ -96,6 +96,8 @@ def features(
     with filling(path):
         stored = read(path, key, images)
         if stored is not None:
+            if isinstance(images, ImageFiles):
+                images.tally.passed(len(stored.indices), transparent=stored.transparent)
             return _features(stored, key, reused=True)
         stored = _extract(
             encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
@@ -195,4 +197,5 @@ def _extract(
     wrong = int((~torch.isfinite(x)).any(1).sum())
     if wrong:
         raise ValueError(f"encoder: expected finite representations, got NaN or inf for {wrong} of {len(x)} images")
-    return Stored(x, labels, torch.cat(indices), images.classes)
+    transparent = images.tally.transparent if isinstance(images, ImageFiles) else 0
+    return Stored(x, labels, torch.cat(indices), images.classes, transparent)
