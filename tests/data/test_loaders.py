@@ -387,7 +387,7 @@ def test_in_order_files_of_the_size_come_as_they_are(tmp_path: Path, workers: in
 
 
 def test_in_order_other_files_are_resized_and_cropped_as_torchvision_does(tmp_path: Path) -> None:
-    sizes = [(40, 60), (70, 45), (28, 28)]
+    sizes = [(40, 60), (70, 45), (29, 28)]
     paths = [save(tmp_path / f"{number}.png", number, *size) for number, size in enumerate(sizes)]
     files = ImageFiles(paths, torch.full((3,), -1), [], "mixed")
     (batch,) = batches_in_order(files, batch_size=3, size=28)
@@ -418,6 +418,18 @@ def test_transparent_images_are_counted_as_they_are_decoded(
     training.close()
     said = [line for line in caplog.messages if not line.startswith("unreadable")]
     assert said == [transparent_line(3, 19), transparent_line(6, 20)]
+
+
+@pytest.mark.parametrize("size", [8, 11])
+def test_in_order_squares_are_whole_in_files_in_an_array_and_among_others(tmp_path: Path, size: int) -> None:
+    """What becomes of an image does not depend on the set that it is in."""
+    (expected,) = batches_in_order(array(), batch_size=20, size=size)
+    assert size != 8 or torch.equal(expected.images, array().images)
+    files = image_files(tmp_path)
+    for side in (8, None):  # None: there are others among them
+        files.size = side
+        (batch,) = batches_in_order(files, batch_size=20, size=size)
+        assert same(batch, expected)
 
 
 def test_in_order_unreadable_files_are_left_out(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Crops:
 
 
 class Plain:
-    """The image of an index, uint8 (C, size, size), resized and cropped in the middle; None where unreadable."""
+    """The image of an index, uint8 (C, size, size), as `resize_and_crop` makes it; None where unreadable."""
 
     def __init__(self, files: ImageFiles, *, size: int) -> None:
         self.files, self.size = files, size
@@ -125,11 +125,8 @@ class Plain:
         """Nothing is random here."""
 
     def prepare(self, sample: Sample) -> Tensor:
-        """The image as it is where all are squares of this size, else resized."""
-        image = pixels(sample)
-        if self.files.size == self.size and image.shape[1:] == (self.size, self.size):
-            return image
-        return resize_and_crop(image, size=self.size)
+        """The image resized."""
+        return resize_and_crop(pixels(sample), size=self.size)
 
     def prepare_all(self, samples: Sequence[Sample]) -> Tensor:
         """The same one by one."""
@@ -143,16 +140,23 @@ def pixels(sample: Sample) -> Tensor:
 
 
 def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
-    """The middle (C, size, size) of an image uint8 (C, H, W) whose shorter side is made size·256/224.
+    """Images uint8 (..., C, H, W) as an encoder takes them without augmentation, (..., C, size, size).
+
+    Squares are resized whole, or left as they are. Of others the shorter side is made size·256/224 and the middle is
+    taken. What becomes of an image depends on the image and the size alone, not on the set that it is in.
 
     >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
     torch.Size([3, 224, 224])
     """
     from torchvision.transforms.v2 import functional as tvf
 
-    longest = LONGEST * min(image.shape[1:])
+    height, width = image.shape[-2:]
+    if height == width:
+        whole: Tensor = image if height == size else tvf.resize(image, [size, size], antialias=True)
+        return whole
+    longest = LONGEST * min(height, width)
     # A long thin image would be enlarged beyond memory. Cutting as much from either end leaves the middle in place.
-    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in image.shape[1:]])
+    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in (height, width)])
     resized = tvf.resize(image, [round(size * 256 / 224)], antialias=True)
     cropped: Tensor = tvf.center_crop(resized, [size, size])
     return cropped
