@@ -375,7 +375,7 @@ def _image(path: Path) -> object:
     content = path.read_bytes()
     plain_size(content)
     image_size(str(path))
-    return decoded(content)
+    return decoded(content).pixels
 
 
 def image_readers() -> dict[str, Reader]:

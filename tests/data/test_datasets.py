@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
-from tests.data.pictures import pixels, save
+from tests.data.pictures import pixels, save, save_transparent
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 
@@ -20,7 +20,8 @@ from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_im
 from ldreg.data.config import WITHOUT_PATH
 from ldreg.data.datasets import LAYOUTS
 from ldreg.data.folders import IMG_EXTENSIONS, MissingSplitError
-from ldreg.data.unreadable import Tally
+from ldreg.data.resident import fingerprint
+from ldreg.data.unreadable import Tally, transparent_line
 
 Tree = Callable[..., Path]
 
@@ -292,6 +293,28 @@ def test_files_and_array_hold_the_same_images(tree: Tree) -> None:
     assert torch.equal(array.labels, from_files.labels)
     for index in range(len(array)):
         assert torch.equal(array.images[index], from_files.decode(index))
+
+
+def test_transparent_images_of_an_array_are_composited_and_counted_also_from_the_cache(
+    tree: Tree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree("a", "b")
+    for index, path in enumerate(sorted(root.rglob("*.png"))[:2]):
+        save_transparent(path, index)
+    shown = expected(6)
+    shown[:2, :, :4] = 255
+    assert torch.equal(resident(folder(root)).images, shown)
+    monkeypatch.setattr("ldreg.data.resident.decode_into_memory", None)  # nothing is decoded a second time
+    again = resident(folder(root)).take(torch.arange(3))
+    assert again.transparent == (2, 6)
+    assert caplog.messages == [transparent_line(2, 6)] * 2
+
+
+def test_decoded_files_are_not_those_that_another_version_kept(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = files(folder(tree("a"), resident="no"))
+    before = fingerprint(images)
+    monkeypatch.setattr("ldreg.data.resident.VERSION", 1)
+    assert fingerprint(images) != before
 
 
 def test_auto_holds_squares_of_one_size_that_fit(tree: Tree) -> None:

@@ -30,7 +30,7 @@ def asked_anew() -> Iterator[None]:
 
 
 def pillow(contents: list[Tensor], *, device: torch.device) -> list[Tensor]:
-    return [decoded(content.numpy().tobytes()) for content in contents]
+    return [decoded(content.numpy().tobytes()).pixels for content in contents]
 
 
 def gray(contents: list[Tensor], *, device: torch.device) -> list[Tensor]:

@@ -84,7 +84,7 @@ class StandIn:
         if not self.fails_on.isdisjoint(files):
             raise RuntimeError("Error while decoding JPEG images")
         try:
-            return [decoded(file) for file in files]
+            return [decoded(file).pixels for file in files]
         except ValueError as error:
             raise RuntimeError("Error while decoding JPEG images") from error
 
@@ -248,12 +248,14 @@ def test_the_global_generator_is_left_alone(tmp_path: Path, stand_in: StandIn) -
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_order_they_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
     files = image_files(tmp_path, bad=(2, 10, 11), max_unreadable=0.2)
+    Path(files.path(21)).write_bytes(file_of(21, "PNG", mode="P", transparency=bytes(256)))
     reference = on_cpu(files)
     ours, theirs = (list(batches_in_order(each, batch_size=7, size=16, workers=workers)) for each in (files, reference))
     assert_same(ours, theirs)
     assert stand_in.given
     assert sorted(files.tally.listed) == sorted(reference.tally.listed)
     assert len(files.tally.listed) == 3
+    assert files.tally.transparent == reference.tally.transparent == 1
 
 
 def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_read(tmp_path: Path) -> None:

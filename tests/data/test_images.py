@@ -1,5 +1,7 @@
 import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from torchvision.io import ImageReadMode, decode_image
 
 from ldreg.data import ImageFiles, ResidentImages
 from ldreg.data.images import decode
-from ldreg.data.pixels import image_size
+from ldreg.data.pixels import decoded as pixels_of
+from ldreg.data.pixels import image_size, to_rgb
 from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
 
 
@@ -45,22 +48,127 @@ def test_sixteen_bits_keep_their_high_byte(tmp_path: Path, suffix: str) -> None:
     assert (decoded(Image.fromarray(gray), tmp_path / f"a{suffix}") == (gray // 256)[:, :, None]).all()
 
 
-def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) -> None:
+def test_palettes_are_looked_up(tmp_path: Path) -> None:
+    colors, chosen, image = palette()
+    assert (decoded(image, tmp_path / "a.png") == colors[chosen]).all()
+
+
+def palette() -> tuple[NDArray[np.uint8], NDArray[np.uint8], Image.Image]:
+    """Four colors (4, 3), which of them each pixel has (6, 5), and the image."""
     colors = pixels(1, 1, 4).reshape(4, 3)
     chosen = np.random.default_rng(2).integers(0, 4, (6, 5), dtype=np.uint8)
+    chosen[0, :4] = range(4)
     image = Image.frombytes("P", (5, 6), chosen.tobytes())
     image.putpalette(colors.flatten().tolist())
-    assert (decoded(image, tmp_path / "a.png") == colors[chosen]).all()
-    assert (decoded(image, tmp_path / "b.png", transparency=bytes([0, 128, 255, 10])) == colors[chosen]).all()
+    return colors, chosen, image
 
 
-def test_alpha_is_dropped(tmp_path: Path) -> None:
-    alpha = np.random.default_rng(3).integers(0, 256, (8, 8, 1), dtype=np.uint8)
-    rgba = Image.fromarray(np.concatenate([pixels(0), alpha], axis=2))
-    assert (decoded(rgba, tmp_path / "a.png") == pixels(0)).all()
-    gray_alpha = Image.fromarray(np.concatenate([pixels(0)[:, :, :1], alpha], axis=2))
-    assert gray_alpha.mode == "LA"
-    assert (decoded(gray_alpha, tmp_path / "b.png") == pixels(0)[:, :, :1]).all()
+def onto_white(colors: NDArray[Any], alpha: NDArray[Any]) -> NDArray[np.float64]:
+    """Colors (..., C) from 0 to 255 over white by their alpha (...) from 0 to 255, in float64."""
+    share = alpha.astype(np.float64)[..., None] / 255
+    return colors.astype(np.float64) * share + 255 * (1 - share)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, *, depth: int, color: int, row: bytes, key: bytes) -> bytes:
+    """A PNG of one row in which the pixels of one gray or color are transparent."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, 1, depth, color, 0, 0, 0)) + chunk(b"tRNS", key)
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+
+
+def transparent_files(folder: Path) -> dict[str, NDArray[np.float64]]:
+    """Files with transparent pixels, and what viewers show of them on white."""
+    rgb, alpha = pixels(0), np.random.default_rng(3).integers(0, 256, (8, 8), dtype=np.uint8)
+    alpha[0, :3] = 0, 255, 128
+    rgba = Image.fromarray(np.dstack([rgb, alpha]))
+    expected = {}
+    kinds: dict[str, dict[str, Any]] = {"a.png": {}, "a.tif": {}, "a.webp": {"lossless": True, "exact": True}}
+    for name, options in kinds.items():
+        rgba.save(folder / name, **options)
+        expected[name] = onto_white(rgb, alpha)
+    gray_alpha = Image.fromarray(np.dstack([rgb[:, :, 0], alpha]))
+    for name in ("la.png", "la.tif"):
+        gray_alpha.save(folder / name)
+        expected[name] = onto_white(np.repeat(rgb[:, :, :1], 3, axis=2), alpha)
+    colors, chosen, image = palette()
+    table = np.array([0, 128, 255, 10])
+    image.save(folder / "palette.png", transparency=table.astype(np.uint8).tobytes())
+    expected["palette.png"] = onto_white(colors, table)[chosen]
+    for name in ("palette.gif", "one.png"):
+        image.save(folder / name, transparency=2)
+        expected[name] = onto_white(colors, np.array([255, 255, 0, 255]))[chosen]
+    row = {
+        "gray2.png": (2, bytes([0b00011011])),
+        "gray4.png": (4, bytes([0x05, 0xAF])),
+        "gray8.png": (8, bytes(range(4))),
+    }
+    values = {"gray2.png": [0, 85, 170, 255], "gray4.png": [0, 85, 170, 255], "gray8.png": [0, 1, 2, 3]}
+    keys = {"gray2.png": 2, "gray4.png": 10, "gray8.png": 2}
+    for name, (depth, content) in row.items():
+        (folder / name).write_bytes(png(4, depth=depth, color=0, row=content, key=struct.pack(">H", keys[name])))
+        shown = np.repeat(np.array(values[name])[None, :, None], 3, axis=2)
+        expected[name] = onto_white(shown, np.array([[255, 255, 0, 255]]))
+    deep = struct.pack(">HHH", 0x1234, 0x8000, 0x12FF)
+    (folder / "gray16.png").write_bytes(png(3, depth=16, color=0, row=deep, key=deep[:2]))
+    expected["gray16.png"] = np.repeat(np.array([255.0, 0x80, 0x12])[None, :, None], 3, axis=2)
+    (folder / "color16.png").write_bytes(png(2, depth=16, color=2, row=deep + deep[::-1], key=deep))
+    expected["color16.png"] = np.array([[[255.0, 255, 255], [0xFF, 0, 0x34]]])
+    return expected
+
+
+def test_transparent_pixels_are_composited_onto_white(tmp_path: Path) -> None:
+    expected = transparent_files(tmp_path)
+    for name, shown in expected.items():
+        found = pixels_of((tmp_path / name).read_bytes())
+        assert found.transparent, name
+        lines = found.pixels.permute(1, 2, 0)
+        assert lines.is_contiguous(), name
+        assert np.abs(lines.numpy() - shown).max() <= 0.5 + 1e-9, name  # rounded to the nearest
+
+
+def test_opaque_images_are_as_they_are_and_not_counted(tmp_path: Path) -> None:
+    rgb, opaque = pixels(0), np.full((8, 8), 255, dtype=np.uint8)
+    Image.fromarray(np.dstack([rgb, opaque])).save(tmp_path / "rgba.png")
+    Image.fromarray(np.dstack([rgb[:, :, 0], opaque])).save(tmp_path / "la.png")
+    colors, chosen, image = palette()
+    image.save(tmp_path / "palette.png", transparency=bytes([255] * 4))
+    image.save(tmp_path / "unused.gif", transparency=7)
+    expected = {"rgba.png": rgb, "la.png": np.repeat(rgb[:, :, :1], 3, axis=2)}
+    expected |= {"palette.png": colors[chosen], "unused.gif": colors[chosen]}
+    for name, shown in expected.items():
+        found = pixels_of((tmp_path / name).read_bytes())
+        assert not found.transparent, name
+        assert (found.pixels.permute(1, 2, 0).numpy() == shown).all(), name
+
+
+@pytest.mark.parametrize("mode", ["PA", "RGBa"])
+def test_further_modes_of_pillow_are_composited(mode: str) -> None:
+    """By Pillow's own way from each of them to RGBA."""
+    alpha = np.full((8, 8), 255, dtype=np.uint8)
+    alpha[:4] = 64
+    rgba = Image.fromarray(np.dstack([pixels(0), alpha]))
+    image = rgba.convert(mode)
+    whole = np.asarray(image.convert("RGBA"))
+    found = to_rgb(image)
+    assert found.transparent
+    assert (
+        np.abs(found.pixels.permute(1, 2, 0).numpy() - onto_white(whole[:, :, :3], whole[:, :, 3])).max() <= 0.5 + 1e-9
+    )
+
+
+def test_the_log_counts_transparent_images_of_a_pass_once(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(100, max_share=0.01)
+    tally.passed(20, transparent=0)
+    for read, transparent in ((20, 3), (20, 3), (100, 12), (90, 10)):
+        tally.passed(read, transparent=transparent)
+    assert [record.getMessage().split(" have ")[0] for record in caplog.records] == [
+        "3 of 20 images",
+        "12 of 100 images",
+    ]
+    assert tally.transparent == 10
 
 
 def test_one_bit_is_black_and_white(tmp_path: Path) -> None:

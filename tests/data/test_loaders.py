@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.data.pictures import pixels, save
+from tests.data.pictures import pixels, save, save_transparent
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
@@ -30,6 +30,7 @@ from ldreg.data import (
 )
 from ldreg.data.file_batches import watched
 from ldreg.data.samples import resize_and_crop
+from ldreg.data.unreadable import transparent_line
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -386,7 +387,7 @@ def test_in_order_files_of_the_size_come_as_they_are(tmp_path: Path, workers: in
 
 
 def test_in_order_other_files_are_resized_and_cropped_as_torchvision_does(tmp_path: Path) -> None:
-    sizes = [(40, 60), (70, 45), (28, 28)]
+    sizes = [(40, 60), (70, 45), (29, 28)]
     paths = [save(tmp_path / f"{number}.png", number, *size) for number, size in enumerate(sizes)]
     files = ImageFiles(paths, torch.full((3,), -1), [], "mixed")
     (batch,) = batches_in_order(files, batch_size=3, size=28)
@@ -395,6 +396,40 @@ def test_in_order_other_files_are_resized_and_cropped_as_torchvision_does(tmp_pa
         with Image.open(path) as opened:
             assert (standard(opened).int() - image.int()).abs().max() <= 1
     assert batch.labels.tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transparent_images_are_counted_as_they_are_decoded(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = image_files(tmp_path, bad=(4,), max_unreadable=0.1)
+    for index in (1, 2, 17):
+        save_transparent(tmp_path / f"{index:03d}.png", index)
+    for batch in batches_in_order(files, batch_size=8, size=8, workers=workers):
+        for index, image in zip(batch.indices.tolist(), batch.images, strict=True):
+            assert bool((image[:, :4] == 255).all()) == (index in (1, 2, 17))
+    assert files.tally.transparent == 3
+    training = FileLoader(image_files(tmp_path / "others"), batch_size=5, seed=5, crop=whole, workers=workers)
+    for index in range(6):
+        save_transparent(tmp_path / "others" / f"{index:03d}.png", index)
+    for epoch in range(2):  # the second says nothing new
+        training.set_epoch(epoch)
+        list(training)
+    training.close()
+    said = [line for line in caplog.messages if not line.startswith("unreadable")]
+    assert said == [transparent_line(3, 19), transparent_line(6, 20)]
+
+
+@pytest.mark.parametrize("size", [8, 11])
+def test_in_order_squares_are_whole_in_files_in_an_array_and_among_others(tmp_path: Path, size: int) -> None:
+    """What becomes of an image does not depend on the set that it is in."""
+    (expected,) = batches_in_order(array(), batch_size=20, size=size)
+    assert size != 8 or torch.equal(expected.images, array().images)
+    files = image_files(tmp_path)
+    for side in (8, None):  # None: there are others among them
+        files.size = side
+        (batch,) = batches_in_order(files, batch_size=20, size=size)
+        assert same(batch, expected)
 
 
 def test_in_order_unreadable_files_are_left_out(tmp_path: Path) -> None:

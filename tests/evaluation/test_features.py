@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.data.pictures import save_transparent
 from torch import nn
 from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
+from ldreg.data.unreadable import transparent_line
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.features import content_key, features, images_key
 
@@ -242,6 +244,18 @@ def test_unreadable_files_are_left_out_as_the_indices_tell(
         assert found.reused == reused
         assert found.indices.tolist() == [0, 1, 3, 4, 5, 6, 7]
         assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_transparent_images_are_counted_also_where_representations_are_reused(
+    pixels: LoadedEncoder, tmp_path: Path, write_images: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_images(train={"cat": 4, "dog": 4})
+    for index in (0, 2, 3):
+        save_transparent(root / "train" / "dog" / f"{index}.png", index)
+    data = DataConfig("folder", str(root), workers=0, cache=str(tmp_path / "cache"))
+    found = [features(replace(pixels, channels=3), data, "train", device="cpu") for _ in range(2)]
+    assert [each.reused for each in found] == [False, True]
+    assert caplog.messages == [transparent_line(3, 8)] * 2
 
 
 def test_representations_that_are_not_finite_are_refused_and_not_kept(pixels: LoadedEncoder, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Encoders of runs as models of timm and torchvision: outputs equal those of the encoder that the run holds."""
 
 import json
+import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -17,7 +18,10 @@ from tests.integrations.conftest import MakeRun
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 
+from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
 from ldreg.encoders import EncoderConfig
+from ldreg.encoders.checkpoints import load_encoder
+from ldreg.evaluation.features import features
 from ldreg.integrations.timm import create_model
 from ldreg.views import Views, ViewsConfig
 
@@ -96,6 +100,59 @@ def test_timms_transform_is_what_the_run_saw(make_run: MakeRun) -> None:
         torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
     )
     torch.testing.assert_close(transform(Image.fromarray(pixels)), expected[0])
+
+
+SHAPES: dict[str, list[tuple[int, int]]] = {
+    "the encoder's size": [],
+    "squares": [(40, 40)],
+    "wide": [(40, 57)],
+    "mixed": [(40, 57), (64, 64), (300, 90), (7, 9)],
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("size", [32, 64, 96, 128, 160, 224])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_representations_are_those_of_evaluate(
+    make_run: MakeRun, tmp_path: Path, shapes: str, size: int, channels: int
+) -> None:
+    """By both ways from files: color, gray, palette, transparent; from an array where all are squares of one size."""
+    run, _ = make_run(EncoderConfig("small_cnn"), size=size, channels=channels)
+    chance = np.random.default_rng(0)
+    for number in range(8):
+        height, width = (SHAPES[shapes] or [(size, size)])[number % max(1, len(SHAPES[shapes]))]
+        rgba = chance.integers(0, 256, (height, width, 4), dtype=np.uint8)
+        folder = tmp_path / "images" / "train" / "cat"
+        folder.mkdir(parents=True, exist_ok=True)
+        mode, suffix = (("RGB", "jpg"), ("RGBA", "png"), ("L", "png"), ("P", "png"))[number % 4]
+        Image.fromarray(rgba).convert(mode).save(folder / f"{number}.{suffix}")
+    data = DataConfig("folder", str(tmp_path / "images"), workers=0, cache=str(tmp_path / "cache"))
+    images = load_images(data, "train")
+    assert isinstance(images, ResidentImages if len(SHAPES[shapes]) < 2 and shapes != "wide" else ImageFiles)
+    expected = features(load_encoder(run), data, "train", device="cpu", images=images).representations
+    model: Any = create_model(run)
+    files = sorted(folder.iterdir())
+    opened = [Image.open(file) for file in files]
+    for given in (files, opened):
+        with torch.no_grad():
+            found = model(torch.stack([model.transform(image) for image in given]))
+        torch.testing.assert_close(found, expected)
+    assert expected.std(0).max() > 0
+
+
+def test_gray_images_stay_gray_for_an_encoder_of_one_channel(make_run: MakeRun) -> None:
+    run, _ = make_run(EncoderConfig("small_cnn"), size=16, channels=1)
+    model: Any = create_model(run)
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    mean, std = model.pretrained_cfg["mean"][0], model.pretrained_cfg["std"][0]
+    expected = (torch.from_numpy(levels).float() / 255 - mean) / std
+    torch.testing.assert_close(model.transform(Image.fromarray(levels)), expected[None])
+
+
+def test_the_transform_goes_with_a_copy_of_the_model(make_run: MakeRun) -> None:
+    run, _ = make_run(EncoderConfig("small_cnn"), size=16)
+    model: Any = pickle.loads(pickle.dumps(create_model(run)))
+    assert model.transform(Image.new("RGB", (20, 30))).shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny"])

@@ -146,6 +146,7 @@ class Outcome(NamedTuple):
     value: Tensor
     gradient: Tensor
     reference_gradient: Tensor | None
+    regular_share: Tensor | None = None
 
 
 def step(case: Case, path: str, *, compiled: bool = False) -> Outcome:
@@ -164,13 +165,14 @@ def step(case: Case, path: str, *, compiled: bool = False) -> Outcome:
     finally:
         fused.PATH = before
     assert x.grad is not None
-    return Outcome(value.detach(), x.grad, None if reference is None else reference.grad)
+    return Outcome(value.detach(), x.grad, None if reference is None else reference.grad, reg.regular_share)
 
 
 def assert_same(got: Outcome, expected: Outcome, name: str, tolerance: float = 2e-5) -> None:
     """Equal to what rounding of float32 distances leaves, which LID magnifies; bfloat16 rounds the gradient again."""
     torch.testing.assert_close(got.value, expected.value, rtol=tolerance, atol=1e-7, msg=lambda m: f"{name}: {m}")
-    for ours, theirs in zip(got[1:], expected[1:], strict=True):
+    torch.testing.assert_close(got.regular_share, expected.regular_share, msg=lambda m: f"{name}: {m}")
+    for ours, theirs in zip(got[1:3], expected[1:3], strict=True):
         assert (ours is None) == (theirs is None), name
         if ours is None or theirs is None:
             continue
@@ -507,7 +509,8 @@ def test_cuda_equals_the_cpu_at_real_sizes(name: str) -> None:
     case = REAL[name]()
     got, expected = on_cpu(step(on_cuda(case), "auto")), step(case, "plain")
     torch.testing.assert_close(got.value, expected.value, rtol=1e-5, atol=1e-7)
-    for ours, theirs in zip(got[1:], expected[1:], strict=True):
+    torch.testing.assert_close(got.regular_share, expected.regular_share)
+    for ours, theirs in zip(got[1:3], expected[1:3], strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
             assert torch.isfinite(ours).all()

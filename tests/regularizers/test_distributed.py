@@ -44,12 +44,13 @@ def forward(reg: LDReg, z: Tensor, momentum: bool) -> Tensor:
 
 
 def gradients(x: Tensor, options: dict[str, Any], *, momentum: bool, distributed: bool) -> list[Tensor]:
+    """Those of the parameters, and last the share of regular points."""
     model, reg = encoder(), LDReg(k=6, beta=1.0, gather=distributed, **options)
     shell = nn.parallel.DistributedDataParallel(model) if distributed else model
     for _ in range(2):  # the second step sees the queue
         model.zero_grad()
         forward(reg, shell(x), momentum).backward()
-    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*(parameter.grad for parameter in model.parameters() if parameter.grad is not None), reg.regular_share]
 
 
 def worker(rank: int, folder: str) -> None:
@@ -96,6 +97,7 @@ def test_gradient_is_that_of_one_process(folder: Path, index: int, momentum: boo
     whole = gradients_whole(OPTIONS[index], momentum)
     for rank in range(WORLD):
         got = torch.load(folder / str(rank))["results"][2 * index + momentum]
+        assert 0 < whole[-1] < 1
         for ours, expected in zip(got, whole, strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-9)
 

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -246,11 +247,68 @@ def test_autocast_and_half_precision() -> None:
 
 
 def test_compiled_equals_eager() -> None:
-    x = random(64, 16).requires_grad_()
-    reg = LDReg(k=8)
+    x = random(64, 16)
+    x[:20] = 0
+    x.requires_grad_()
+    reg, captured = LDReg(k=8), LDReg(k=8)
     (eager,) = torch.autograd.grad(reg(x), x)
-    (compiled,) = torch.autograd.grad(torch.compile(reg, fullgraph=True, backend="aot_eager")(x), x)
+    (compiled,) = torch.autograd.grad(torch.compile(captured, fullgraph=True, backend="aot_eager")(x), x)
     torch.testing.assert_close(compiled, eager)
+    assert 0 < reg.regular_share == captured.regular_share < 1
+
+
+def with_dead_rows() -> Tensor:
+    """256 rows, 45 % of which are 0."""
+    x = random(256, 16) + 10
+    x[: round(0.45 * 256)] = 0
+    return x
+
+
+def with_duplicates() -> Tensor:
+    """256 rows, the first 100 of which are the same."""
+    x = random(256, 16)
+    x[:100] = x[0].clone()
+    return x
+
+
+@pytest.mark.parametrize("make", [with_dead_rows, with_duplicates])
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_the_share_of_regular_points_is_told(make: Callable[[], Tensor], estimator: Any) -> None:
+    """By the LID of each point: the value is a mean over the regular ones, and the share says how many they are."""
+    x = make()
+    reg = LDReg(k=32, beta=1.0, estimator=estimator)
+    assert reg.regular_share.isnan()
+    value = reg(x.requires_grad_())
+    values = lid(x.detach(), k=32, estimator=estimator)
+    regular = values.isfinite() & (values > 0)
+    torch.testing.assert_close(value.detach(), -values[regular].log().mean())
+    torch.testing.assert_close(reg.regular_share, regular.float().mean())
+    assert not reg.regular_share.requires_grad
+    assert reg.state_dict() == {}
+    copy.deepcopy(reg)
+
+
+def test_dead_rows_better_the_value_and_lower_the_share() -> None:
+    """45 % of rows are 0, in the midst of the others: some of these have neighbors at 0 alone, all equally far."""
+    x = random(128, 16)
+    dead = x.clone()
+    dead[:58] = 0
+    reg = LDReg(k=32)
+    healthy = reg(x)
+    assert reg.regular_share == 1
+    assert reg(dead) < healthy
+    assert 0.3 < reg.regular_share < 70 / 128
+    reg(with_dead_rows())  # far from the others, which have none of them among their neighbors
+    assert reg.regular_share == 141 / 256
+
+
+def test_the_share_is_0_until_the_queue_holds_k_rows() -> None:
+    reg = LDReg(k=12, queue_size=40)
+    shares = []
+    for seed in range(3):
+        reg(random(8, 3, seed=seed))
+        shares.append(float(reg.regular_share))
+    assert shares == [0, 1, 1]
 
 
 def test_numbers_of_numpy_are_compiled_as_plain_ones() -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data.pictures import save, save_transparent
 from tests.training.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
+from ldreg.data.unreadable import transparent_line
 from ldreg.training.folder import RunFolder
 
 COUNT = 32
@@ -121,6 +123,15 @@ def test_images_decoded_before_there_is_a_log_are_listed_in_it_too(folder: Path)
     assert pretrain(data__path="squares", data__max_unreadable="0.1", data__resident="yes") == 0
     log = RunFolder(Path("run")).log.read_text()
     assert [log.count(f"unreadable image: {path.relative_to(folder.parent)}: ") for path in bad] == [1, 1]
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_the_log_counts_transparent_images(folder: Path, resident: str) -> None:
+    for number in range(COUNT):
+        path = folder.parent / "icons" / "train" / "cat" / f"{number:02}.png"
+        (save_transparent if number < 5 else save)(path, number, 12, 12)
+    assert pretrain(data__path="icons", data__resident=resident) == 0
+    assert RunFolder(Path("run")).log.read_text().count(transparent_line(5, COUNT)) == 1
 
 
 def test_one_more_than_the_share_that_is_borne_ends_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ldreg.data.decoding import Decoder, device_decoder, say_once
 from ldreg.data.images import Batch
 from ldreg.data.jpeg import plain_size
-from ldreg.data.pixels import decoded
+from ldreg.data.pixels import Decoded, decoded
 from ldreg.data.prefetch import made_ahead
 from ldreg.data.samples import Made, Sample, Source, pixels
 from ldreg.data.unreadable import Failure
@@ -140,7 +140,7 @@ class _Prepared(Dataset[Sample]):
         self.source = source
 
     def __getitem__(self, key: Any) -> Sample:
-        found = self.source.find(key, self.source.files.decode)
+        found = self.source.find(key, self.source.files.read)
         return found if found.image is None else replace(found, image=self.source.prepare(found))
 
 
@@ -153,31 +153,38 @@ class _Coded(Dataset[Sample]):
     def __getitem__(self, key: Any) -> Sample:
         size = (0, 0)
 
-        def read(index: int) -> Tensor:
+        def read(index: int) -> Decoded:
             nonlocal size
             content = self.source.files.content(index)
             plain = plain_size(content)
-            image = decoded(content) if plain is None else torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            size = plain or (image.shape[1], image.shape[2])
-            return image
+            if plain is not None:
+                size = plain
+                return Decoded(torch.frombuffer(bytearray(content), dtype=torch.uint8), transparent=False)
+            found = decoded(content)
+            size = (found.pixels.shape[1], found.pixels.shape[2])
+            return found
 
         found = self.source.find(key, read)
         return found if found.image is None else replace(found, boxes=self.source.draw(key, *size))
 
 
 def _collate(samples: list[Sample]) -> Made:
-    """The readable samples as a batch, and all failures."""
+    """The readable samples as a batch, all failures, and how many are transparent."""
     found, failures = _readable(samples)
     if not found:
-        return None, failures
+        return None, failures, 0
     # Torch's own function stacks tensors right in the memory that worker processes share with the main one.
-    return _batch(found, default_collate([sample.image for sample in found])), failures
+    return _batch(found, default_collate([sample.image for sample in found])), failures, _transparent(found)
 
 
 def _readable(samples: list[Sample]) -> tuple[list[Sample], list[Failure]]:
     """The samples that have an image, and the unreadable files met by all."""
     failures = [failure for sample in samples for failure in sample.failures]
     return [sample for sample in samples if sample.image is not None], failures
+
+
+def _transparent(samples: list[Sample]) -> int:
+    return sum(sample.transparent for sample in samples)
 
 
 def _batch(samples: list[Sample], images: Tensor) -> Batch:
@@ -238,19 +245,19 @@ def made_on_device(samples: list[Sample], source: Source, *, decoder: Decoder, d
     for number, image in zip(coded, images, strict=True):
         sample = samples[number]
         if image is None:
-            samples[number] = source.find(sample.key, source.files.decode, tried=sample)
+            samples[number] = source.find(sample.key, source.files.read, tried=sample)
         else:
             samples[number] = replace(sample, image=image)
     found, failures = _readable(samples)
     if not found:
-        return None, failures
+        return None, failures, 0
     found = [replace(sample, image=pixels(sample).to(device, non_blocking=True)) for sample in found]
     batch = _batch(found, source.prepare_all(found))
     batch = Batch(*(part.to(device, non_blocking=True) for part in batch))
     if device.type == "cuda":
         # The decoder may write to the images' memory as soon as they are freed, whatever still reads them.
         torch.cuda.current_stream(device).synchronize()
-    return batch, failures
+    return batch, failures, _transparent(found)
 
 
 def decoded_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | None]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ldreg.data.config import Decode
-from ldreg.data.pixels import decoded, reason_of
+from ldreg.data.pixels import Decoded, decoded, reason_of
 from ldreg.data.unreadable import Tally, UnreadableImageError
 
 MOST_BYTES = 1 << 30  # of an image file; the most pixels that are decoded take less
@@ -49,6 +49,7 @@ class ResidentImages(_Labeled):
     """Square images of one size as one uint8 array (N, C, S, S), with labels int64 (N,), -1 where unknown.
 
     `unreadable` lists the files that were left out because they could not be decoded, each with the reason.
+    `transparent` is how many of how many decoded files had transparent pixels.
 
     Raises:
         ValueError: where the array's type or shape, or the labels', is another.
@@ -66,6 +67,7 @@ class ResidentImages(_Labeled):
         name: str,
         *,
         unreadable: Sequence[str] = (),
+        transparent: tuple[int, int] = (0, 0),
     ) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
             raise ValueError(f"images: expected uint8 (N, C, S, S), got {images.dtype} {tuple(images.shape)}")
@@ -74,6 +76,7 @@ class ResidentImages(_Labeled):
         self.classes = tuple(classes)
         self.name = name
         self.unreadable = tuple(unreadable)
+        self.transparent = transparent
 
     def __len__(self) -> int:
         return len(self.images)
@@ -90,8 +93,14 @@ class ResidentImages(_Labeled):
 
     def take(self, indices: Tensor) -> "ResidentImages":
         """The set of these images alone, in this order."""
-        images, labels = self.images[indices], self.labels[indices]
-        return ResidentImages(images, labels, self.classes, self.name, unreadable=self.unreadable)
+        return ResidentImages(
+            self.images[indices],
+            self.labels[indices],
+            self.classes,
+            self.name,
+            unreadable=self.unreadable,
+            transparent=self.transparent,
+        )
 
 
 class ImageFiles(_Labeled):
@@ -150,6 +159,14 @@ class ImageFiles(_Labeled):
         """
         return decode(self.path(index))
 
+    def read(self, index: int) -> Decoded:
+        """The same, and whether it was transparent.
+
+        Raises:
+            UnreadableImageError: where the file cannot be decoded.
+        """
+        return decoded(self.content(index))
+
     def take(self, indices: Tensor) -> "ImageFiles":
         """The set of these images alone, in this order; unreadable ones count in the tally of the whole."""
         paths = [self.path(index) for index in indices.tolist()]
@@ -178,14 +195,14 @@ def checked_labels(labels: Tensor, *, count: int, classes: Sequence[str]) -> Ten
 def decode(path: str) -> Tensor:
     """An image file as uint8 RGB, (3, H, W).
 
-    Gray, palette, CMYK, transparent (alpha is dropped) and 16-bit images (the high byte is kept) are converted. The
-    first frame of several is read. The EXIF orientation is not applied: as with torchvision's datasets, the stored
-    pixels count.
+    Gray, palette, CMYK and 16-bit images (the high byte is kept) are converted, and transparent ones composited onto
+    white. The first frame of several is read. The EXIF orientation is not applied: as with torchvision's datasets, the
+    stored pixels count.
 
     Raises:
         UnreadableImageError: where the file cannot be read or decoded.
     """
-    return decoded(content_of(path))
+    return decoded(content_of(path)).pixels
 
 
 def content_of(path: str) -> bytes:

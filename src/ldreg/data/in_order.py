@@ -7,7 +7,7 @@ import torch
 
 from ldreg.data.file_batches import FileBatches
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.samples import Plain
+from ldreg.data.samples import Plain, resize_and_crop
 
 
 def batches_in_order(
@@ -20,9 +20,8 @@ def batches_in_order(
 ) -> Iterator[Batch]:
     """All images in order without augmentation, in batches uint8 (B, C, size, size) on the device; the last is shorter.
 
-    An array's images are resized where they have another size. Files that are all squares of this size are taken as
-    they are; others are resized to a shorter side of size·256/224 and cropped in the middle. Unreadable files are
-    left out, as `indices` tells.
+    They are resized by `resize_and_crop`, whether they are held as an array or in files. Unreadable files are left out,
+    as `indices` tells.
 
     Raises:
         ValueError: where the batch size is not positive, the images are to be decoded on a GPU that cannot, or too
@@ -46,16 +45,15 @@ def _resident_in_order(
 ) -> Iterator[Batch]:
     for indices in torch.arange(len(images)).split(batch_size):
         chosen = images.images[indices[0] : indices[-1] + 1].to(device)
-        if images.size != size:
-            from torchvision.transforms.v2 import functional as tvf
-
-            chosen = tvf.resize(chosen, [size, size], antialias=True)
-        yield Batch(chosen, images.labels[indices].to(device), indices.to(device))
+        yield Batch(resize_and_crop(chosen, size=size), images.labels[indices].to(device), indices.to(device))
 
 
 def _files_in_order(files: ImageFiles, batches: FileBatches, *, device: torch.device | str) -> Iterator[Batch]:
     with closing(batches), closing(batches.batches()) as made:
-        for batch, failures in made:
+        read = transparent = 0
+        for batch, failures, count in made:
             files.tally.add(failures)
             if batch is not None:
+                read, transparent = read + len(batch.labels), transparent + count
                 yield Batch(*(part.to(device, non_blocking=True) for part in batch))
+        files.tally.passed(read, transparent=transparent)

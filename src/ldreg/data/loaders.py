@@ -174,10 +174,13 @@ class FileLoader(Loader):
         self._end_iteration()
         self._keys.epoch, self._keys.order = self.epoch, order
         with closing(self._made.batches()) as self._running:
-            for batch, failures in self._running:
+            read = transparent = 0
+            for batch, failures, count in self._running:
                 self._tally.add(failures)
                 if batch is not None:  # none readable is past the bound
+                    read, transparent = read + len(batch.labels), transparent + count
                     yield batch
+            self._tally.passed(read, transparent=transparent)
 
 
 class _Keys:

@@ -3,7 +3,7 @@
 import io
 import threading
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,33 +20,66 @@ _FILTERS = threading.Lock()
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
 
-def decoded(content: bytes) -> Tensor:
-    """The content of an image file as `decode` gives it.
+# What gray values of two and of four bits are multiplied by to become eight.
+GRAY_STEPS = {"L;2": 85, "L;4": 17}
+
+
+class Decoded(NamedTuple):
+    """Pixels uint8 RGB, (3, H, W), and whether some of them were transparent and are composited onto white.
+
+    In memory they lie as (H, W, 3), as they come: resizing is faster so, and copying would cost as much.
+    """
+
+    pixels: Tensor
+    transparent: bool
+
+
+def decoded(content: bytes) -> Decoded:
+    """The content of an image file, by Pillow, as torchvision gives up its own decoders.
 
     Raises:
         UnreadableImageError: where it cannot be decoded.
     """
     try:
-        return to_rgb(content)
+        with opened(io.BytesIO(content)) as image:
+            return to_rgb(image)
     except MemoryError:
         raise
     except Exception as error:  # decoders raise nearly any class on damaged files
         raise UnreadableImageError(reason_of(error)) from error
 
 
-def to_rgb(content: bytes) -> Tensor:
-    """The content of an image file as uint8 RGB, (3, H, W); by Pillow, as torchvision gives up its own decoders.
+def to_rgb(image: Image.Image) -> Decoded:
+    """An image of Pillow's as RGB; transparent pixels are composited onto white, as viewers show them.
 
-    In memory it lies as (H, W, 3), as it comes: resizing is faster so, and copying would cost as much.
+    Raises:
+        ValueError: its pixels have more than 16 bits a channel.
     """
-    with opened(io.BytesIO(content)) as image:
-        if image.mode.startswith("I") or image.mode == "F":
-            pixels = high_byte(np.asarray(image), mode=image.mode)
-        else:
-            # Pillow warns where a palette with transparency goes to RGB in one step.
-            opaque = image.convert("RGBA") if "transparency" in image.info else image
-            pixels = np.array(opaque if opaque.mode == "RGB" else opaque.convert("RGB"))
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    _scale_key(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        gray = np.asarray(image)
+        pixels = high_byte(gray, mode=image.mode)
+        alpha = np.where(gray == image.info.get("transparency"), 0, 255)
+    elif image.has_transparency_data:
+        rgba = np.array(image.convert("RGBA"))
+        pixels, alpha = np.ascontiguousarray(rgba[:, :, :3]), rgba[:, :, 3]
+    else:
+        pixels, alpha = np.array(image if image.mode == "RGB" else image.convert("RGB")), np.full((1, 1), 255)
+    transparent = bool(alpha.min() < 255)
+    if transparent:
+        weight = alpha[:, :, None].astype(np.uint16)
+        pixels = ((pixels * weight + 255 * (255 - weight) + 127) // 255).astype(np.uint8)
+    return Decoded(torch.from_numpy(pixels).permute(2, 0, 1), transparent)
+
+
+def _scale_key(image: Image.Image) -> None:
+    """Give the transparent gray or color of a PNG eight bits, which its pixels get from Pillow and it does not."""
+    key, tiles = image.info.get("transparency"), getattr(image, "tile", [])
+    coding = tiles[0].args if tiles else None  # there are none once the pixels have been read
+    if isinstance(key, int) and isinstance(coding, str) and coding in GRAY_STEPS:
+        image.info["transparency"] = key * GRAY_STEPS[coding]
+    elif isinstance(key, tuple) and coding == "RGB;16B":
+        image.info["transparency"] = tuple(value >> 8 for value in key)
 
 
 def opened(source: str | io.BytesIO) -> Image.Image:

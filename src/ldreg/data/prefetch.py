@@ -76,11 +76,11 @@ def made_ahead(items: Generator[Made, None, None], *, device: torch.device) -> G
         return
     stream = torch.cuda.Stream(device)
     with closing(prefetched(items, surroundings=lambda: _on(stream))) as batches:
-        for batch, failures in batches:
-            for part in batch or ():
+        for item in batches:
+            for part in item[0] or ():
                 # Else the memory, once freed, could be written to by the thread while this stream still reads it.
                 part.record_stream(torch.cuda.current_stream(device))
-            yield batch, failures
+            yield item
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from ldreg.data.unreadable import Failure, UnreadableImageError, shown
 logger = logging.getLogger("ldreg")
 
 PROBED = 64
+VERSION = 2  # of how files become pixels: another one makes every fingerprint another
 
 
 class DifferentSizesError(ValueError):
@@ -80,29 +81,37 @@ def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
     store = cache / "decoded" / f"{files.name}-{fingerprint(files)}.safetensors"
     with filling(store):
         stored = _read(store) if store.exists() else None
-        images, failures = stored or decode_into_memory(files, side=side)
+        images, failures, transparent = stored or decode_into_memory(files, side=side)
         files.tally.add(failures)
         readable = torch.ones(len(files), dtype=torch.bool)
         readable[[failure.index for failure in failures]] = False
         if stored is None:
             images = images[readable] if failures else images
-            _write(store, images, failures)
-    return ResidentImages(images, files.labels[readable], files.classes, files.name, unreadable=files.tally.listed)
+            _write(store, images, failures, transparent)
+    files.tally.passed(len(images), transparent=transparent)
+    return ResidentImages(
+        images,
+        files.labels[readable],
+        files.classes,
+        files.name,
+        unreadable=files.tally.listed,
+        transparent=(transparent, len(images)),
+    )
 
 
-def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Failure]]:
-    """Every file decoded, uint8 (N, 3, side, side), with the failures, whose rows are undefined.
+def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Failure], int]:
+    """Every file decoded, uint8 (N, 3, side, side), failures, whose rows are undefined, and how many are transparent.
 
     Raises:
         DifferentSizesError: where an image is not a square of this side.
     """
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
 
-    def decode_some(indices: Iterable[int]) -> list[Failure]:
-        failures = []
+    def decode_some(indices: Iterable[int]) -> tuple[list[Failure], int]:
+        failures, transparent = [], 0
         for index in indices:
             try:
-                image = files.decode(index)
+                image, odd = files.read(index)
             except UnreadableImageError as error:
                 failures.append(Failure(index, files.path(index), str(error)))
                 continue
@@ -110,26 +119,29 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
                 got = f"{image.shape[1]}x{image.shape[2]} in {shown(files.path(index))}"
                 raise DifferentSizesError(f"resident: expected square images of side {side}, got {got}")
             images[index] = image
-        return failures
+            transparent += odd
+        return failures, transparent
 
     # Decoding a small image takes less time than threads lose to one another over the interpreter's lock.
     threads = available_cores() if side > 64 else 1
     parts = [range(start, min(start + 256, len(files))) for start in range(0, len(files), 256)]
     failures: list[Failure] = []
+    transparent = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for found in pool.map(decode_some, parts):
+            for found, odd in pool.map(decode_some, parts):
                 failures += found
+                transparent += odd
                 if files.tally.exceeds(len(failures)):
                     break
         finally:
             pool.shutdown(cancel_futures=True)
-    return images, failures
+    return images, failures, transparent
 
 
 def fingerprint(files: ImageFiles) -> str:
-    """Hex digits that change with any file's name, size or time of change."""
-    digest = hashlib.sha256()
+    """Hex digits that change with any file's name, size or time of change, and with how files are decoded."""
+    digest = hashlib.sha256(f"{VERSION}\n".encode())
     for index in range(len(files)):
         path = files.path(index)
         digest.update(f"{path}\0{_state(path)}\n".encode(errors="surrogateescape"))
@@ -144,26 +156,26 @@ def _state(path: str) -> str:
     return f"{state.st_size}\0{state.st_mtime_ns}"
 
 
-def _read(store: Path) -> tuple[Tensor, list[Failure]] | None:
+def _read(store: Path) -> tuple[Tensor, list[Failure], int] | None:
     try:
         with safe_open(store, framework="pt") as opened:
-            failures = json.loads(opened.metadata()["failures"])
-            return opened.get_tensor("images"), [Failure(*failure) for failure in failures]
+            told = opened.metadata()
+            failures = [Failure(*failure) for failure in json.loads(told["failures"])]
+            return opened.get_tensor("images"), failures, int(told["transparent"])
     except (SafetensorError, OSError) as error:
         logger.warning("%s: cannot be read and is made again (%s)", store, error)
         return None
 
 
-def _write(store: Path, images: Tensor, failures: list[Failure]) -> None:
+def _write(store: Path, images: Tensor, failures: list[Failure], transparent: int) -> None:
     """Keep the decoded images; a cache that cannot be written costs time at the next start, not this run."""
     temporary = None
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=store.parent)
         os.close(handle)
-        save_file(
-            {"images": images}, temporary, metadata={"failures": json.dumps([astuple(failure) for failure in failures])}
-        )
+        told = {"failures": json.dumps([astuple(failure) for failure in failures]), "transparent": str(transparent)}
+        save_file({"images": images}, temporary, metadata=told)
         Path(temporary).replace(store)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the decoded images cannot be kept (%s)", store, error)

@@ -10,14 +10,15 @@ from torch import Tensor
 from ldreg.data.crops import Box, RandomCrops
 from ldreg.data.images import Batch, ImageFiles
 from ldreg.data.order import derived_seed
+from ldreg.data.pixels import Decoded
 from ldreg.data.unreadable import Failure, UnreadableImageError
 
 LONGEST = 4  # times the shorter side: how much of an image is resized; the middle of it is kept anyway
 
 Crop = Callable[[Tensor, torch.Generator], Tensor]
-Read = Callable[[int], Tensor]
-Made = tuple[Batch | None, list[Failure]]
-"""A batch, or None where nothing is readable, and the unreadable files met."""
+Read = Callable[[int], Decoded]
+Made = tuple[Batch | None, list[Failure], int]
+"""A batch, or None where nothing is readable, the unreadable files met, and how many images of it are transparent."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Sample:
     """The image of a key, or None where there is no readable one, and the unreadable files met in search of it.
 
     `image` is uint8: pixels (C, H, W), or a JPEG's bytes (n,), or what is made of an image. `boxes` are its crops'
-    where they have been drawn already.
+    where they have been drawn already. `transparent` says whether pixels of it were.
     """
 
     key: Any
@@ -33,6 +34,7 @@ class Sample:
     label: int
     index: int
     failures: list[Failure]
+    transparent: bool = False
     boxes: list[Box] | None = None
 
 
@@ -73,7 +75,10 @@ class Crops:
         # Past the bound the main process stops anyway, so the search need not go through the whole set.
         while not self.files.tally.exceeds(len(failures)):
             try:
-                return Sample(key, read(index), int(self.files.labels[index]), index, failures)
+                found = read(index)
+                return Sample(
+                    key, found.pixels, int(self.files.labels[index]), index, failures, transparent=found.transparent
+                )
             except UnreadableImageError as error:
                 failures.append(Failure(index, self.files.path(index), str(error)))
                 index = (index + 1) % len(self.files)
@@ -103,7 +108,7 @@ class Crops:
 
 
 class Plain:
-    """The image of an index, uint8 (C, size, size), resized and cropped in the middle; None where unreadable."""
+    """The image of an index, uint8 (C, size, size), as `resize_and_crop` makes it; None where unreadable."""
 
     def __init__(self, files: ImageFiles, *, size: int) -> None:
         self.files, self.size = files, size
@@ -111,7 +116,8 @@ class Plain:
     def find(self, key: int, read: Read, *, tried: Sample | None = None) -> Sample:
         """The image, which has none in its place."""
         try:
-            return Sample(key, read(key), int(self.files.labels[key]), key, [])
+            found = read(key)
+            return Sample(key, found.pixels, int(self.files.labels[key]), key, [], transparent=found.transparent)
         except UnreadableImageError as error:
             return Sample(key, None, -1, key, [Failure(key, self.files.path(key), str(error))])
 
@@ -119,11 +125,8 @@ class Plain:
         """Nothing is random here."""
 
     def prepare(self, sample: Sample) -> Tensor:
-        """The image as it is where all are squares of this size, else resized."""
-        image = pixels(sample)
-        if self.files.size == self.size and image.shape[1:] == (self.size, self.size):
-            return image
-        return resize_and_crop(image, size=self.size)
+        """The image resized."""
+        return resize_and_crop(pixels(sample), size=self.size)
 
     def prepare_all(self, samples: Sequence[Sample]) -> Tensor:
         """The same one by one."""
@@ -137,16 +140,23 @@ def pixels(sample: Sample) -> Tensor:
 
 
 def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
-    """The middle (C, size, size) of an image uint8 (C, H, W) whose shorter side is made size·256/224.
+    """Images uint8 (..., C, H, W) as an encoder takes them without augmentation, (..., C, size, size).
+
+    Squares are resized whole, or left as they are. Of others the shorter side is made size·256/224 and the middle is
+    taken. What becomes of an image depends on the image and the size alone, not on the set that it is in.
 
     >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
     torch.Size([3, 224, 224])
     """
     from torchvision.transforms.v2 import functional as tvf
 
-    longest = LONGEST * min(image.shape[1:])
+    height, width = image.shape[-2:]
+    if height == width:
+        whole: Tensor = image if height == size else tvf.resize(image, [size, size], antialias=True)
+        return whole
+    longest = LONGEST * min(height, width)
     # A long thin image would be enlarged beyond memory. Cutting as much from either end leaves the middle in place.
-    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in image.shape[1:]])
+    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in (height, width)])
     resized = tvf.resize(image, [round(size * 256 / 224)], antialias=True)
     cropped: Tensor = tvf.center_crop(resized, [size, size])
     return cropped

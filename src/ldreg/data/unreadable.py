@@ -1,4 +1,4 @@
-"""Images that cannot be read: counted, listed, and an error when they are too many."""
+"""Unreadable images: counted, listed, and an error when they are too many. Transparent images: counted."""
 
 import logging
 from collections.abc import Iterable
@@ -33,10 +33,20 @@ def shown(text: object) -> str:
     return plain if plain.isprintable() else repr(plain)
 
 
+def transparent_line(transparent: int, read: int) -> str:
+    """What the log says of transparent images.
+
+    >>> transparent_line(662, 978)
+    '662 of 978 images have transparent pixels; composited onto white'
+    """
+    return f"{transparent} of {read} images have transparent pixels; composited onto white"
+
+
 class Tally:
     """The distinct unreadable files of a set of `count`, of which a share of `max_share` is borne.
 
-    Each is logged once, however often it is met.
+    Each is logged once, however often it is met. `transparent` is how many images of the last whole pass over the set,
+    or a part of it, had transparent pixels.
 
     >>> tally = Tally(200, max_share=0.01)
     >>> tally.add([Failure(7, "a.jpg", "truncated"), Failure(7, "a.jpg", "truncated")])
@@ -47,7 +57,9 @@ class Tally:
     def __init__(self, count: int, *, max_share: float) -> None:
         self.count = count
         self.max_share = max_share
+        self.transparent = 0
         self._failures: dict[str, Failure] = {}
+        self._read = 0
 
     @property
     def listed(self) -> list[str]:
@@ -66,6 +78,13 @@ class Tally:
                 logger.warning("unreadable image: %s", failure)
         if self.exceeds(len(self._failures)):
             raise ValueError(self._message())
+
+    def passed(self, read: int, *, transparent: int) -> None:
+        """Log how many of the images read in one pass are transparent, unless a pass over as many has said so."""
+        self.transparent = transparent
+        if transparent and read > self._read:
+            logger.warning(transparent_line(transparent, read))
+            self._read = read
 
     def exceeds(self, unreadable: int) -> bool:
         """Whether so many unreadable images are too many."""

@@ -17,17 +17,21 @@ from ldreg.reporting.text import printable
 
 logger = logging.getLogger("ldreg")
 
-VERSION = 1  # of what is stored and of how it was computed: another one makes every key another
+VERSION = 2  # of what is stored and of how it was computed: another one makes every key another
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a file holds: representations float32 (N, D), labels and indices int64 (N,), and the classes' names."""
+    """What a file holds: representations float32 (N, D), labels and indices int64 (N,), and the classes' names.
+
+    `transparent` is how many of the images, where they are files, have transparent pixels.
+    """
 
     representations: Tensor
     labels: Tensor
     indices: Tensor
     classes: tuple[str, ...]
+    transparent: int = 0
 
 
 def location(cache: Path, key: str) -> Path:
@@ -45,10 +49,10 @@ def read(path: Path, key: str, images: ImageSet) -> Stored | None:
             if metadata.get("key") != key:
                 raise ValueError("it belongs to another key")
             parts = {name: opened.get_tensor(name) for name in ("representations", "labels", "indices")}
-            classes = json.loads(metadata["classes"])
+            classes, transparent = json.loads(metadata["classes"]), int(metadata["transparent"])
         if classes != list(images.classes):
             raise ValueError("its classes are not those of the images")
-        stored = _checked(Stored(**parts, classes=images.classes))
+        stored = _checked(Stored(**parts, classes=images.classes, transparent=transparent))
         _check_rows(stored, images)
         return stored
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
@@ -72,7 +76,8 @@ def write(path: Path, key: str, stored: Stored) -> None:
             "labels": stored.labels.contiguous(),
             "indices": stored.indices.contiguous(),
         }
-        save_file(tensors, temporary, metadata={"key": key, "classes": json.dumps(stored.classes)})
+        told = {"key": key, "classes": json.dumps(stored.classes), "transparent": str(stored.transparent)}
+        save_file(tensors, temporary, metadata=told)
         Path(temporary).replace(path)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the representations cannot be kept (%s)", path, error)

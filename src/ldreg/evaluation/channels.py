@@ -4,7 +4,9 @@ from torch import Tensor
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:
-    """Images (..., C, H, W) with so many channels: gray is repeated, color becomes luminance (ITU-R 601).
+    """Images uint8 (..., C, H, W) with so many channels: gray is repeated, color becomes luminance (ITU-R 601).
+
+    Luminance is rounded as by Pillow, so that gray held in three channels stays what it is.
 
     Raises:
         ValueError: channels, or those of the images, are neither 1 nor 3.
@@ -19,8 +21,7 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
     if {present, channels} != {1, 3}:
         raise ValueError(f"channels: expected 1 or 3, got images of {present} for an encoder of {channels}")
     if channels == 1:
-        from torchvision.transforms.v2.functional import rgb_to_grayscale
-
-        gray: Tensor = rgb_to_grayscale(images, num_output_channels=1)
-        return gray
+        red, green, blue = images.int().split(1, dim=-3)
+        gray: Tensor = (19595 * red + 38470 * green + 7471 * blue + (1 << 15)) >> 16
+        return gray.to(images.dtype)
     return images.expand(*images.shape[:-3], 3, *images.shape[-2:])

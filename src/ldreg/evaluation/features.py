@@ -4,9 +4,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ldreg.data import (
@@ -22,8 +24,11 @@ from ldreg.data import (
 from ldreg.data.config import cache_folder
 from ldreg.data.file_batches import watched
 from ldreg.data.folders import Split
+from ldreg.data.images import decode
 from ldreg.data.locks import filling
+from ldreg.data.pixels import to_rgb
 from ldreg.data.resident import fingerprint
+from ldreg.data.samples import resize_and_crop
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.cache import VERSION, Stored, location, read, write
 from ldreg.evaluation.channels import with_channels
@@ -69,10 +74,9 @@ def features(
 ) -> Features:
     """Representations of a split without augmentation, from the cache where the encoder and the images are the same.
 
-    Images reach the encoder as `batches_in_order` prepares them: of files that are not all squares of the encoder's
-    size the shorter side is resized to size / 0.875 and the center taken, as is usual; a set that is held as one array,
-    as small images are, is resized whole. Gray images are repeated for an encoder of three channels, color becomes
-    luminance for an encoder of one.
+    Images reach the encoder as `plain_image` prepares one: squares are resized whole, of others the shorter side is
+    resized to size / 0.875 and the center taken. Gray images are repeated for an encoder of three channels, color
+    becomes luminance for an encoder of one.
 
     Args:
         encoder: a loaded encoder, which is left on the CPU as it was.
@@ -96,6 +100,8 @@ def features(
     with filling(path):
         stored = read(path, key, images)
         if stored is not None:
+            if isinstance(images, ImageFiles):
+                images.tally.passed(len(stored.indices), transparent=stored.transparent)
             return _features(stored, key, reused=True)
         stored = _extract(
             encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
@@ -159,6 +165,24 @@ def plain_batches(
         yield Batch(prepared, batch.labels, batch.indices)
 
 
+def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tensor:
+    """One image as `plain_batches` gives it on the CPU, normalized float32 (C, size, size).
+
+    Args:
+        image: a file, or what Pillow opened; `.convert("RGB")` before would lose what is transparent.
+        views: those of `plain_views`.
+
+    Raises:
+        ValueError: the file cannot be read.
+
+    >>> views = Views(ViewsConfig(normalization="none"), size=8, channels=1)
+    >>> plain_image(Image.new("RGBA", (20, 30)), views).unique()  # transparent, so white
+    tensor([1.])
+    """
+    pixels = to_rgb(image).pixels if isinstance(image, Image.Image) else decode(fspath(image))
+    return views.plain(with_channels(resize_and_crop(pixels, size=views.size), views.channels)[None])[0]
+
+
 def _features(stored: Stored, key: str, *, reused: bool) -> Features:
     return Features(stored.representations, stored.labels, stored.indices, stored.classes, key, reused)
 
@@ -195,4 +219,5 @@ def _extract(
     wrong = int((~torch.isfinite(x)).any(1).sum())
     if wrong:
         raise ValueError(f"encoder: expected finite representations, got NaN or inf for {wrong} of {len(x)} images")
-    return Stored(x, labels, torch.cat(indices), images.classes)
+    transparent = images.tally.transparent if isinstance(images, ImageFiles) else 0
+    return Stored(x, labels, torch.cat(indices), images.classes, transparent)

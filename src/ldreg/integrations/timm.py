@@ -6,26 +6,32 @@ Weights of a run have timm's names, so plain timm loads those of a ResNet with t
 CIFAR stem, which timm has not, and the small CNN too.
 """
 
+from functools import partial
 from os import PathLike
 from statistics import fmean
 from typing import Any
 
 from ldreg.encoders.checkpoints import LoadedEncoder, load_encoder
+from ldreg.evaluation.features import plain_image, plain_views
 from ldreg.integrations.settings import check_whole
 from ldreg.views.config import NORMALIZATIONS
 
 __all__ = ["create_model"]
 
-# Under this side, sets are of images of one size, which are taken as they are.
+# Under this side, sets are mostly of squares of one size, which are taken whole.
 _CROPPED_FROM = 128
 
 
 def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
     """The model of a run's folder or of a checkpoint with its weights in it, in float32, on the CPU, in eval mode.
 
-    It maps normalized images (B, C, S, S) to representations (B, D), D its attribute `dimension`. Size, mean and
-    deviation stand in its `pretrained_cfg`, where timm looks for them:
-    `timm.data.create_transform(**timm.data.resolve_model_data_config(model))` makes images for it.
+    It maps normalized images (B, C, S, S) to representations (B, D), D its attribute `dimension`. `model.transform`
+    makes (C, S, S) of an image, given as a file or as Pillow opened it: what `ldreg evaluate` gives the encoder on the
+    CPU.
+
+    Size, mean and deviation stand in its `pretrained_cfg`, where timm looks for them. timm's own `create_transform`
+    makes similar images of it, not the same: it crops squares as it crops others, drops transparency, and resizes by
+    Pillow, which rounds differently.
 
     Args:
         path: a run's folder, or a file that `ldreg.encoders.load_encoder` takes.
@@ -53,6 +59,7 @@ def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
         model.reset_classifier(num_classes)
     # What was frozen in pretraining is the user's to freeze.
     model.requires_grad_(True)
+    model.transform = partial(plain_image, views=plain_views(loaded))
     model.pretrained_cfg = model.default_cfg = data_config(loaded) | {"num_classes": num_classes}
     return model
 
@@ -60,7 +67,7 @@ def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
 def data_config(loaded: LoadedEncoder) -> dict[str, Any]:
     """What timm's `resolve_data_config` reads of the images for an encoder.
 
-    `crop_pct` is the 224/256 that `ldreg` evaluates with, and 1 for small images.
+    `crop_pct` is the 224/256 that `ldreg` evaluates images with that are no squares, and 1 for small encoders.
     """
     mean, std = NORMALIZATIONS[loaded.normalization]
     if loaded.channels != 3:

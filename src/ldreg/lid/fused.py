@@ -68,7 +68,7 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     >>> supports(torch.zeros(8, 2), None, 4)
     False
     """
-    if PATH == "plain" or _transformed():
+    if PATH == "plain" or transformed():
         return False
     if x.dtype not in _DTYPES or (reference is not None and reference.dtype not in _DTYPES):
         return False
@@ -82,7 +82,7 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
     return x.is_cuda and (torch.compiler.is_compiling() or can_launch(x.device, _CAPABILITY))
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Whether torch.func is at work or forward-mode differentiation, which the kernels know nothing of."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 

@@ -42,6 +42,9 @@ class LDReg(nn.Module):
     ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input;
     only that of a float16 input may be beyond the range of float16, which gradient scalers look for.
 
+    Dead rows (all zero) and duplicates are left out of the mean, so the value can improve while representations
+    collapse. `regular_share` is the share of points that the mean is over. Log both.
+
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
     few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).
     Values are then not looked at: NaN or inf in gives NaN out, in that step alone, as rows that are not finite do not
@@ -70,6 +73,9 @@ class LDReg(nn.Module):
     >>> value.backward()
     >>> bool(value < 0), representations.grad.shape
     (True, torch.Size([128, 16]))
+    >>> dead = representations.detach() * (torch.arange(128) >= 58)[:, None]  # 45 % of rows are 0
+    >>> bool(reg(dead) < value), f"{reg.regular_share:.2f}"
+    (True, '0.39')
     """
 
     queue: Tensor
@@ -109,6 +115,16 @@ class LDReg(nn.Module):
         self.reference_grad, self.gather = reference_grad, gather
         self.register_buffer("queue", torch.empty(0, 0))
         self._enqueued = 0
+        self._regular_share = torch.tensor(math.nan)
+
+    @property
+    def regular_share(self) -> Tensor:
+        """The share of points that the last value is a mean of: those whose LID is neither 0 nor inf.
+
+        A detached scalar on the device of the representations, NaN before the first call. With `gather` it is the share
+        of the batch of all ranks. It is 0 while the queue holds too few rows. No state dict has it.
+        """
+        return self._regular_share
 
     def forward(
         self, representations: Tensor, reference: Tensor | None = None, *, self_index: Tensor | None = None
@@ -152,6 +168,7 @@ class LDReg(nn.Module):
                 )
             # No search looks at the values yet, and what is not finite would be in the way of those to come.
             self._enqueue(representations, values="sift" if quick else "look at")
+            self._note(torch.zeros((), device=representations.device), 1)
             return (0 * representations).sum()  # 0, or NaN for NaN and inf, until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
         if quick:
@@ -238,7 +255,10 @@ class LDReg(nn.Module):
             ),
             reference_grad=self.reference_grad,
         )
-        return self._mean(value, totals[1]) if several else value
+        if several:
+            return self._mean(value, totals[1], len(x))
+        self._note(totals[1], len(x))
+        return value
 
     def _penalty(self, log_lid: Tensor, regular: Tensor) -> Tensor:
         """The mean over the regular points of all ranks, in the chosen norm and sign."""
@@ -246,12 +266,14 @@ class LDReg(nn.Module):
             log_lid = torch.where(regular, log_lid - math.log(self.target), 0)
         if self._terms != "plain":
             log_lid = log_lid.square() if self._terms == "square" else log_lid.abs()
-        return self._mean(log_lid.sum(), regular.sum().to(log_lid.dtype))
+        return self._mean(log_lid.sum(), regular.sum().to(log_lid.dtype), len(regular))
 
-    def _mean(self, value: Tensor, count: Tensor) -> Tensor:
-        """The penalty from this rank's sum of terms and number of regular points."""
+    def _mean(self, value: Tensor, count: Tensor, points: int) -> Tensor:
+        """The penalty from this rank's sum of terms and number of regular points among its points."""
         if self.gather:
             value, count = distributed.total(torch.stack((value, count)))
+            points *= distributed.world()
+        self._note(count, points)
         mean = value / count.clamp_min(1)
         if self.norm == "l2":
             # The root has no slope at 0, where every ln LID is 0 and the gradient is 0 as well.
@@ -259,6 +281,11 @@ class LDReg(nn.Module):
         elif self.norm == "frechet":
             mean = mean.abs()
         return self._scale * mean
+
+    def _note(self, count: Tensor, points: int) -> None:
+        """Keep the share of points that the value is a mean of."""
+        if not fused.transformed():  # whose tensors do not outlive the transform
+            self._regular_share = count.detach() / points
 
     @property
     def _terms(self) -> fused.Terms:

@@ -17,8 +17,9 @@ from pytorch_lightning.accelerators.cuda import CUDAAccelerator
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from ldreg.data import DataConfig, ImageFiles, ImageSet
+from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages
 from ldreg.data.file_batches import watched
+from ldreg.data.unreadable import transparent_line
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
@@ -116,8 +117,8 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
                 said = f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
                 said = f"going on from {checkpoint}" if checkpoint else said
                 say(said)
-                for file in _met_before(run):
-                    logging.getLogger("ldreg").warning("unreadable image: %s", file)
+                for line in _met_before(run):
+                    logging.getLogger("ldreg").warning(line)
             with explained(folder):
                 _fit(run, folder, checkpoint, fresh=new)
                 result = _result(folder, run)
@@ -129,9 +130,11 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
 
 
 def _met_before(run: Run) -> list[str]:
-    """Unreadable images that were met before there was a log to list them in: those of sets decoded as a whole."""
-    sets = (run.images, run.held_out)
-    return list(dict.fromkeys(file for images in sets for file in getattr(images, "unreadable", ())))
+    """What was said of sets that are decoded as a whole, before there was a log: unreadable and transparent images."""
+    sets = [images for images in (run.images, run.held_out) if isinstance(images, ResidentImages)]
+    lines = [f"unreadable image: {file}" for images in sets for file in images.unreadable]
+    lines += [transparent_line(*images.transparent) for images in sets if images.transparent[0]]
+    return list(dict.fromkeys(lines))
 
 
 def _tell_unreadable(images: ImageSet, folder: RunFolder) -> None:
