@@ -113,7 +113,7 @@ def coverage(kind: Kind, draws: int, seed: int = 0) -> Coverage:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print("| data | points | k | coverage | width |\n|---|---:|---:|---:|---:|")

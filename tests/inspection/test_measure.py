@@ -439,7 +439,8 @@ class TestInterval:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", COVERAGE["KINDS"])
     def test_covers_kinds_of_data_as_often_as_it_says(self, name: str) -> None:
-        assert 0.93 <= COVERAGE["coverage"](COVERAGE["KINDS"][name], draws=1000).share <= 0.97
+        # 0.93 to 0.97, and 1.4 standard errors of 1000 draws.
+        assert 0.92 <= COVERAGE["coverage"](COVERAGE["KINDS"][name], draws=1000).share <= 0.98
 
     def test_is_never_narrower_than_for_independent_values(self) -> None:
         # Each point's only neighbors are its two closest in a chain of clusters, where pulls happen to cancel.

@@ -11,8 +11,8 @@ from ldreg.reporting.record import MeanLID
 
 _EDGES = 2**20  # neighbor pairs handled at a time
 # The slope of ln LID is fitted over ranks this far around k, in units of √k, by which chance moves a rank. Where a
-# cluster ends near rank k, the slope is a step. The short reach sees a step near k at its full height, the long one sees
-# a step further off. The larger variance counts. Chosen on the kinds of benchmarks/coverage.py.
+# cluster ends near rank k, the slope is a step. The short reach sees a step near k at its full height, the long one
+# sees a step further off. The larger variance counts. Chosen on the kinds of benchmarks/coverage.py.
 _REACHES = (0.75, 2.0)
 
 
