@@ -1,4 +1,6 @@
 import math
+import runpy
+import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from ldreg.reporting.record import DimensionReport
 from ldreg.spectrum import effective_rank, rankme
 
 Array = NDArray[np.float64]
+COVERAGE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coverage.py"))
 
 pytestmark = pytest.mark.usefixtures("quick_danco")
 
@@ -391,26 +394,53 @@ class TestPlane:
 
 
 class TestInterval:
-    def test_is_the_sum_over_what_each_point_adds(self) -> None:
+    @pytest.mark.parametrize("further", [0, 8])
+    def test_is_the_sum_over_what_each_point_adds(self, further: int) -> None:
         """Against the same variance written as loops over points and neighbors."""
-        x, k = gaussian(30, 3).double(), 4
+        n, k = 60, 12
+        x = gaussian(n, 3).double()
+        wide = estimate_lid(x, k + further).neighbors
         found = estimate_lid(x, k)
         logs = found.lid.log().tolist()
-        mean = sum(logs) / 30
-        added = [value - mean for value in logs]
-        squares = 0.0
-        for distances, indices in zip(*map(Tensor.tolist, found.neighbors), strict=True):
-            ratio = sum(distances) / k / distances[-1]
-            for distance, index in zip(distances, indices, strict=True):
-                pull = (distance / distances[-1] - ratio) / (ratio * (1 - ratio)) / k
-                added[index] += pull
-                squares += pull**2
-        variance = (sum(value**2 for value in added) - squares) / (30 * 29)
-        independent = sum((value - mean) ** 2 for value in logs) / (30 * 29)
-        assert variance > independent
-        low, high = (math.exp(mean + sign * 2.0452296 * math.sqrt(variance)) for sign in (-1, 1))  # t of 29, 97.5 %
-        interval = mean_lid(found, torch.arange(30), 30)
+        mean = sum(logs) / n
+        variances = [sum((value - mean) ** 2 for value in logs) / (n * (n - 1))]
+        for reach in (3, 7):  # 0.75 and 2 times the root of 12
+            slopes, placed, listed = [], torch.zeros(n, n).tolist(), torch.zeros(n, n).tolist()
+            for i, (distances, indices) in enumerate(zip(*map(Tensor.tolist, wide), strict=True)):
+                ranks = range(k - reach, k + min(reach, further) + 1)
+                ratios = [sum(distances[:rank]) / rank / distances[rank - 1] for rank in ranks]
+                slopes.append(statistics.linear_regression(ranks, [math.log(r / (1 - r)) for r in ratios]).slope)
+                ratio = sum(distances[:k]) / k / distances[k - 1]
+                for distance, index in zip(distances[:k], indices[:k], strict=True):
+                    placed[i][index] = (distance / distances[k - 1] - ratio) / (ratio * (1 - ratio)) / k
+                    listed[i][index] = placed[i][index] - slopes[i]
+            added = [logs[j] - mean + sum(listed[i][j] for i in range(n)) for j in range(n)]
+            pairs = sum(listed[i][j] ** 2 + placed[i][j] * placed[j][i] / 2 for i in range(n) for j in range(n))
+            middle = sum(added) / n
+            variances.append((sum((value - middle) ** 2 for value in added) - pairs) / (n * (n - 1)))
+        assert max(variances) > variances[0]
+        margin = 2.0009954 * math.sqrt(max(variances))  # t of 59, 97.5 %
+        interval = mean_lid(found, torch.arange(n), n, beyond=wide.distances[:, k:])
+        low, high = math.exp(mean - margin), math.exp(mean + margin)
         assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-6)
+
+    def test_is_wide_where_clusters_have_about_k_points(self) -> None:
+        """Whether a cluster has k points more or less is chance, and changes the estimates of all of them."""
+        kind = COVERAGE["KINDS"]["10 clusters of about k points, 16-d"]
+        assert COVERAGE["coverage"](kind, draws=40).share >= 0.9
+
+    def test_of_degenerate_lists_is_finite(self) -> None:
+        x = torch.cat([torch.zeros(30, 2), gaussian(30, 2)])
+        for k in (2, 5, 29, 30):
+            wide = estimate_lid(x, k + 8).neighbors.distances
+            interval = mean_lid(estimate_lid(x, k), torch.arange(60), 60, beyond=wide[:, k:])
+            assert 0 < interval.low < interval.value < interval.high < math.inf
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", COVERAGE["KINDS"])
+    def test_covers_kinds_of_data_as_often_as_it_says(self, name: str) -> None:
+        # 0.93 to 0.97, and 1.4 standard errors of 1000 draws.
+        assert 0.92 <= COVERAGE["coverage"](COVERAGE["KINDS"][name], draws=1000).share <= 0.98
 
     def test_is_never_narrower_than_for_independent_values(self) -> None:
         # Each point's only neighbors are its two closest in a chain of clusters, where pulls happen to cancel.
