@@ -107,6 +107,25 @@ def entropy_rank(values: Tensor) -> Tensor:
     return entropy.exp()
 
 
+@torch.no_grad()
+def relative_spread(x: Any, *, device: torch.device | None = None) -> Tensor:
+    """Root-mean-square distance of the rows of x (N, D) to their mean over their root-mean-square norm.
+
+    A float64 scalar between 0, all rows equal, and 1, centered; 0 where x is all zero.
+
+    >>> relative_spread([[1.0, 0.0], [-1.0, 0.0]]).item(), relative_spread([[3.0, 4.0], [3.0, 4.0]]).item()
+    (1.0, 0.0)
+    """
+    x = _checked(x)
+    scale, device = _scale(x), x.device if device is None else device
+    blocks = _row_blocks if x.shape[0] >= x.shape[1] else _column_blocks
+    spread, norm = (
+        torch.stack([block.square().sum() for block in blocks(x, scale, centered=centered, device=device)]).sum()
+        for centered in (True, False)
+    )
+    return torch.where(norm > 0, (spread / norm).sqrt(), 0)
+
+
 def _rounding(x: Tensor) -> float:
     """Bound on the spectral norm of the rounding errors in x, as a share of the Frobenius norm of x.
 

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +18,8 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
 from ldreg.lid.geometry import regular
+from ldreg.reporting.record import Finding, Kind, Severity
 
-Kind = Literal[
-    "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
-    "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
-    "not_compared",
-]  # fmt: skip
-Severity = Literal["critical", "warning", "note"]
-Labels = NDArray[np.str_]
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note")
 
 _BLOCK = 2**22  # neighbor pairs handled at a time
@@ -55,29 +49,6 @@ _HUBS, _TOP = 0.5, 0.01  # of all neighbor places, taken by this share of the po
 _BESIDE = (0.05, 0.25, 0.5)  # quantiles compared
 _LOWER, _HIGHER = 0.6, 1.25  # times the other set's quantile
 _MORE_DEGENERATE = 0.02  # of the points
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was found.
-
-    Args:
-        kind: what it is.
-        severity: "critical": do not use the numbers before it is dealt with; "warning": look at it; "note".
-        share: of the measured points that it concerns.
-        numbers: the evidence, by name.
-        rows: rows of the data that it concerns, ascending; empty where it is of the whole set.
-        examples: a few of them to look at: nearest to a group's middle, or one of each group of duplicates.
-        labels: how many of the rows have which label, largest first, where labels are known.
-    """
-
-    kind: Kind
-    severity: Severity
-    share: float
-    numbers: Mapping[str, float]
-    rows: tuple[int, ...] = ()
-    examples: tuple[int, ...] = ()
-    labels: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,16 +86,23 @@ class Points:
 
 
 def find(points: Points) -> tuple[Finding, ...]:
-    """All findings of a set, the most serious first; empty where nothing unusual was found."""
+    """All findings of a set, the most serious first, or one of the kind "nothing_unusual"."""
     collapse = _complete_collapse(points)
     if collapse is not None:
         return (collapse,)
-    found = [*_degenerate(points), *_groups(points), *_classes(points), *_duplicates(points), *_jumps(points)]
-    return ranked([*found, *_low_rank(points), *_hubs(points)])
+    groups = _groups(points)
+    found = [*_degenerate(points), *groups, *_classes(points), *_duplicates(points, groups)]
+    if not groups:  # from outside, a collapsed group is a jump in the distances too
+        found += _jumps(points)
+    return ranked([*found, *_low_rank(points), *_hubs(points)]) or (Finding("nothing_unusual", "note", 0.0, {}),)
 
 
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The most serious first, and of equally serious ones that of the larger share."""
+    """The most serious first, and of equally serious ones that of the larger share.
+
+    That nothing unusual was found is left out where there is something else to say.
+    """
+    found = [finding for finding in found if finding.kind != "nothing_unusual" or len(found) == 1]
     return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.severity), -finding.share)))
 
 
@@ -230,7 +208,7 @@ def _low(
 
 
 def _height(own: Tensor, indices: Tensor) -> Tensor:
-    """ln LID of each point or the mean of it over the point and its neighbors, whichever is higher; NaN: none.
+    """The ln LID of each point or the mean of it over the point and its neighbors, whichever is higher; NaN: none.
 
     A point is low where its neighbors are low too, which takes the noise out of the lower tail. And it is not low for
     its neighbors alone: points outside of a collapsed group often have their neighbors in it.
@@ -354,7 +332,7 @@ def _scales(k: int) -> list[int]:
 def _pair(
     own: int, other: int, sizes: NDArray[np.float64], scales: Sequence[int], mean: NDArray[np.float64]
 ) -> float | None:
-    """ln of the ratio of two classes' LID, each from the same share of its points; None where that is too few."""
+    """The ln of the ratio of two classes' LID, each from the same share of its points; None where that is too few."""
     wanted = [scales[-1] * min(1.0, sizes[a] / sizes[b]) for a, b in ((own, other), (other, own))]
     if min(wanted) < scales[0] / 2**0.25 or min(sizes[own], sizes[other]) <= scales[-1]:
         return None
@@ -363,12 +341,18 @@ def _pair(
     return difference if math.isfinite(difference) else None
 
 
-def _duplicates(points: Points) -> list[Finding]:
-    """Groups of equal rows, and of rows much nearer to each other than k neighbors of this dimension are by chance."""
+def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
+    """Sets of equal rows, and of rows much nearer to each other than k neighbors of this dimension are by chance.
+
+    Points that are degenerate or in a collapsed group are told of there.
+    """
     found = []
-    exact, groups = _linked(points, torch.zeros(len(points.rows)))
-    if exact.double().mean() >= _DUPLICATES:
-        found.append(_copies_of(points, "duplicates", exact, groups))
+    told = ~regular(points.lid).cpu() | torch.isin(
+        points.rows.cpu(), torch.tensor([row for group in groups for row in group.rows], dtype=torch.long)
+    )
+    equal, of = _linked(points, torch.zeros(len(points.rows)))
+    if (exact := equal & ~told).double().mean() >= _DUPLICATES:
+        found.append(_copies_of(points, "duplicates", exact, of))
     dimension = local_dimension(points.distances).nanmedian().item()
     if math.isnan(dimension):
         return found
@@ -377,9 +361,9 @@ def _duplicates(points: Points) -> list[Finding]:
     share = min(_NEAR, (_BY_CHANCE / points.k) ** (1 / dimension))
     nearest = points.distances[:, 0]
     typical = nearest[nearest > 0].median()
-    near, groups = _linked(points, share * points.distances[:, -1].clamp_max(typical))
-    if (near & ~exact).double().mean() >= _DUPLICATES:
-        found.append(_copies_of(points, "near_duplicates", near, groups))
+    close, of = _linked(points, share * points.distances[:, -1].clamp_max(typical))
+    if (near := close & ~equal & ~told).double().mean() >= _DUPLICATES:
+        found.append(_copies_of(points, "near_duplicates", near, of))
     return found
 
 

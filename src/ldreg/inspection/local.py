@@ -23,6 +23,7 @@ class Local(TypedDict):
     frechet_variance: float
     arithmetic_mean: float
     harmonic_mean: float
+    lid_low: float
     zero: int
     infinite: int
     duplicated: int
@@ -35,22 +36,26 @@ class Local(TypedDict):
     labels: tuple[str, ...] | None
 
 
-def local(found: LIDEstimate, rows: Tensor, points: int, labels: list[str] | None) -> Local:
-    """Statistics of the LID of the measured `rows` of so many points, with their labels if there are any."""
+def local(found: LIDEstimate, rows: Tensor, points: int, labels: list[str] | None, beyond: Tensor | None) -> Local:
+    """Statistics of the LID of the measured `rows` of so many points, with their labels if there are any.
+
+    `beyond` are distances after the k-th, as `mean_lid` takes them.
+    """
     lid, distances = found.lid.double(), found.neighbors.distances
     ordinary = lid[regular(lid)]
     low, median, high = numpy.quantile(ordinary.cpu(), (0.25, 0.5, 0.75)).tolist() if len(ordinary) else [math.nan] * 3
     return Local(
-        mean=mean_lid(found, rows, points),
+        mean=mean_lid(found, rows, points, beyond=beyond),
         quartiles=(low, median, high),
         frechet_variance=frechet_variance(lid).item() if len(ordinary) else math.nan,
         arithmetic_mean=arithmetic_mean(lid).item(),
         harmonic_mean=harmonic_mean(lid).item(),
+        lid_low=numpy.quantile(lid.cpu(), 0.05, method="lower").item(),  # which needs no sum of inf and a number
         zero=int((lid == 0).sum()),
         infinite=int(torch.isinf(lid).sum()),
         duplicated=int((distances[:, 0] == 0).sum()),
         most_collapsed=_most_collapsed(found, rows, labels),
-        classes=() if labels is None else _classes(found, rows, points, labels),
+        classes=() if labels is None else _classes(found, rows, points, labels, beyond),
         index=rows.cpu(),
         lid=found.lid.cpu(),
         standard_error=found.standard_error.cpu(),
@@ -74,12 +79,14 @@ def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) 
     )
 
 
-def _classes(found: LIDEstimate, rows: Tensor, points: int, labels: list[str]) -> tuple[ClassLID, ...]:
+def _classes(
+    found: LIDEstimate, rows: Tensor, points: int, labels: list[str], beyond: Tensor | None
+) -> tuple[ClassLID, ...]:
     members: dict[str, list[int]] = {}
     for position, label in enumerate(labels):
         members.setdefault(label, []).append(position)
     return tuple(
-        _class(label, found, rows, points, torch.tensor(members[label], device=rows.device))
+        _class(label, found, rows, points, torch.tensor(members[label], device=rows.device), beyond)
         for label in sorted(members, key=_label_order)
     )
 
@@ -90,7 +97,9 @@ def _label_order(label: str) -> tuple[bool, int, str]:
     return not whole, int(label) if whole else 0, label
 
 
-def _class(label: str, found: LIDEstimate, rows: Tensor, points: int, members: Tensor) -> ClassLID:
-    mean = mean_lid(found, rows, points, members)
+def _class(
+    label: str, found: LIDEstimate, rows: Tensor, points: int, members: Tensor, beyond: Tensor | None
+) -> ClassLID:
+    mean = mean_lid(found, rows, points, members, beyond)
     coinciding = found.neighbors.distances[members, -1] == 0
     return ClassLID(label, len(members), int(regular(found.lid[members]).sum()), mean, int(coinciding.sum()))

@@ -1,36 +1,37 @@
 """All steps of an inspection, on one process or shared by several."""
 
-from collections import Counter
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from ldreg import distributed
+from ldreg.inspection import findings
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
-from ldreg.inspection.gaps import Gaps, gaps
-from ldreg.inspection.guidance import beside, classes_beside, guidance, unfit
+from ldreg.inspection.interval import reach
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
 from ldreg.inspection.steps import Progress, Steps
+from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension
 from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
+from ldreg.lid.expected import expected_lid
 from ldreg.lid.geometry import fisher_rao
 from ldreg.lid.global_dim import danco, twonn
 from ldreg.lid.search import Neighbors
 from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
-from ldreg.reporting.record import Comparison, DimensionReport, Reading
-from ldreg.spectrum import entropy_rank, rankme, scaled_eigenvalues
+from ldreg.reporting.record import Comparison, DimensionReport, Expected, Reading
+from ldreg.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.version import __version__
 
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
-_SORTED = 2**24  # entries of which distinct rows are counted
-_COMPARED = 4096  # rows compared with the first at a time
+_COMPARED = 4096  # rows looked at at a time
 
 
 @torch.no_grad()
@@ -133,11 +134,12 @@ class _Set(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Rows (n,) of a set and their LID among all of it, of which only rank 0 has all."""
+    """Rows (n,) of a set, their LID among all of it, and distances after the k-th; only rank 0 has all."""
 
     points: _Set
     rows: Tensor
     found: LIDEstimate
+    beyond: Tensor
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -163,7 +165,10 @@ def _measured(
 ) -> _Measured:
     rows = draw(len(points.x), settings.sample, settings.seed)
     placed, part = sharing.agreed(partial(_part, points, sharing.share(rows), settings, progress))
-    return _Measured(placed, rows, sharing.gathered(part, len(rows)))
+    values, errors, (distances, indices) = sharing.gathered(part, len(rows))
+    k = settings.k
+    near = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
+    return _Measured(placed, rows, LIDEstimate(values, errors, near), distances[:, k:])
 
 
 def _part(
@@ -171,8 +176,16 @@ def _part(
 ) -> tuple[_Set, LIDEstimate]:
     """The set, on its device where it fits there, and the LID of some of its rows among all of it."""
     k, estimator, convention, *_ = settings
-    x = resident(points.x, k, points.device)
-    measure = partial(stream_lid, estimator=estimator, convention=convention, device=points.device, progress=progress)
+    beyond = min(reach(k), len(points.x) - 1 - k)
+    x = resident(points.x, k + beyond, points.device)
+    measure = partial(
+        stream_lid,
+        estimator=estimator,
+        convention=convention,
+        device=points.device,
+        progress=progress,
+        beyond=beyond,
+    )
     try:
         if len(rows) == len(x):  # without a reference, a set against itself costs half the arithmetic
             return points._replace(x=x), measure(x, k)
@@ -195,39 +208,40 @@ def _completed(
     measured: _Measured, names: _Names, compared: _Measured | None, settings: _Settings, steps: Steps
 ) -> DimensionReport:
     """The report, once LID is known."""
-    own, seen = _described(measured, names.own, settings, steps)
+    own, points = _described(measured, names.own, settings, steps)
     if compared is None:
         steps.finish()
         return own
     other, others = _described(compared, names.other, settings, steps)
     steps.finish()
-    doubt = unfit(measured.found, seen, "these") or unfit(compared.found, others, "its")
-    return replace(own, comparison=_compared(own, replace(other, title="comparison"), doubt))
+    found = findings.compare(points, others, own.findings, other.findings)
+    distance = fisher_rao(own.mean.value, other.mean.value).item()
+    comparison = Comparison(replace(other, title="comparison"), distance)
+    return replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
 
 
 def _described(
     measured: _Measured, names: list[str] | None, settings: _Settings, steps: Steps
-) -> tuple[DimensionReport, Gaps]:
-    """All that is told of one set, and the gaps in its neighbor distances."""
-    (x, _, device), rows, _ = measured
+) -> tuple[DimensionReport, findings.Points]:
+    """All that is told of one set, and what its findings are from."""
+    (x, _, device), rows = measured[:2]
     near = _near(measured)
-    statistics = local(near.found, near.rows, len(x), None if names is None else [names[row] for row in rows.tolist()])
+    labels = None if names is None else [names[row] for row in rows.tolist()]
+    statistics = local(near.found, near.rows, len(x), labels, near.beyond)
     shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
     whole = _global(measured.points, settings.seed, steps)
-    seen = gaps(near.found.neighbors.distances)
-    told = guidance(
-        statistics["mean"],
-        statistics["classes"],
-        shares,
-        sizes=Counter(names or ()),
-        degenerate=(statistics["zero"] + statistics["infinite"]) / len(rows),
-        duplicated=statistics["duplicated"] / len(rows),
-        gaps=seen,
-        distinct=_distinct(x) if statistics["zero"] == len(rows) else None,
-        k=settings.k,
-        shape=(x.shape[0], x.shape[1]),
-        estimator=settings.estimator,
-        convention=settings.convention,
+    steps.enter(measured.points.step("findings"))
+    points = findings.Points(
+        lid=near.found.lid,
+        distances=near.found.neighbors.distances,
+        indices=near.found.neighbors.indices,
+        rows=near.rows,
+        total=x.shape[0],
+        dimensions=x.shape[1],
+        effective_rank=spectral["effective_rank"],
+        spread=relative_spread(x, device=device).item(),
+        dead=sum(int((block == 0).all(1).sum()) for block in x.split(_COMPARED)),
+        labels=labels,
     )
     report = DimensionReport(
         points=x.shape[0],
@@ -243,9 +257,27 @@ def _described(
         **whole,
         comparison=None,
         version=__version__,
-        guidance=told,
+        expected=_expected(statistics["mean"].value, shares, (x.shape[0], x.shape[1]), settings),
+        findings=findings.find(points),
     )
-    return report, seen
+    return report, points
+
+
+def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings: _Settings) -> Expected:
+    """What Gaussian points of the same covariance read, and of which dimension they are that read this LID."""
+    k, estimator, convention, *_ = settings
+    n, dimensions = shape
+    note = beyond(estimator, k, n, dimensions) or ("no point has a LID" if math.isnan(lid) else "")
+    if note:
+        return Expected(note=note)
+    known = cast(Calibrated, estimator)
+    usual = expected_lid(eigenvalues, k, n, dimensions, estimator=known, convention=convention)
+    dimension = gaussian_dimension(lid, k, n, estimator=known, convention=convention)
+    if usual is None:
+        note = "the covariance is zero, or too large for a number"
+    elif dimension is None:
+        note = f"LID is beyond that of Gaussians of 1 to {DIMENSIONS[-1]:,} dimensions"
+    return Expected(usual, dimension, note)
 
 
 def _near(measured: _Measured) -> _Measured:
@@ -253,7 +285,7 @@ def _near(measured: _Measured) -> _Measured:
     place = measured.points.x.device
     (distances, indices), (values, errors) = measured.found.neighbors, measured.found[:2]
     found = LIDEstimate(values.to(place), errors.to(place), Neighbors(distances.to(place), indices.to(place)))
-    return _Measured(measured.points, measured.rows.to(place), found)
+    return _Measured(measured.points, measured.rows.to(place), found, measured.beyond.to(place))
 
 
 class _Spectral(TypedDict):
@@ -279,13 +311,6 @@ def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tens
     )
 
 
-def _distinct(x: Tensor) -> int | None:
-    """How many distinct rows there are; None where there is too much to sort, unless all are the same."""
-    if all(bool((block == x[0]).all()) for block in x.split(_COMPARED)):
-        return 1
-    return len(torch.unique(x, dim=0)) if x.numel() <= _SORTED else None
-
-
 class _Global(TypedDict):
     twonn: Reading
     danco: Reading
@@ -308,20 +333,6 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
     return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
 
 
-def _compared(own: DimensionReport, other: DimensionReport, doubt: str) -> Comparison:
-    """The other set beside the own; in doubt, or without intervals, LID of the two is not judged."""
-    if other.points != own.points:
-        doubt = f"it has {other.points:,} points, and LID depends on their number"
-    judged = None if doubt else beside(own.mean, other.mean)
-    return Comparison(
-        other=other,
-        fisher_rao=fisher_rao(own.mean.value, other.mean.value).item(),
-        verdict=judged,
-        doubt=doubt or ("" if judged else "there are too few points for an interval"),
-        collapsed_classes=() if doubt else classes_beside(own, other),
-    )
-
-
 def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, float]:
     """Rough number of multiplications of every step, which weigh them in the progress."""
     n, d = points.x.shape
@@ -329,6 +340,7 @@ def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, fl
     part = min(n, _GLOBAL_POINTS)
     costs = {"LID": _search_cost(points.x, sample), "spectrum": spectrum, "RankMe": spectrum}
     costs |= {"map": 200.0 * min(n, ROWS) * d, "TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0)}
+    costs["findings"] = 5000.0 * n
     own = {points.step(name): cost for name, cost in costs.items()}
     return own if other is None else {**own, **_costs(other, None, sample)}
 

@@ -87,8 +87,11 @@ def stream_lid(
     device: torch.device | str,
     budget: int | None = None,
     progress: Progress | None = None,
+    beyond: int = 0,
 ) -> LIDEstimate:
     """What `estimate_lid` finds, on a device that need not hold all points; arguments as in `stream_neighbors`.
+
+    The neighbors go on `beyond` the k that LID is read from.
 
     >>> x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
     >>> whole, parts = (stream_lid(x, 50, device="cpu", budget=budget) for budget in (None, 20_000))
@@ -96,12 +99,13 @@ def stream_lid(
     True
     """
     check_options(k, estimator, convention)
-    task = _task(x, k, reference, self_index, device)
+    task = _task(x, k + beyond, reference, self_index, device)
 
     def estimated(queries: Tensor, found: Neighbors, allowed: int) -> tuple[Tensor, ...]:
+        near = Neighbors(found.distances[:, :k], found.indices[:, :k])
         if estimator == "tle" and task.rows.device != task.device:
-            return *_tight(task, queries, found, allowed), *found
-        return *estimate_from(found, queries, task.rows, estimator, convention), *found
+            return *_tight(task, queries, near, allowed), *found
+        return *estimate_from(near, queries, task.rows, estimator, convention), *found
 
     values, errors, *found = _carried_out(task, estimated, budget, progress)
     return LIDEstimate(values, errors, Neighbors(*found))

@@ -14,7 +14,7 @@ from ldreg.reporting.record import ClassLID, DimensionReport, PointCloud
 from ldreg.reporting.summary import Row, classes_of_other, global_rows, local_rows, settings
 from ldreg.reporting.text import count, interval, number, percent, printable
 from ldreg.reporting.two_sets import figures_of_both
-from ldreg.reporting.words import details, headline
+from ldreg.reporting.words import USES, sentence
 
 _CAPTIONS = {
     "histogram": (
@@ -27,6 +27,8 @@ _CAPTIONS = {
     "map-classes": ("Where the classes are", "The same map, colored by label."),
     "classes": ("LID per class", "Geometric mean and 95 % confidence; the line is the mean of all."),
 }
+
+_SHOWN = 6  # findings before the fold
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2127; --soft: #5b6570; --page: #f6f7f9; --card: #fff; --line: #dfe3e8;
@@ -44,6 +46,10 @@ p { margin: .5rem 0; max-width: 46rem; }
 .scope, .remark, figcaption span, footer { color: var(--soft); }
 .scope { margin: .2rem 0 0; }
 .words { font-size: 1.05rem; }
+.findings { list-style: none; margin: 1rem 0; padding: 0; max-width: 46rem; }
+.findings li { border-left: .3rem solid var(--line); padding: .15rem 0 .15rem .8rem; margin: .55rem 0; }
+.findings .critical { border-color: var(--accent); font-weight: 600; }
+.findings .warning { border-color: var(--accent); }
 .tiles, .figures { display: grid; gap: 1rem; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(min(100%, 9.5rem), 1fr)); margin: 1.4rem 0; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); align-items: start; }
@@ -116,10 +122,7 @@ _READING = (
     "classes, whose LID is far below the rest.",
     "High dimensions read low from any finite set: with 10,000 points and k = 64, a 5-dimensional Gaussian reads 5.1, "
     "a 20-dimensional one 16, a 50-dimensional one 29. Compare embeddings of as many points at the same k.",
-    "Usual is the LID that as many Gaussian points with the same covariance read at the same k. Below 0.8 times that, "
-    "LID is called lower, above 1.25 times higher: rules of thumb. Curved surfaces, clusters that each vary in few "
-    "directions, and what sound encoders make of images read lower too, and rightly: close to a point, only those "
-    "directions are there. Embeddings of the same data that are trusted tell whether it is a collapse.",
+    USES,
     "A degenerate point has no defined dimension: its k neighbors all coincide with it (LID 0; under maximum "
     "likelihood one exact duplicate is enough) or are all equally far (LID infinite). Statistics leave such points "
     "out. The confidence interval allows for neighbors that points share; it covers chance, not the bias above.",
@@ -135,7 +138,7 @@ def page(report: DimensionReport, *, further: Iterable[str] = ()) -> str:
         [
             f"<h1>{title}</h1>",
             f'<p class="scope">{_scope(report)}</p>',
-            _words(report),
+            _findings(report),
             _tiles(report),
             _figures(report),
             *further,
@@ -183,15 +186,12 @@ def _size(report: DimensionReport) -> str:
     return f"{count(report.points)} points in {count(report.dimensions)} dimensions{part}"
 
 
-def _words(report: DimensionReport) -> str:
-    head, rest = escaped(headline(report)), escaped(" ".join(details(report)))
-    # The first sentence; stops within the name of the other file end none.
-    title = "" if report.comparison is None else escaped(report.comparison.other.title)
-    masked = head.replace(title, "\0" * len(title)) if title else head
-    end = masked.find(". ")
-    first, stop, more = (head, "", "") if end < 0 else (head[:end], ".", head[end + 2 :])
-    verdict = f'<p class="words"><strong>{first}{stop}</strong> {more}</p>' if head else ""
-    return f'{verdict}<p class="words">{rest}</p>'
+def _findings(report: DimensionReport) -> str:
+    """The findings, the most serious first; what is more than a note is marked."""
+    items = [f'<li class="{finding.severity}">{escaped(sentence(finding, report))}</li>' for finding in report.findings]
+    shown, rest = items[:_SHOWN], items[_SHOWN:]
+    more = f"<details><summary>{len(rest)} more findings</summary><ul>{''.join(rest)}</ul></details>" if rest else ""
+    return f'<ul class="findings">{"".join(shown)}</ul>{more}'
 
 
 def _tiles(report: DimensionReport) -> str:
@@ -216,16 +216,13 @@ def _own_tiles(report: DimensionReport) -> list[tuple[str, str, str]]:
         (
             "LID, geometric mean",
             number(report.mean.value),
-            f"95 % confidence {interval(report.mean.low, report.mean.high)}{_usual(report)}",
+            f"95 % confidence {interval(report.mean.low, report.mean.high)}; 5 % of the points read at most "
+            f"{number(report.lid_low)}",
         ),
         ("Effective rank", number(report.effective_rank), f"of {count(report.dimensions)} dimensions"),
         ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
         ("Degenerate points", percent(report.degenerate_share), f"{count(report.duplicated)} with an exact duplicate"),
     ]
-
-
-def _usual(report: DimensionReport) -> str:
-    return "" if report.guidance.usual is None else f"; usual: {number(report.guidance.usual)}"
 
 
 def _figures(report: DimensionReport) -> str:

@@ -1,6 +1,8 @@
 """The typed record of one inspection: numbers and arrays, written as text, JSON or a page."""
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from os import PathLike
 from typing import Any, Literal
@@ -52,95 +54,77 @@ class ClassLID:
     coinciding: int = 0
 
 
-@dataclass(frozen=True)
-class CollapsedClass:
-    """A class whose LID, even at the upper end of its confidence interval, is far below that of the other classes.
-
-    `others` is the median of their geometric means, or that of the same class in another set; `fisher_rao` is the
-    distance to it.
-    """
-
-    label: str
-    mean: MeanLID
-    others: float
-    fisher_rao: float
+Kind = Literal[
+    "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
+    "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
+    "not_compared", "nothing_unusual",
+]  # fmt: skip
+Severity = Literal["critical", "warning", "note"]
 
 
 @dataclass(frozen=True)
-class SmallClass:
-    """A class that cannot hold a point and its k neighbors: how many points it has, measured or not."""
-
-    label: str
-    points: int
-
-
-Verdict = Literal["lower", "usual", "higher"]
-Beside = Literal["collapse", "lower", "similar", "higher"]
-Doubt = Literal["", "duplicates", "jump"]
-
-
-@dataclass(frozen=True)
-class Guidance:
-    """What geometric-mean LID is beside that of as many Gaussian points with as many neighbors; None: not known.
+class Finding:
+    """One thing that was found in a set of embeddings.
 
     Args:
-        verdict: how LID compares with what is usual
-        usual: LID that Gaussian points with the covariance of the set read
-        fisher_rao: distance of LID to it, |ln ratio|
-        gaussian_dimension: dimension of the standard Gaussian that reads this LID
-        filled: LID that a standard Gaussian of all D coordinates reads
-        collapsed_classes: classes far below the others, lowest first; none where distances jump
-        small_classes: classes of at most k points, which are not judged and not among the others
-        note: why a number is not known
-        doubt: why LID that is not usual gets no verdict: most points have an exact duplicate, or the neighbor
-            distances jump, as where k reaches beyond small clusters
-        jump: neighbors before the jump, in the median
-        tied: share of points of which at least half of the neighbors are exactly as far as the one before
-        distinct: number of distinct rows, counted where no point has a defined LID
+        kind: what it is.
+        severity: "critical": deal with it before you use the numbers; "warning": look at it; "note".
+        share: of the measured points that it concerns.
+        numbers: the evidence, by name.
+        rows: rows of the data that it concerns, ascending; empty where it is of the whole set.
+        examples: a few of them to look at: nearest to a group's middle, or one of each group of duplicates.
+        labels: how many of the rows have which label, most first, where labels are known.
     """
 
-    verdict: Verdict | None = None
-    usual: float | None = None
-    fisher_rao: float | None = None
+    kind: Kind
+    severity: Severity
+    share: float
+    numbers: Mapping[str, float]
+    rows: tuple[int, ...] = ()
+    examples: tuple[int, ...] = ()
+    labels: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """LID beside that of as many Gaussian points with as many neighbors; None: not known, for the reason in `note`.
+
+    Args:
+        gaussian_lid: LID that Gaussian points with the covariance of the set read
+        gaussian_dimension: dimension of the standard Gaussian that reads the LID of the set
+        note: why a number is not known
+    """
+
+    gaussian_lid: float | None = None
     gaussian_dimension: float | None = None
-    filled: float | None = None
-    collapsed_classes: tuple[CollapsedClass, ...] = ()
-    small_classes: tuple[SmallClass, ...] = ()
     note: str = ""
-    doubt: Doubt = ""
-    jump: int | None = None
-    tied: float = 0.0
-    distinct: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """A second set of embeddings, measured like the first, and the Fisher-Rao distance of the two geometric means.
 
-    `verdict` is how LID of the first compares with that of the second; None where that cannot be told, for the reason
-    that `doubt` names. Where both have labels, `collapsed_classes` are those far below the same class of the second.
+    How the two compare is among the findings of the first.
     """
 
     other: "DimensionReport"
     fisher_rao: float
-    verdict: Beside | None = None
-    doubt: str = ""
-    collapsed_classes: tuple[CollapsedClass, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The other set's numbers and arrays, and how they compare, as `DimensionReport.to_dict` has them."""
+        """The other set's numbers and arrays, and the distance, as `DimensionReport.to_dict` has them."""
         left_out = ("comparison", "version", "command", "in_words")  # the first set's, whose words tell of both
         numbers = {name: value for name, value in self.other.to_dict().items() if name not in left_out}
-        judged = {"fisher_rao": self.fisher_rao, "verdict": self.verdict, "doubt": self.doubt}
-        return {**numbers, **strict({**judged, "collapsed_classes": _nested(self.collapsed_classes)})}
+        return {**numbers, **strict({"fisher_rao": self.fisher_rao})}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DimensionReport:
     """Local and global dimensionality of embeddings (N, D); made by `ldreg.inspect`.
 
-    Statistics are over the regular points, those with a finite LID above zero; `zero` and `infinite` count the
-    rest. Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`.
+    Statistics are over the regular points, those with a finite LID above zero; `zero` and `infinite` count the rest.
+    `lid_low` is the 5 % quantile over all points, so that rows that coincide lower it. `findings` are what is wrong
+    with the set, the most serious first, or one of the kind "nothing_unusual". Arrays are on the CPU and have one row
+    for each measured point, whose row in the data is in `index`.
     """
 
     points: int
@@ -176,7 +160,9 @@ class DimensionReport:
     version: str
     title: str = "embeddings"
     command: str = ""
-    guidance: Guidance = Guidance()
+    lid_low: float = math.nan
+    expected: Expected = Expected()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def degenerate(self) -> int:
@@ -189,10 +175,10 @@ class DimensionReport:
         return self.degenerate / self.measured
 
     def in_words(self) -> str:
-        """What the numbers say, in a few sentences."""
-        from ldreg.reporting.words import sentences
+        """The findings in sentences, the most serious first."""
+        from ldreg.reporting.words import sentence
 
-        return " ".join(sentences(self))
+        return " ".join(sentence(finding, self) for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the map, as plain Python values; numbers that are not finite become None.
@@ -200,9 +186,12 @@ class DimensionReport:
         What is known of a second set is in `comparison`, by the same names. `lid` is None where LID is infinite (all k
         neighbors equally far).
         """
+        from ldreg.reporting.words import sentence
+
         arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
         plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
         plain["in_words"] = self.in_words()
+        plain["findings"] = [{**asdict(finding), "text": sentence(finding, self)} for finding in self.findings]
         compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
         return {**strict(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
 

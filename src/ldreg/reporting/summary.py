@@ -55,6 +55,7 @@ def _local(report: DimensionReport) -> list[Row]:
     return [
         Row("LID, geometric mean", number(report.mean.value), f"95 % confidence {_mean_interval(report)}"),
         *_guided(report),
+        Row("LID, 5 % quantile", number(report.lid_low), "falls first where a part collapses"),
         Row("LID, median", median, f"quartiles {low} and {high}"),
         Row("LID, arithmetic mean", number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
         Row("Fréchet variance", number(report.frechet_variance), "variance of ln LID"),
@@ -65,9 +66,9 @@ def _local(report: DimensionReport) -> list[Row]:
 
 def _guided(report: DimensionReport) -> list[Row]:
     """What Gaussian points read, where it is known."""
-    found, rows = report.guidance, []
-    if found.usual is not None:
-        rows.append(Row("LID, usual", number(found.usual), "of Gaussian points, same covariance"))
+    found, rows = report.expected, []
+    if found.gaussian_lid is not None:
+        rows.append(Row("LID of a Gaussian", number(found.gaussian_lid), "with the same covariance, k and N"))
     if found.gaussian_dimension is not None:
         rows.append(Row("Gaussian dimension", number(found.gaussian_dimension), "of a Gaussian that reads this LID"))
     return rows

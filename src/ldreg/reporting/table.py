@@ -1,17 +1,21 @@
 """The report as a table in a terminal."""
 
 from io import StringIO
+from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ldreg.reporting.record import ClassLID, DimensionReport
+from ldreg.reporting.record import ClassLID, DimensionReport, Finding
 from ldreg.reporting.summary import Row, classes_of_other, global_rows, local_rows, shown_classes
-from ldreg.reporting.text import count, interval, number, printable
+from ldreg.reporting.text import count, interval, number, percent, printable
+from ldreg.reporting.words import USES, sentence
 
 _CLASSES = 20
+_TOLD = 3  # findings of one kind
+_STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
 def as_text(report: DimensionReport, *, width: int = 80, color: bool = False) -> str:
@@ -27,6 +31,8 @@ def as_text(report: DimensionReport, *, width: int = 80, color: bool = False) ->
 def _render(report: DimensionReport) -> RenderableType:
     other = "" if report.comparison is None else report.comparison.other.title
     parts: list[RenderableType] = [
+        *_findings(report),
+        "",
         Text(printable(report.title), style="bold"),
         Text(_scope(report)),
         "",
@@ -39,7 +45,24 @@ def _render(report: DimensionReport) -> RenderableType:
     ]
     if report.classes:
         parts += [_classes(report), ""]
-    return Group(*parts, Text("In words", style="bold"), Text(report.in_words()))
+    return Group(*parts, Text(USES, style="dim"))
+
+
+def _findings(report: DimensionReport) -> list[Text]:
+    """The findings, a paragraph each, the most serious first; of many of one kind the first few."""
+    told: list[Text] = []
+    for kind, group in groupby(report.findings, key=lambda finding: finding.kind):
+        found = list(group)
+        told += [Text(_marked(finding, report), style=_STYLES[finding.severity]) for finding in found[:_TOLD]]
+        if len(found) > _TOLD:
+            share = percent(sum(finding.share for finding in found[_TOLD:]))
+            told.append(Text(f"{len(found) - _TOLD} more findings of the kind {kind}, {share} of the points."))
+    return told
+
+
+def _marked(finding: Finding, report: DimensionReport) -> str:
+    mark = "" if finding.severity == "note" else f"[{finding.severity}] "
+    return mark + sentence(finding, report)
 
 
 def _scope(report: DimensionReport) -> str:
