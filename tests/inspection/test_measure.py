@@ -15,7 +15,6 @@ from torch import Tensor
 from ldreg.inspection import check_settings, inspect, mean_lid, measure, principal_plane
 from ldreg.lid import Neighbors, streaming
 from ldreg.lid.estimators import LIDEstimate, estimate_lid
-from ldreg.reporting.record import DimensionReport
 from ldreg.spectrum import effective_rank, rankme
 
 Array = NDArray[np.float64]
@@ -158,7 +157,7 @@ def test_nothing_regular_leaves_the_numbers_undefined() -> None:
     assert math.isnan(report.frechet_variance)
     assert all(map(math.isnan, report.quartiles))
     assert (report.zero, report.effective_rank) == (30, 0)
-    assert "Complete collapse: all 30" in report.in_words()
+    assert [finding.kind for finding in report.findings] == ["complete_collapse"]
 
 
 def test_too_few_points_for_one_estimator_leave_the_rest() -> None:
@@ -238,7 +237,7 @@ def test_progress_rises_from_zero_to_one() -> None:
     assert fractions[0] == 0
     assert fractions[-1] == 1
     assert fractions == sorted(fractions)
-    steps = ["LID", "spectrum", "RankMe", "map", "TwoNN", "DANCo"]
+    steps = ["LID", "spectrum", "RankMe", "map", "TwoNN", "DANCo", "findings"]
     assert {name for name, _ in seen} == {*steps, *(f"comparison: {step}" for step in steps), "done"}
 
 
@@ -479,12 +478,6 @@ class TestInterval:
         expected = math.exp(sum(math.log(interval.value) for interval in intervals) / len(intervals))
         covered = sum(interval.low <= expected <= interval.high for interval in intervals) / len(intervals)
         assert 0.92 <= covered <= 0.99
-
-
-def test_words_do_not_claim_more_directions_than_there_are_coordinates() -> None:
-    report: DimensionReport = inspect(gaussian(20, 1), k=2)
-    assert report.mean.value > 1
-    assert "too small to tell" in report.in_words()
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "nonsense"])

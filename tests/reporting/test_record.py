@@ -60,31 +60,6 @@ def test_the_same_report_gives_the_same_bytes(make_report: MakeReport, tmp_path:
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        (
-            {"k": 15},
-            "about 5.50 independent directions (median LID), of 16 coordinates; a quarter of the points read bel",
-        ),
-        ({}, "LID reads 5.50, which tells of no directions: 20 neighbors of 60 points are not near."),
-        ({"zero": 3, "infinite": 3}, "6 points have no defined LID and are left out (10.0 %)."),
-        ({"quartiles": (18.0, 20.0, 22.0), "dimensions": 64}, "Dimensions this high read low"),
-        ({"k": 15, "quartiles": (9.0, 10.0, 12.0), "dimensions": 64}, "about 10.00 independent directions"),
-        ({"duplicated": 1}, "1 point has an exact duplicate, where LID reads low."),
-        ({"k": 15, "dimensions": 5}, "LID reads 5.50, more than the 5 coordinates"),
-    ],
-)
-def test_words_say_what_the_numbers_do(make_report: MakeReport, changes: dict[str, Any], sentence: str) -> None:
-    assert sentence in make_report(**changes).in_words()
-
-
-def test_words_keep_silent_about_what_is_not_there(make_report: MakeReport) -> None:
-    words = make_report().in_words()
-    assert "duplicate" not in words
-    assert "left out" not in words
-
-
 def test_a_notebook_shows_the_table(make_report: MakeReport) -> None:
     report = make_report()
     assert repr(report) == str(report)

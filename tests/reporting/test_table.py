@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from ldreg.reporting.record import DimensionReport, Guidance
+from ldreg.reporting.record import DimensionReport, Expected
 from ldreg.reporting.summary import local_rows
 from ldreg.reporting.table import as_text
 
 MakeReport = Callable[..., DimensionReport]
 
-KNOWN = Guidance(usual=16.0)
+KNOWN = Expected(gaussian_lid=16.0)
 
 
 def line(text: str, start: str) -> str:
@@ -35,13 +35,13 @@ def test_prints_every_quantity(make_report: MakeReport) -> None:
 
 
 def test_a_second_set_stands_under_the_first(make_report: MakeReport) -> None:
-    lines = [" ".join(row.split()) for row in str(make_report(comparison="other.npy", guidance=KNOWN)).splitlines()]
+    lines = [" ".join(row.split()) for row in str(make_report(comparison="other.npy", expected=KNOWN)).splitlines()]
 
     def below(start: str) -> str:
         return lines[next(place for place, row in enumerate(lines) if row.startswith(start)) + 1]
 
     assert below("LID, geometric mean") == "other.npy 4.00 95 % confidence 3.50 to 4.50"
-    assert below("LID, usual") == "other.npy –"  # which only the first has
+    assert below("LID of a Gaussian") == "other.npy –"  # which only the first has
     assert below("LID, median") == "other.npy 3.75 quartiles 3.25 and 4.75"
     assert below("Effective rank") == "other.npy 6.50"  # the remark is the same
     assert below("TwoNN") == "other.npy 3.12"
@@ -52,8 +52,8 @@ def test_a_second_set_stands_under_the_first(make_report: MakeReport) -> None:
 def test_what_only_the_second_set_has_is_shown(make_report: MakeReport) -> None:
     report = make_report(comparison="other.npy")
     assert report.comparison is not None
-    found = replace(report.comparison, other=replace(report.comparison.other, guidance=KNOWN))
-    row = next(row for row in local_rows(replace(report, comparison=found)) if row.name == "LID, usual")
+    found = replace(report.comparison, other=replace(report.comparison.other, expected=KNOWN))
+    row = next(row for row in local_rows(replace(report, comparison=found)) if row.name == "LID of a Gaussian")
     assert row.value == "–"
     assert row.beside is not None
     assert row.beside.value == "16.00"

@@ -151,29 +151,6 @@ def test_classes_of_the_other_set_are_marked_beside_the_bars(make_report: MakeRe
     assert to_hex(marks.get_color()) == COLORS[1]
 
 
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
-        ("ab", ""),
-        ("ac", "Classes b and c are measured in one set alone and not compared."),
-        ("abc", "Class c is measured in one set alone and not compared."),
-        ("vwxyz", "No class is compared, as none is in both sets: a and b here, v, w, x and 2 more there."),
-    ],
-)
-def test_classes_of_one_set_alone_are_told(make_report: MakeReport, names: str, sentence: str) -> None:
-    report = make_report(names=("a", "b"), comparison="other.npy")
-    assert report.comparison is not None
-    labeled = tuple(ClassLID(name, 9, 8, MeanLID(7.0, 6.0, 8.0)) for name in names)
-    report = replace(
-        report, comparison=replace(report.comparison, other=replace(report.comparison.other, classes=labeled))
-    )
-    assert sentence in report.in_words()
-    assert ("compared" in report.in_words()) == bool(sentence)
-    common = bool({*"ab"} & {*names})
-    made = page(report)
-    assert [part in made for part in ("diamonds: the same", "95 % confidence</th>")] == [common, not common]
-
-
 def test_the_mean_of_all_classes_has_not_the_color_of_the_other_set(make_report: MakeReport) -> None:
     for title, color in ((None, COLORS[1]), ("other.npy", INK)):
         figure = class_figures(make_report(names=("a", "b"), comparison=title))["classes"]
