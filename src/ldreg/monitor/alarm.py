@@ -17,10 +17,9 @@ _SET = "set"  # the same images at every check, from before training on
 # dimension (a batch of SimCLR on digits: LID 16 at the first step, 8 from the 50th on, while its accuracy rises).
 _GRACE = 3
 _SETTLED = 50  # optimizer steps that no measure of a batch counts before, nor a pull: BYOL's rank dips and recovers
-# Of a set they do count. In 150 healthy trainings on CIFAR-10 and 20 on digits LID stays over 0.72 of its maximum, and
-# where it falls under 0.65, accuracy falls too. The effective rank of BYOL falls to 0.2 before it recovers.
+# Of a set's LID they do count. In 150 healthy trainings on CIFAR-10 and 60 on digits it stays over 0.72 of its maximum,
+# and where it falls under 0.65, accuracy falls too. Its effective rank is no such sign: BYOL's may fall to a tenth.
 _STEADY = 0.3  # at a share of 0 the threshold of a set's LID would be this
-_FIRST_RANK = 0.25  # by how much a set's first effective ranks count
 _PATIENCE = 3  # checks in a row that a batch measure has to lie low
 _RECOVERY = 1.1  # a measure has recovered this far above the threshold, lest noise around it ring again and again
 _LEAST_RANK = 1.05  # an effective rank of 1 is a line; what training leaves of one is a little above it
@@ -39,9 +38,8 @@ class CollapseAlarm:
 
     - `lid`, `lid_low`, `effective_rank`: rings under a share of its own running maximum. The first three checks, of an
       encoder hardly trained, do not count. Measures of batches (`batch/…`, `train/…`) count from step 50 on, and have
-      to lie there for three checks in a row. Of `set/…`, the same images from before training on, all checks count, the
-      first three effective ranks by a quarter; its LID hardly moves in a healthy training and rings under
-      0.3 + 0.7 · share of its maximum.
+      to lie there for three checks in a row. `set/lid` and `set/lid_low` are of the same images from before training
+      on: all their checks count. `set/lid` hardly moves in a healthy training and rings under 0.3 + 0.7 · share.
     - `spread`: rings under 0.0001, and under 0.02 of its maximum.
     - `degenerate`: rings over 0.01, and again when half of the other points have become degenerate too.
     - `loss`: rings over 10 times its largest magnitude of the first three checks.
@@ -69,7 +67,6 @@ class CollapseAlarm:
         self.share = share
         self._checks: dict[str, int] = {}
         self._highest: dict[str, float] = {}
-        self._first: dict[str, float] = {}  # the highest of the first checks, where those count less
         self._low: dict[str, int] = {}  # checks in a row under the threshold
         self._fallen: set[str] = set()
 
@@ -83,14 +80,13 @@ class CollapseAlarm:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on as if never interrupted."""
-        kept: dict[str, Any] = {"checks": dict(self._checks), "highest": dict(self._highest)}
-        return {**kept, "first": dict(self._first), "low": dict(self._low), "fallen": sorted(self._fallen)}
+        kept: dict[str, Any] = {"checks": dict(self._checks), "highest": dict(self._highest), "low": dict(self._low)}
+        return {**kept, "fallen": sorted(self._fallen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state of another alarm, or of one of an earlier version."""
         self._checks, self._highest = dict(state["checks"]), dict(state["highest"])
-        self._first, self._low = dict(state.get("first", {})), dict(state.get("low", {}))
-        self._fallen = set(state["fallen"])
+        self._low, self._fallen = dict(state.get("low", {})), set(state["fallen"])
 
     def _finding(self, name: str, value: float, step: int) -> str | None:
         """What is to be said of one value, if anything; keeps its count, maximum and whether it lies fallen."""
@@ -111,21 +107,20 @@ class CollapseAlarm:
         """How far the value lies under its maximum, where that is too far."""
         stage = name.split("/")[-2] if "/" in name else ""
         early = self._checks[name] <= _GRACE or (stage in _BATCHES and step < _SETTLED)
-        early = early and kind != "spread" and (stage != _SET or kind == "effective_rank")
-        highest = self._first if early else self._highest
-        highest[name] = max(value, highest.get(name, 0.0))
+        if kind == "spread" or (stage, kind) in ((_SET, "lid"), (_SET, "lid_low")):
+            early = False
+        if early:
+            self._fallen.discard(name)
+            return None
+        top = self._highest[name] = max(value, self._highest.get(name, 0.0))
         share = self.share if (stage, kind) != (_SET, "lid") else _STEADY + (1 - _STEADY) * self.share
-        share, most = _SPREAD_SHARE if kind == "spread" else share, "maximum"
-        top = self._highest.get(name, 0.0)
-        first = self._first.get(name, 0.0) if stage == _SET else 0.0
-        if _FIRST_RANK * first > top:
-            share, most, top = _FIRST_RANK * share, "first maximum", first
+        share = _SPREAD_SHARE if kind == "spread" else share
         if value >= min(_RECOVERY * share * top, top):
             self._fallen.discard(name)
         self._low[name] = self._low.get(name, 0) + 1 if value < share * top else 0
         if self._low[name] < (_PATIENCE if stage in _BATCHES else 1):
             return None
-        return f"fell to {value:.4g}, under {share:g} of its {most} {top:.4g}"
+        return f"fell to {value:.4g}, under {share:g} of its maximum {top:.4g}"
 
     def _rise(self, name: str, kind: str, value: float) -> str | None:
         """How far the value lies over what is usual, where that is too far."""
