@@ -10,7 +10,7 @@ from ldreg.evaluation.linear import linear_accuracy
 from ldreg.lid.estimators import lid
 from ldreg.lid.geometry import frechet_variance, geometric_mean, regular
 from ldreg.monitor.config import MonitorConfig
-from ldreg.spectrum import effective_rank
+from ldreg.spectrum import effective_rank, relative_spread
 
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -54,7 +54,7 @@ def dimensions(representations: Tensor, values: Tensor) -> dict[str, float]:
         values.quantile(_LOW, interpolation="lower"),  # which needs no sum of inf and a number
         frechet_variance(values),
         effective_rank(representations),
-        _relative_spread(representations),
+        relative_spread(representations),
         1 - regular(values).double().mean(),
     )
     # Read in one transfer: each would otherwise wait for the device anew.
@@ -92,16 +92,6 @@ def measure_set(extracted: Extracted, config: MonitorConfig) -> dict[str, float]
     if config.probe:
         values["linear"] = linear_accuracy(*four).accuracy if finite else math.nan
     return values
-
-
-def _relative_spread(x: Tensor) -> Tensor:
-    """Root-mean-square distance of the rows to their mean over their root-mean-square norm; 0 where all are zero."""
-    x = x.double()
-    x = x / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny)  # squares neither overflow nor vanish
-    centered = x - x[0]  # first, so that equal rows become exactly zero
-    centered = centered - centered.mean(0)
-    norm = x.norm()
-    return torch.where(norm > 0, centered.norm() / norm, 0)
 
 
 def spread(rows: Tensor, count: int) -> Tensor:
