@@ -41,11 +41,12 @@ _CLASS = 0.6  # times the LID of the other classes
 _FEWEST = 8  # neighbors: fewer read LID with an error above a third
 _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
 _NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where more points are so near by chance
-_JUMP = 20.0  # times the typical spacing
+_JUMP = 14.0  # times the mean spacing
 _JUMPING = 0.3  # of the points
 _COPIES = 9  # neighbors: where fewer lie before the jump they are copies of one thing
 _LINE, _FEW = 1.5, 0.05  # effective rank; share of all directions
-_HUBS, _TOP = 0.5, 0.01  # of all neighbor places, taken by this share of the points
+_HUBS, _TOP = 0.2, 0.01  # of all neighbor places, taken by this share of the points
+_ALIKE = 1.1  # times as many points
 _BESIDE = (0.05, 0.25, 0.5)  # quantiles compared
 _LOWER, _HIGHER = 0.6, 1.25  # times the other set's quantile
 _MORE_DEGENERATE = 0.02  # of the points
@@ -90,10 +91,12 @@ def find(points: Points) -> tuple[Finding, ...]:
     collapse = _complete_collapse(points)
     if collapse is not None:
         return (collapse,)
-    groups = _groups(points)
-    found = [*_degenerate(points), *groups, *_classes(points), *_duplicates(points, groups)]
-    if not groups:  # from outside, a collapsed group is a jump in the distances too
-        found += _jumps(points)
+    groups = _groups(points) if points.k >= _FEWEST else []
+    found = [*_degenerate(points), *groups, *_duplicates(points, groups)]
+    if points.k >= _FEWEST:
+        found += _classes(points)
+        if not groups:  # from outside, a collapsed group is a jump in the distances too
+            found += _jumps(points)
     return ranked([*found, *_low_rank(points), *_hubs(points)]) or (Finding("nothing_unusual", "note", 0.0, {}),)
 
 
@@ -323,8 +326,6 @@ def _classes(points: Points) -> list[Finding]:
 
 def _scales(k: int) -> list[int]:
     """Numbers of neighbors from 8 to k, in steps of a square root of two."""
-    if k < _FEWEST:
-        return [k]
     steps = range(math.floor(2 * math.log2(k / _FEWEST)) + 1)
     return sorted({round(k / 2 ** (step / 2)) for step in steps})
 
@@ -353,6 +354,8 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     equal, of = _linked(points, torch.zeros(len(points.rows)))
     if (exact := equal & ~told).double().mean() >= _DUPLICATES:
         found.append(_copies_of(points, "duplicates", exact, of))
+    if points.k < _FEWEST:
+        return found
     dimension = local_dimension(points.distances).nanmedian().item()
     if math.isnan(dimension):
         return found
@@ -393,7 +396,7 @@ def _jumps(points: Points) -> list[Finding]:
     for block in torch.split(points.distances, max(1, _BLOCK // points.k)):
         spacings = (ranks * block.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=0.0)
         largest, place = spacings.max(1)
-        jumping.append((spacings.median(1).values > 0) & (largest > _JUMP * spacings.median(1).values))
+        jumping.append(largest * local_dimension(block) > _JUMP)
         before.append(place + 1)
     which, neighbors = torch.cat(jumping).cpu(), torch.cat(before).cpu()
     if which.double().mean() < _JUMPING:
@@ -430,33 +433,53 @@ def _hubs(points: Points) -> list[Finding]:
 def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequence[Finding]) -> Finding:
     """How a set compares with another, by its lower tail, degenerate points, rank and findings, not by its mean.
 
-    A set with serious findings that the other has not is collapsed beside it, whatever its LID. LID depends on the
-    number of points, so sets of unlike size are compared by the rest.
+    A set with a collapse among its findings that the other has not is collapsed beside it, whatever its LID. LID
+    depends on the number of points, so sets of unlike size are compared by the rest. `labels` are the classes that
+    are collapsed beside themselves, where both sets have labels.
     """
     a, b = _described(own), _described(other)
     numbers = {**a, **{f"other_{name}": value for name, value in b.items()}}
-    alike = abs(math.log(own.total / other.total)) < math.log(1.1)
-    ratios = [a[name] / b[name] if b[name] > 0 else math.nan for name in a if name.startswith("lid_")] if alike else []
-    more = a["degenerate"] - b["degenerate"]
-    rank = own.effective_rank / other.effective_rank if own.dimensions == other.dimensions else 1.0
-    worse, better = (
-        {f.kind for f in serious(one)} - {f.kind for f in serious(two)}
-        for one, two in ((found, others), (others, found))
+    alike = abs(math.log(own.total / other.total)) < math.log(_ALIKE)
+    ratios = [a[name] / b[name] for name in a if name.startswith("lid_") and b[name] > 0] if alike else []
+    rank = (
+        own.effective_rank / other.effective_rank if own.dimensions == other.dimensions and b["effective_rank"] else 1
     )
-    low = [ratio for ratio in ratios if ratio < _LOWER]
-    high = [ratio for ratio in ratios if ratio > 1 / _LOWER]
-    if more > _MORE_DEGENERATE or worse & _COLLAPSES or ((low or rank < _LOWER) and not better & _COLLAPSES):
-        return Finding("collapsed_beside", "critical", 1.0, numbers)
-    if -more > _MORE_DEGENERATE or better & _COLLAPSES or high[:1] == ratios[:1] != [] or rank > 1 / _LOWER:
-        kind: Kind = "comparison_collapsed" if -more > _MORE_DEGENERATE or better & _COLLAPSES else "higher_beside"
-        return Finding("similar_beside" if kind == "higher_beside" and serious(found) else kind, "note", 1.0, numbers)
-    if not alike:
-        return Finding("not_compared", "note", 1.0, numbers)
-    higher = all(ratio > _HIGHER for ratio in ratios) and not serious(found)
-    return Finding("higher_beside" if higher else "similar_beside", "note", 1.0, numbers)
+    classes = _classes_beside(own, other) if alike else ()
+    more = a["degenerate"] - b["degenerate"]
+    mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
+    worse, better = more > _MORE_DEGENERATE or bool(mine - theirs), -more > _MORE_DEGENERATE or bool(theirs - mine)
+    lower = rank < _LOWER or any(ratio < _LOWER for ratio in ratios) or bool(classes)
+    if worse or (lower and not better):
+        return Finding("collapsed_beside", "critical", 1.0, numbers, labels=classes)
+    kind: Kind = "similar_beside"
+    if better:
+        kind = "comparison_collapsed"
+    elif not alike:
+        kind = "not_compared"
+    elif ratios and min(ratios) > _HIGHER and not serious(found):
+        kind = "higher_beside"
+    return Finding(kind, "note", 1.0, numbers)
 
 
 _COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
+
+
+def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
+    """Classes of more than k points that read far less than the same class of the other set, lowest ratio first."""
+    if own.labels is None or other.labels is None:
+        return ()
+    sides = [(np.asarray(points.labels), points.lid.double().cpu().numpy(), points) for points in (own, other)]
+    found = []
+    for label in np.intersect1d(sides[0][0], sides[1][0]):
+        members = [lid[labels == label] for labels, lid, _ in sides]
+        enough = all(
+            len(part) * points.total > points.k * len(lid)
+            for part, (_, lid, points) in zip(members, sides, strict=True)
+        )
+        first, second = (float(np.median(part)) for part in members)
+        if enough and first < _LOWER * second:
+            found.append((first / second, str(label), len(members[0])))
+    return tuple((label, count) for _, label, count in sorted(found))
 
 
 def _described(points: Points) -> dict[str, float]:

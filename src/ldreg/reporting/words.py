@@ -13,6 +13,7 @@ USES = (
     "DANCo above."
 )
 
+_NAMED = 5  # classes
 _DOMINANT = 0.5  # of a group's points: a label of so many names it
 
 
@@ -105,7 +106,12 @@ def _beside(found: Finding, report: DimensionReport) -> str:
     shares = [percent(found.numbers[name]) for name in ("degenerate", "other_degenerate")]
     if any(found.numbers[name] > 0 for name in ("degenerate", "other_degenerate")):
         pairs.append(f"degenerate points {shares[0]} (there {shares[1]})")
-    return f"{lead}: {', '.join(pairs)}."
+    told = f"{lead}: {', '.join(pairs)}."
+    if not found.labels:
+        return told
+    named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED])
+    more = f" and {count(len(found.labels) - _NAMED)} more" if len(found.labels) > _NAMED else ""
+    return f"{told} Classes that read far less than there: {named}{more}."
 
 
 def _nothing(found: Finding, report: DimensionReport) -> str:
