@@ -39,10 +39,11 @@ def command(name: str, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 def test_prints_the_table_and_writes_what_is_asked_for(folder: Path, capsys: Capture) -> None:
     assert main(["inspect", "x.npy", "--k", "8", "--labels", "labels.npy", "--json", "r.json", "--html", "r.html"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("x.npy\n40 points × 4 dimensions; k = 8, mom, cpu\n")
+    assert "\nx.npy\n40 points × 4 dimensions; k = 8, mom, cpu\n" in out
     assert "LID per class" in out
     assert err.splitlines() == ["wrote r.json", "wrote r.html"]
     content = json.loads((folder / "r.json").read_text())
+    assert " ".join(out.split()).startswith(content["findings"][0]["text"])
     assert content["title"] == "x.npy"
     assert content["command"] == "ldreg inspect x.npy --labels labels.npy --k 8 --json r.json --html r.html"
     assert len(content["lid"]) == 40
@@ -97,10 +98,10 @@ def test_two_sets_are_compared_class_by_class(folder: Path, capsys: Capture) -> 
     assert main(["inspect", *words.split(), "--json", "r.json", "--html", "r.html"]) == 0
     content = json.loads((folder / "r.json").read_text())
     lid = {row["label"]: row["mean"]["value"] for row in content["comparison"]["classes"]}
-    assert [row["label"] for row in content["comparison"]["collapsed_classes"]] == ["0"]
+    assert content["findings"][0]["kind"] == "collapsed_beside"
+    assert content["findings"][0]["labels"] == [["0", 100]]
     shown = capsys.readouterr().out
     assert re.search(rf"^ 0 .*\n   old.npz +{lid['0']:.2f} +100 ", shown, re.MULTILINE)
-    assert "is collapsed beside the same class of old.npz" in " ".join(shown.split())
     page = (folder / "r.html").read_text()
     assert f'<td class="n">{lid["1"]:.2f}</td><td>100</td>' in page
     assert "diamonds: the same classes of old.npz" in page

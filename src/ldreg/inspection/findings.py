@@ -161,12 +161,12 @@ def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
 def _groups(points: Points) -> list[Finding]:
     """Connected groups of points whose LID is far below the bulk's, at every k."""
     n, k = len(points.rows), points.k
-    place = torch.full((points.total,), -1, dtype=torch.long)
-    place[points.rows.cpu()] = torch.arange(n)
+    place = torch.full((points.total,), -1, dtype=torch.long, device="cpu")
+    place[points.rows.cpu()] = torch.arange(n, device="cpu")
     indices = place[points.indices.cpu()]  # of measured points; -1: not measured
     scales = sorted({min(k, max(_FEWEST, scale)) for scale in (k // 4, k // 2, k)})
     readings = np.stack([local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales])
-    height = _height(torch.as_tensor(readings[-1]), indices).numpy()
+    height = _height(torch.from_numpy(readings[-1]), indices).numpy()
     known = np.isfinite(readings).all(0) & np.isfinite(height)
     least = max(k + 1, math.ceil(_LEAST_GROUP * n))
     if known.sum() < 2 * least:
@@ -183,9 +183,9 @@ def _groups(points: Points) -> list[Finding]:
                 points,
                 "collapsed_group",
                 "critical" if share >= _LARGE_GROUP else "warning",
-                torch.as_tensor(group),
+                torch.from_numpy(group),
                 {"points": float(group.sum()), "lid": lid, "bulk": others},
-                examples=_middle(points, torch.as_tensor(group), indices),
+                examples=_middle(points, torch.from_numpy(group), indices),
             )
         )
     return found
@@ -319,7 +319,7 @@ def _classes(points: Points) -> list[Finding]:
         ratio = float(np.exp(np.median(differences)))
         if np.median(differences) + 2 * error[-1, c] < math.log(_CLASS):
             numbers = {"points": float(round(sizes[c])), "lid": float(np.exp(mean[-1, c])), "ratio": 1 / ratio}
-            members = torch.as_tensor(of == c)
+            members = torch.from_numpy(of == c)
             found.append(_of(points, "collapsed_class", "warning", members, numbers))
     return found
 
@@ -349,9 +349,9 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     """
     found = []
     told = ~regular(points.lid).cpu() | torch.isin(
-        points.rows.cpu(), torch.tensor([row for group in groups for row in group.rows], dtype=torch.long)
+        points.rows.cpu(), torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
     )
-    equal, of = _linked(points, torch.zeros(len(points.rows)))
+    equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
     if (exact := equal & ~told).double().mean() >= _DUPLICATES:
         found.append(_copies_of(points, "duplicates", exact, of))
     if points.k < _FEWEST:
@@ -424,7 +424,7 @@ def _hubs(points: Points) -> list[Finding]:
     taken = most.values.sum().item() / counts.sum().item()
     if taken < _HUBS:
         return []
-    which = torch.zeros(points.total, dtype=torch.bool)
+    which = torch.zeros(points.total, dtype=torch.bool, device="cpu")
     which[most.indices] = True
     numbers = {"taken": taken, "never": (counts == 0).double().mean().item(), "largest": float(counts.max())}
     return [_of(points, "hubs", "note", which, numbers, examples=tuple(most.indices[:_EXAMPLES].tolist()))]
