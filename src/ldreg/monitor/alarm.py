@@ -44,7 +44,7 @@ class CollapseAlarm:
     - `degenerate`: rings over 0.01, and again when half of the other points have become degenerate too.
     - `loss`: rings over 10 times its largest magnitude of the first three checks.
 
-    Values that are not finite and an effective rank of 1 and less ring at once. Each measure rings once, and again
+    Values that are not finite and an effective rank under 1.05 ring at once. Each measure rings once, and again
     only after it has recovered.
 
     Args:
@@ -133,7 +133,7 @@ class CollapseAlarm:
                 self._fallen.discard(name)
             if name not in self._fallen:
                 self._highest[name] = value
-            return f"is {value:.4g}, over {_MOST_DEGENERATE:g} (rows that are dead, or equal to more than k others)"
+            return f"is {value:.4g}, over {_MOST_DEGENERATE:g} (rows that are dead, or equal to at least k others)"
         if self._checks[name] <= _GRACE:
             self._highest[name] = max(abs(value), self._highest.get(name, 0.0))
         limit = _DIVERGED * self._highest.get(name, math.inf)

@@ -23,7 +23,7 @@ def sentence(finding: Finding, report: DimensionReport) -> str:
 
 
 def _complete_collapse(found: Finding, report: DimensionReport) -> str:
-    if found.numbers["equal"] > found.numbers["spread"]:
+    if found.numbers["equal"] > 0.5:
         return f"Complete collapse: {percent(found.numbers['equal'])} of the points have {report.k} equal rows."
     spread = number(found.numbers["spread"])
     return f"Complete collapse: all rows are one constant plus noise. They spread by {spread} of their norm."
@@ -54,7 +54,7 @@ def _class(found: Finding, report: DimensionReport) -> str:
     ratio = f"{found.numbers['ratio']:.1f}"
     return (
         f"Class {name} ({percent(found.share)} of the points) is collapsed: LID {number(found.numbers['lid'])}, "
-        f"{ratio} times lower than that of classes of like size."
+        f"{ratio} times lower than that of other classes when each is read at the same share of its points."
     )
 
 
@@ -90,13 +90,15 @@ def _hubs(found: Finding, report: DimensionReport) -> str:
 
 
 def _beside(found: Finding, report: DimensionReport) -> str:
-    title = "the comparison" if report.comparison is None else printable(report.comparison.other.title)
+    title = "the other set" if report.comparison is None else printable(report.comparison.other.title)
+    if found.kind == "not_compared":
+        points = "another number of" if report.comparison is None else count(report.comparison.other.points)
+        return f"Not compared with {title}: it has {points} points, and LID depends on their number."
     lead = {
         "collapsed_beside": f"Collapsed beside {title}",
-        "comparison_collapsed": f"{title} is collapsed beside this set",
+        "comparison_collapsed": f"The other set, {title}, is collapsed beside this one",
         "higher_beside": f"LID is higher than in {title}",
         "similar_beside": f"Similar to {title}",
-        "not_compared": f"{title} has another number of points, on which LID depends",
     }[found.kind]
     names = {"lid_5": "5 % quantile of LID", "lid_50": "median LID", "effective_rank": "effective rank"}
     pairs = [
