@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
@@ -29,14 +29,15 @@ _CONSTANT = 1e-3  # spread beside norm: less is rounding noise around a constant
 _ALL = 0.95  # of the points: that many equal rows are all
 _DEGENERATE, _MANY_DEGENERATE = 0.01, 0.1  # of the points
 _TRIM = 8  # the largest eighth of the spacings is left out: a jump in the distances is among them
-_LOW = 2.0  # times: the bulk's LID beside a collapsed group's, at every k
-_LOW_MAJORITY = 4.0  # the same where the group is most of the points, as outliers read high
+_LOW, _LOW_NEARER = 1.8, 1.5  # times: the bulk's LID beside a collapsed group's, from k and from fewer neighbors
+_LOW_MAJORITY = 2.2  # the same from k where the group is most of the points, as outliers read high
 _GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID rises by this factor
-_GROWTH, _GROWTH_OF_ALL = 1.25, 0.03  # times as many points are still the same group; no more than this share of all
+_GROWTH, _GROWTH_OF_ALL = 0.5, 0.1  # times as many points are still the same group; no more than this share of all
 _SLACK = 0.01  # of its points: a larger group may gain as many more than those within it, and still have a clear edge
 _LEAST_BULK = 0.05  # of the points: fewer that read high are outliers and no bulk
 _STEP = math.log(1.08)  # between two thresholds
-_LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points; no fewer than k + 1 of them
+_LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points
+_LEAST_OF_K = 1.5  # times k points: fewer do not hold the neighbors of their points
 _CLASS = 0.6  # times the LID of the other classes
 _FEWEST = 8  # neighbors: fewer read LID with an error above a third
 _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
@@ -48,8 +49,9 @@ _LINE, _FEW = 1.5, 0.05  # effective rank; share of all directions
 _HUBS, _TOP = 0.2, 0.01  # of all neighbor places, taken by this share of the points
 _ALIKE = 1.1  # times as many points
 _BESIDE = (0.05, 0.25, 0.5)  # quantiles compared
-_LOWER, _HIGHER = 0.6, 1.25  # times the other set's quantile
-_MORE_DEGENERATE = 0.02  # of the points
+_LOWER, _HIGHER = 0.75, 1.25  # times the other set's quantile
+_LOWER_RANK = 0.6  # times the other set's effective rank, which differs more between sound encoders
+_MORE_DEGENERATE = 0.02  # of the points: that many more without a LID, or with an exact duplicate
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,18 @@ def _groups(points: Points) -> list[Finding]:
     readings = np.stack([local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales])
     height = _height(torch.from_numpy(readings[-1]), indices).numpy()
     known = np.isfinite(readings).all(0) & np.isfinite(height)
-    least = max(k + 1, math.ceil(_LEAST_GROUP * n))
+    least = math.ceil(max(_LEAST_OF_K * k * n / points.total, _LEAST_GROUP * n))
     if known.sum() < 2 * least:
         return []
     near = min(k, math.ceil(max(_FEWEST, k / 4) * points.total / n))  # of whom a sample measures a part
-    groups = _low(_basins(height, indices[:, :near].numpy(), least), readings, known)
-    bulk = known & ~np.any(groups, axis=0) if groups else known
+    tree = _tree(height, indices[:, :near].numpy())
+    low = _low(_basins(height, tree, least), readings, known)
+    if low is None:
+        return []
+    edge = _edge(height, low)
+    part = _parts(tree, edge, height <= edge)
+    groups = [part == label for label in np.flatnonzero(np.bincount(part[part >= 0], minlength=1) >= least)]
+    bulk = known & (height > edge)
     found = []
     for group in groups:
         lid, others = (float(np.exp(np.median(readings[-1][members]))) for members in (group & known, bulk))
@@ -193,25 +201,39 @@ def _groups(points: Points) -> list[Finding]:
 
 def _low(
     groups: Sequence[NDArray[np.bool_]], readings: NDArray[np.float64], known: NDArray[np.bool_]
-) -> list[NDArray[np.bool_]]:
-    """Those of disjoint groups that are collapsed: as many of the lowest as read far less than all the rest."""
+) -> NDArray[np.bool_] | None:
+    """The points of those disjoint groups that are collapsed: the lowest, where all read far less than the rest.
+
+    Of several choices that with the most variance between the two parts counts (Otsu).
+    """
     ordered = sorted(groups, key=lambda group: float(np.median(readings[-1][group & known])))
-    for count in range(len(ordered), 0, -1):
+    best, found = 0.0, None
+    for count in range(1, len(ordered) + 1):
         union = np.any(ordered[:count], axis=0)
         rest = known & ~union
         if rest.sum() < _LEAST_BULK * known.sum():
             continue
         needed = _LOW if 2 * union.sum() <= known.sum() else _LOW_MAJORITY
         bulk = np.median(readings[:, rest], axis=1)
-        # At every k, for each group: one of fewer points than the others' reads low at the largest k alone.
-        ratio = min((bulk - np.median(readings[:, group & known], axis=1)).min() for group in ordered[:count])
-        if ratio >= math.log(needed):
-            return ordered[:count]
-    return []
+        # From fewer neighbors too: a group of fewer points than the others' reads low at the largest k alone.
+        ratios = np.min([bulk - np.median(readings[:, group & known], axis=1) for group in ordered[:count]], axis=0)
+        apart = bulk[-1] - np.median(readings[-1][union & known])
+        between = apart**2 * union.mean() * (1 - union.mean())
+        if ratios[-1] >= math.log(needed) and ratios.min() >= math.log(_LOW_NEARER) and between > best:
+            best, found = between, union
+    return found
+
+
+def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
+    """The height between a collapsed group and the rest that the fewest points have."""
+    first, last = np.nanmedian(height[among]), np.nanmedian(height[~among])
+    levels = np.arange(first + _STEP, last, _STEP / 2)
+    counts = [(np.abs(height - level) < _STEP).sum() for level in levels]
+    return float(levels[int(np.argmin(counts))])
 
 
 def _height(own: Tensor, indices: Tensor) -> Tensor:
-    """The ln LID of each point or the mean of it over the point and its neighbors, whichever is higher; NaN: none.
+    """Log LID of each point or the mean of it over the point and its neighbors, whichever is higher; NaN: none.
 
     A point is low where its neighbors are low too, which takes the noise out of the lower tail. And it is not low for
     its neighbors alone: points outside of a collapsed group often have their neighbors in it.
@@ -224,21 +246,26 @@ def _height(own: Tensor, indices: Tensor) -> Tensor:
     return torch.maximum(own, torch.cat(parts))
 
 
-def _basins(height: NDArray[np.float64], indices: NDArray[np.int64], least: int) -> list[NDArray[np.bool_]]:
-    """Disjoint groups that are connected below a threshold and stay the same while it rises by a factor of 1.5.
-
-    Two neighbors are connected from the threshold on that is the higher of their heights. A group takes the place of
-    those within it where it is about as low as they are and has as clear an edge.
-    """
+def _tree(height: NDArray[np.float64], indices: NDArray[np.int64]) -> coo_matrix:
+    """Neighbors that are connected below every threshold: from the higher of their heights on."""
     n = len(height)
     start, end = np.repeat(np.arange(n), indices.shape[1]), indices.ravel()
     weight = np.maximum(height[start], np.where(end >= 0, height[end], math.nan))
     real = np.isfinite(weight)
-    low = np.nanmin(height)
-    graph = csr_matrix((weight[real] - low + 1, (start[real], end[real])), shape=(n, n))
-    tree = minimum_spanning_tree(graph).tocoo()  # has the same components below every threshold
-    levels = np.arange(low, np.nanquantile(height, 1 - _LEAST_BULK) + math.log(_GAP), _STEP)
-    parts = [_parts(tree, level - low + 1, height <= level) for level in levels]
+    low = np.nanmin(height) - 1  # no weight may be 0, which is no edge
+    graph = csr_matrix((weight[real] - low, (start[real], end[real])), shape=(n, n))
+    tree = minimum_spanning_tree(graph).tocoo()
+    return coo_matrix((tree.data + low, (tree.row, tree.col)), shape=(n, n))
+
+
+def _basins(height: NDArray[np.float64], tree: coo_matrix, least: int) -> list[NDArray[np.bool_]]:
+    """Disjoint groups that are connected below a threshold and stay the same while it rises by a factor `_GAP`.
+
+    A group takes the place of those within it where it is about as low as they are and has as clear an edge.
+    """
+    n = len(height)
+    levels = np.arange(np.nanmin(height), np.nanquantile(height, 1 - _LEAST_BULK) + math.log(_GAP), _STEP)
+    parts = [_parts(tree, level, height <= level) for level in levels]
     steps = math.ceil(math.log(_GAP) / _STEP)
     found: list[_Basin] = []
     for part, later in zip(parts, parts[steps:], strict=False):
@@ -246,7 +273,7 @@ def _basins(height: NDArray[np.float64], indices: NDArray[np.int64], least: int)
         for label in np.flatnonzero(sizes >= least):
             members = part == label
             added = int((later == later[np.argmax(members)]).sum() - sizes[label])
-            if added > min((_GROWTH - 1) * sizes[label], _GROWTH_OF_ALL * n):
+            if added > min(_GROWTH * min(sizes[label], n - sizes[label]), _GROWTH_OF_ALL * n):
                 continue
             middle = float(np.median(height[members]))
             within = [other for other in found if (other.members & members).any()]
@@ -269,10 +296,10 @@ class _Basin(NamedTuple):
     added: int
 
 
-def _parts(tree: csr_matrix, level: float, below: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _parts(tree: coo_matrix, level: float, below: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The number of the component of each point that is below the level, -1 of the others."""
     kept = tree.data <= level
-    graph = csr_matrix((tree.data[kept], (tree.row[kept], tree.col[kept])), shape=tree.shape)
+    graph = csr_matrix((np.ones(kept.sum()), (tree.row[kept], tree.col[kept])), shape=tree.shape)
     labels = connected_components(graph, directed=False)[1]
     return np.where(below, labels, -1)
 
@@ -333,7 +360,7 @@ def _scales(k: int) -> list[int]:
 def _pair(
     own: int, other: int, sizes: NDArray[np.float64], scales: Sequence[int], mean: NDArray[np.float64]
 ) -> float | None:
-    """The ln of the ratio of two classes' LID, each from the same share of its points; None where that is too few."""
+    """Log of the ratio of two classes' LID, each from the same share of its points; None where that is too few."""
     wanted = [scales[-1] * min(1.0, sizes[a] / sizes[b]) for a, b in ((own, other), (other, own))]
     if min(wanted) < scales[0] / 2**0.25 or min(sizes[own], sizes[other]) <= scales[-1]:
         return None
@@ -439,26 +466,30 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     """
     a, b = _described(own), _described(other)
     numbers = {**a, **{f"other_{name}": value for name, value in b.items()}}
+    mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
+    if "complete_collapse" in mine ^ theirs:
+        return _compared("collapsed_beside" if "complete_collapse" in mine else "comparison_collapsed", numbers)
     alike = abs(math.log(own.total / other.total)) < math.log(_ALIKE)
     ratios = [a[name] / b[name] for name in a if name.startswith("lid_") and b[name] > 0] if alike else []
-    rank = (
-        own.effective_rank / other.effective_rank if own.dimensions == other.dimensions and b["effective_rank"] else 1
-    )
+    comparable = own.dimensions == other.dimensions and other.effective_rank > 0
+    rank = own.effective_rank / other.effective_rank if comparable else 1.0
     classes = _classes_beside(own, other) if alike else ()
-    more = a["degenerate"] - b["degenerate"]
-    mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
+    more = max((a[name] - b[name] for name in ("degenerate", "duplicates")), key=abs)
     worse, better = more > _MORE_DEGENERATE or bool(mine - theirs), -more > _MORE_DEGENERATE or bool(theirs - mine)
-    lower = rank < _LOWER or any(ratio < _LOWER for ratio in ratios) or bool(classes)
+    lower = rank < _LOWER_RANK or any(ratio < _LOWER for ratio in ratios) or bool(classes)
     if worse or (lower and not better):
-        return Finding("collapsed_beside", "critical", 1.0, numbers, labels=classes)
-    kind: Kind = "similar_beside"
+        return _compared("collapsed_beside", numbers, classes)
     if better:
-        kind = "comparison_collapsed"
-    elif not alike:
-        kind = "not_compared"
-    elif ratios and min(ratios) > _HIGHER and not serious(found):
-        kind = "higher_beside"
-    return Finding(kind, "note", 1.0, numbers)
+        return _compared("comparison_collapsed", numbers)
+    if not alike:
+        return _compared("not_compared", numbers)
+    higher = bool(ratios) and min(ratios) > _HIGHER and not serious(found)
+    return _compared("higher_beside" if higher else "similar_beside", numbers)
+
+
+def _compared(kind: Kind, numbers: Mapping[str, float], classes: tuple[tuple[str, int], ...] = ()) -> Finding:
+    severity: Severity = "critical" if kind == "collapsed_beside" else "note"
+    return Finding(kind, severity, 1.0, numbers, labels=classes)
 
 
 _COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
@@ -477,19 +508,20 @@ def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
             for part, (_, lid, points) in zip(members, sides, strict=True)
         )
         first, second = (float(np.median(part)) for part in members)
-        if enough and first < _LOWER * second:
+        if enough and first < _CLASS * second:
             found.append((first / second, str(label), len(members[0])))
     return tuple((label, count) for _, label, count in sorted(found))
 
 
 def _described(points: Points) -> dict[str, float]:
-    """Quantiles of LID, with points that coincide at 0, the degenerate share and the rank."""
+    """Quantiles of LID, with points that coincide at 0, the shares of degenerate and duplicate points, and the rank."""
     lid = points.lid.double().cpu()
     lid = torch.where(lid.isinf(), math.nan, lid)
     quantiles = np.nanquantile(lid.numpy(), _BESIDE).tolist() if not lid.isnan().all() else [math.nan] * len(_BESIDE)
     named = {f"lid_{round(100 * q)}": value for q, value in zip(_BESIDE, quantiles, strict=True)}
     degenerate = (~regular(points.lid)).double().mean().item()
-    return {**named, "degenerate": degenerate, "effective_rank": points.effective_rank}
+    duplicates = (points.distances[:, 0] == 0).double().mean().item()
+    return {**named, "degenerate": degenerate, "duplicates": duplicates, "effective_rank": points.effective_rank}
 
 
 def _of(
