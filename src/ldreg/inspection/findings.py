@@ -33,7 +33,7 @@ _LOW, _LOW_NEARER = 1.8, 1.5  # times: the bulk's LID beside a collapsed group's
 _LOW_MAJORITY = 2.2  # the same from k where the group is most of the points, as outliers read high
 _GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID rises by this factor
 _GROWTH, _GROWTH_OF_ALL = 0.5, 0.1  # times as many points are still the same group; no more than this share of all
-_SLACK = 0.01  # of its points: a larger group may gain as many more than those within it, and still have a clear edge
+_SLACK = 0.01  # of its points: extra growth allowed when a group replaces its subgroups
 _LEAST_BULK = 0.05  # of the points: fewer that read high are outliers and no bulk
 _STEP = math.log(1.08)  # between two thresholds
 _LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points
@@ -46,6 +46,7 @@ _JUMP = 14.0  # times the mean spacing
 _JUMPING = 0.3  # of the points
 _COPIES = 9  # neighbors: where fewer lie before the jump they are copies of one thing
 _LINE, _FEW = 1.5, 0.05  # effective rank; share of all directions
+_FEW_DIMENSIONS = 8  # in fewer, a low rank says little
 _HUBS, _TOP = 0.2, 0.01  # of all neighbor places, taken by this share of the points
 _ALIKE = 1.1  # times as many points
 _BESIDE = (0.05, 0.25, 0.5)  # quantiles compared
@@ -67,7 +68,7 @@ class Points:
         dimensions: D.
         effective_rank: of the covariance.
         spread: root-mean-square distance to the mean, beside the root-mean-square norm.
-        dead: rows whose entries are all 0.
+        dead: (n,) whether all entries of a measured point are 0; None: none is known.
         labels: (n,) of the measured points, or None.
     """
 
@@ -79,7 +80,7 @@ class Points:
     dimensions: int
     effective_rank: float
     spread: float
-    dead: int = 0
+    dead: Tensor | None = None
     labels: Sequence[str] | None = None
 
     @property
@@ -125,14 +126,23 @@ def _complete_collapse(points: Points) -> Finding | None:
 
 def _degenerate(points: Points) -> list[Finding]:
     """Points without a LID, from 1 % on."""
-    without = ~regular(points.lid)
-    share, dead = without.double().mean().item(), points.dead / points.total
-    if max(share, dead) < _DEGENERATE:
+    without = _without_lid(points)
+    share = without.double().mean().item()
+    if share < _DEGENERATE:
         return []
-    zero, infinite = int((points.lid == 0).sum()), int(torch.isinf(points.lid).sum())
-    severity: Severity = "critical" if max(share, dead) >= _MANY_DEGENERATE else "warning"
-    numbers = {"zero": zero, "infinite": infinite, "dead": points.dead}
-    return [_of(points, "degenerate", severity, without, numbers, share=max(share, dead))]
+    severity: Severity = "critical" if share >= _MANY_DEGENERATE else "warning"
+    counted = {"zero": points.lid == 0, "infinite": points.lid.isinf(), "dead": _dead(points)}
+    numbers = {name: float(which.sum()) for name, which in counted.items()}
+    return [_finding(points, "degenerate", severity, without, numbers)]
+
+
+def _without_lid(points: Points) -> Tensor:
+    """Which points (n,) have no LID, or are dead: all zeros, few as they may be."""
+    return (~regular(points.lid)).cpu() | _dead(points)
+
+
+def _dead(points: Points) -> Tensor:
+    return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu") if points.dead is None else points.dead.cpu()
 
 
 def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
@@ -149,15 +159,18 @@ def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
     k = distances.shape[1] if k is None else k
     kept = (k - 1) - (k - 1) // _TRIM
     usual = np.cumsum(1 / np.arange(k - 1, 0, -1))[:kept].mean()  # of the order statistics of k - 1 exponentials
-    ranks = torch.arange(1, k, dtype=torch.float64, device=distances.device)
     parts = []
     for block in torch.split(distances[:, :k], max(1, _BLOCK // k)):
-        # Between exact duplicates, at 0, there is no spacing; ranks go on counting them.
-        spacings = (ranks * block.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=math.inf)
-        mean = spacings.sort(dim=1).values[:, :kept].mean(1)
+        mean = _spacings(block).sort(dim=1).values[:, :kept].mean(1)
         fit = (mean > 0) & mean.isfinite() & (block[:, k // 2] > 0)
         parts.append(torch.where(fit, usual / mean, math.nan))
     return torch.cat(parts)
+
+
+def _spacings(distances: Tensor) -> Tensor:
+    """The spacings j ln(r(j+1) / r(j)) of distances (n, k), as (n, k - 1); 0 between exact duplicates."""
+    ranks = torch.arange(1, distances.shape[1], dtype=torch.float64, device=distances.device)
+    return (ranks * distances.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=math.inf)
 
 
 def _groups(points: Points) -> list[Finding]:
@@ -187,7 +200,7 @@ def _groups(points: Points) -> list[Finding]:
         lid, others = (float(np.exp(np.median(readings[-1][members]))) for members in (group & known, bulk))
         share = group.sum() / n
         found.append(
-            _of(
+            _finding(
                 points,
                 "collapsed_group",
                 "critical" if share >= _LARGE_GROUP else "warning",
@@ -215,7 +228,7 @@ def _low(
             continue
         needed = _LOW if 2 * union.sum() <= known.sum() else _LOW_MAJORITY
         bulk = np.median(readings[:, rest], axis=1)
-        # From fewer neighbors too: a group of fewer points than the others' reads low at the largest k alone.
+        # From fewer neighbors too: a small group reads low only at the largest k.
         ratios = np.min([bulk - np.median(readings[:, group & known], axis=1) for group in ordered[:count]], axis=0)
         apart = bulk[-1] - np.median(readings[-1][union & known])
         between = apart**2 * union.mean() * (1 - union.mean())
@@ -239,10 +252,10 @@ def _height(own: Tensor, indices: Tensor) -> Tensor:
     its neighbors alone: points outside of a collapsed group often have their neighbors in it.
     """
     parts = []
-    for first, block in zip(range(0, len(own), _BLOCK), indices.split(_BLOCK), strict=False):
+    size = max(1, _BLOCK // indices.shape[1])
+    for mine, block in zip(own.split(size), indices.split(size), strict=True):
         near = torch.where(block >= 0, own[block.clamp_min(0)], math.nan)
-        around = torch.cat([own[first : first + len(block), None], near], 1).nanmean(1)
-        parts.append(around)
+        parts.append(torch.cat([mine[:, None], near], 1).nanmean(1))
     return torch.maximum(own, torch.cat(parts))
 
 
@@ -347,7 +360,7 @@ def _classes(points: Points) -> list[Finding]:
         if np.median(differences) + 2 * error[-1, c] < math.log(_CLASS):
             numbers = {"points": float(round(sizes[c])), "lid": float(np.exp(mean[-1, c])), "ratio": 1 / ratio}
             members = torch.from_numpy(of == c)
-            found.append(_of(points, "collapsed_class", "warning", members, numbers))
+            found.append(_finding(points, "collapsed_class", "warning", members, numbers))
     return found
 
 
@@ -372,15 +385,15 @@ def _pair(
 def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     """Sets of equal rows, and of rows much nearer to each other than k neighbors of this dimension are by chance.
 
-    Points that are degenerate or in a collapsed group are told of there.
+    Points that are degenerate or in a collapsed group are reported by those findings.
     """
     found = []
-    told = ~regular(points.lid).cpu() | torch.isin(
+    told = _without_lid(points) | torch.isin(
         points.rows.cpu(), torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
     )
     equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
     if (exact := equal & ~told).double().mean() >= _DUPLICATES:
-        found.append(_copies_of(points, "duplicates", exact, of))
+        found.append(_duplicate_finding(points, "duplicates", exact, of))
     if points.k < _FEWEST:
         return found
     dimension = local_dimension(points.distances).nanmedian().item()
@@ -393,7 +406,7 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     typical = nearest[nearest > 0].median()
     close, of = _linked(points, share * points.distances[:, -1].clamp_max(typical))
     if (near := close & ~equal & ~told).double().mean() >= _DUPLICATES:
-        found.append(_copies_of(points, "near_duplicates", near, of))
+        found.append(_duplicate_finding(points, "near_duplicates", near, of))
     return found
 
 
@@ -406,23 +419,21 @@ def _linked(points: Points, within: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
     return close[:, 0].cpu(), connected_components(graph, directed=False)[1]
 
 
-def _copies_of(points: Points, kind: Kind, having: Tensor, groups: NDArray[np.int64]) -> Finding:
+def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: NDArray[np.int64]) -> Finding:
     """One finding, whose examples are a row of each of the largest groups."""
     rows = points.rows.cpu()[having].numpy()
     _, first, counts = np.unique(groups[rows], return_index=True, return_counts=True)
     largest = np.argsort(-counts, kind="stable")[:_EXAMPLES]
     severity: Severity = "warning" if having.double().mean() >= _MANY_DUPLICATES else "note"
     numbers = {"groups": float(len(counts)), "largest": float(counts.max())}
-    return _of(points, kind, severity, having, numbers, examples=tuple(rows[first[largest]].tolist()))
+    return _finding(points, kind, severity, having, numbers, examples=tuple(rows[first[largest]].tolist()))
 
 
 def _jumps(points: Points) -> list[Finding]:
     """Neighbor distances that jump: after few neighbors where points are copies, else where k is beyond clusters."""
-    ranks = torch.arange(1, points.k, dtype=torch.float64, device=points.distances.device)
     jumping, before = [], []
     for block in torch.split(points.distances, max(1, _BLOCK // points.k)):
-        spacings = (ranks * block.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=0.0)
-        largest, place = spacings.max(1)
+        largest, place = _spacings(block).nan_to_num(posinf=0.0).max(1)  # from an exact duplicate on there is no jump
         jumping.append(largest * local_dimension(block) > _JUMP)
         before.append(place + 1)
     which, neighbors = torch.cat(jumping).cpu(), torch.cat(before).cpu()
@@ -430,12 +441,12 @@ def _jumps(points: Points) -> list[Finding]:
         return []
     middle = neighbors[which].double().median().item()
     kind: Kind = "copies" if middle < _COPIES else "small_clusters"
-    return [_of(points, kind, "note", which, {"before": middle})]
+    return [_finding(points, kind, "note", which, {"before": middle})]
 
 
 def _low_rank(points: Points) -> list[Finding]:
     most = min(points.total - 1, points.dimensions)
-    if most < _FEWEST or not points.effective_rank < max(_LINE, _FEW * most):
+    if most < _FEW_DIMENSIONS or not points.effective_rank < max(_LINE, _FEW * most):
         return []
     severity: Severity = "warning" if points.effective_rank < _LINE else "note"
     return [Finding("low_rank", severity, 1.0, {"effective_rank": points.effective_rank, "most": float(most)})]
@@ -443,7 +454,7 @@ def _low_rank(points: Points) -> list[Finding]:
 
 def _hubs(points: Points) -> list[Finding]:
     """Few points that are neighbors of very many, seen where all points were measured."""
-    if len(points.rows) < points.total:
+    if len(points.rows) < points.total or points.total * _TOP < 1:
         return []
     counts = torch.bincount(points.indices.flatten().cpu(), minlength=points.total)
     top = max(1, round(_TOP * points.total))
@@ -454,7 +465,7 @@ def _hubs(points: Points) -> list[Finding]:
     which = torch.zeros(points.total, dtype=torch.bool, device="cpu")
     which[most.indices] = True
     numbers = {"taken": taken, "never": (counts == 0).double().mean().item(), "largest": float(counts.max())}
-    return [_of(points, "hubs", "note", which, numbers, examples=tuple(most.indices[:_EXAMPLES].tolist()))]
+    return [_finding(points, "hubs", "note", which, numbers, examples=tuple(most.indices[:_EXAMPLES].tolist()))]
 
 
 def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequence[Finding]) -> Finding:
@@ -464,7 +475,7 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     depends on the number of points, so sets of unlike size are compared by the rest. `labels` are the classes that
     are collapsed beside themselves, where both sets have labels.
     """
-    a, b = _described(own), _described(other)
+    a, b = _numbers_of(own), _numbers_of(other)
     numbers = {**a, **{f"other_{name}": value for name, value in b.items()}}
     mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
     if "complete_collapse" in mine ^ theirs:
@@ -513,32 +524,39 @@ def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
     return tuple((label, count) for _, label, count in sorted(found))
 
 
-def _described(points: Points) -> dict[str, float]:
+def lid_quantiles(lid: Tensor, shares: Sequence[float]) -> list[float]:
+    """Quantiles of LID over all points, at 0 where rows coincide.
+
+    >>> lid_quantiles(torch.tensor([0.0, 2.0, math.inf]), (0.5, 1.0))
+    [2.0, inf]
+    """
+    # A value that is there: between two, inf would have no sum with a number.
+    return [float(value) for value in np.quantile(lid.double().cpu().numpy(), shares, method="lower")]
+
+
+def _numbers_of(points: Points) -> dict[str, float]:
     """Quantiles of LID, with points that coincide at 0, the shares of degenerate and duplicate points, and the rank."""
-    lid = points.lid.double().cpu()
-    lid = torch.where(lid.isinf(), math.nan, lid)
-    quantiles = np.nanquantile(lid.numpy(), _BESIDE).tolist() if not lid.isnan().all() else [math.nan] * len(_BESIDE)
+    quantiles = lid_quantiles(points.lid, _BESIDE)
     named = {f"lid_{round(100 * q)}": value for q, value in zip(_BESIDE, quantiles, strict=True)}
     degenerate = (~regular(points.lid)).double().mean().item()
     duplicates = (points.distances[:, 0] == 0).double().mean().item()
     return {**named, "degenerate": degenerate, "duplicates": duplicates, "effective_rank": points.effective_rank}
 
 
-def _of(
+def _finding(
     points: Points,
     kind: Kind,
     severity: Severity,
     members: Tensor,
     numbers: Mapping[str, float],
     *,
-    share: float | None = None,
     examples: tuple[int, ...] = (),
 ) -> Finding:
     """A finding of some of the measured points, with their rows and labels."""
     members = members.cpu()
     rows = tuple(points.rows.cpu()[members].tolist())
     names = [] if points.labels is None else [points.labels[i] for i in members.nonzero().flatten().tolist()]
-    share = len(rows) / len(points.rows) if share is None else share
+    share = len(rows) / len(points.rows)
     return Finding(
         kind, severity, share, numbers, rows, examples or rows[:_EXAMPLES], tuple(Counter(names).most_common())
     )

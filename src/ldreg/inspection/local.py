@@ -7,6 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from ldreg.inspection.findings import lid_quantiles
 from ldreg.inspection.interval import mean_lid
 from ldreg.lid.estimators import LIDEstimate
 from ldreg.lid.geometry import arithmetic_mean, frechet_variance, harmonic_mean, regular
@@ -50,7 +51,7 @@ def local(found: LIDEstimate, rows: Tensor, points: int, labels: list[str] | Non
         frechet_variance=frechet_variance(lid).item() if len(ordinary) else math.nan,
         arithmetic_mean=arithmetic_mean(lid).item(),
         harmonic_mean=harmonic_mean(lid).item(),
-        lid_low=numpy.quantile(lid.cpu(), 0.05, method="lower").item(),  # which needs no sum of inf and a number
+        lid_low=lid_quantiles(lid, (0.05,))[0],
         zero=int((lid == 0).sum()),
         infinite=int(torch.isinf(lid).sum()),
         duplicated=int((distances[:, 0] == 0).sum()),

@@ -31,7 +31,7 @@ from ldreg.version import __version__
 
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
-_COMPARED = 4096  # rows looked at at a time
+_BLOCK_ROWS = 4096  # rows looked at at a time
 
 
 @torch.no_grad()
@@ -240,7 +240,7 @@ def _described(
         dimensions=x.shape[1],
         effective_rank=spectral["effective_rank"],
         spread=relative_spread(x, device=device).item(),
-        dead=sum(int((block == 0).all(1).sum()) for block in x.split(_COMPARED)),
+        dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.to(x.device).split(_BLOCK_ROWS)]),
         labels=labels,
     )
     report = DimensionReport(
@@ -281,7 +281,7 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
 
 
 def _near(measured: _Measured) -> _Measured:
-    """The same with its numbers where the points lie: where these fit, those do, and a GPU is quick with them."""
+    """Move the results to the device that holds the points."""
     place = measured.points.x.device
     (distances, indices), (values, errors) = measured.found.neighbors, measured.found[:2]
     found = LIDEstimate(values.to(place), errors.to(place), Neighbors(distances.to(place), indices.to(place)))

@@ -33,10 +33,10 @@ def _degenerate(found: Finding, report: DimensionReport) -> str:
     zero, infinite, dead = (round(found.numbers[name]) for name in ("zero", "infinite", "dead"))
     reasons = [
         f"{count(zero)} coincide with their neighbors" if zero else "",
-        f"{count(dead)} rows are all zeros" if dead else "",
+        f"{count(dead)} are all zeros" if dead else "",
         f"{count(infinite)} have {report.k} neighbors at one distance" if infinite else "",
     ]
-    rest = percent(1 - report.degenerate_share)
+    rest = percent(1 - found.share)
     limit = f"All other numbers are of the remaining {rest}" + (
         ", and say nothing of the whole set." if found.severity == "critical" else "."
     )
