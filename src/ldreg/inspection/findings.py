@@ -38,7 +38,8 @@ _TRIM = 8  # the largest eighth of the spacings is left out: a jump in the dista
 _LOW, _LOW_NEARER = 1.8, 1.5  # times: the bulk's LID beside a collapsed group's, from k and from fewer neighbors
 _LOW_MAJORITY = 2.2  # the same from k where the group is most of the points, as outliers read high
 _GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID rises by this factor
-_GROWTH, _GROWTH_OF_ALL = 0.5, 0.1  # times as many points are still the same group; no more than this share of all
+_GROWTH = 0.5  # of the points of the group, or of the rest if fewer: with as many more it is still the same group
+_GROWTH_OF_ALL = 0.1  # of all points: the most that a group may gain
 _SLACK = 0.01  # of its points: a larger group may gain as many more than those within it, and still have a clear edge
 _LEAST_BULK = 0.05  # of the points: fewer that read high are outliers and no bulk
 _STEP = math.log(1.08)  # between two thresholds
@@ -180,8 +181,10 @@ def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
 
 
 def _groups(points: Points) -> list[Finding]:
-    """Connected groups of points whose LID is far below the bulk's, at every k."""
+    """Connected groups of points whose LID is far below the bulk's."""
     n, k = len(points.rows), points.k
+    if k < _FEWEST:
+        return []
     place = torch.full((points.total,), -1, dtype=torch.long)
     place[points.rows.cpu()] = torch.arange(n)
     indices = place[points.indices.cpu()]  # of measured points; -1: not measured
@@ -246,7 +249,7 @@ def _low(
 def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
     """The height between a collapsed group and the rest that the fewest points have."""
     first, last = np.nanmedian(height[among]), np.nanmedian(height[~among])
-    levels = np.arange(first + _STEP, last, _STEP / 2)
+    levels = np.arange(first + _STEP, max(last, first + 2 * _STEP), _STEP / 2)
     counts = [(np.abs(height - level) < _STEP).sum() for level in levels]
     return float(levels[int(np.argmin(counts))])
 
@@ -477,12 +480,14 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     number of points, so sets of unlike size are compared by the rest.
     """
     a, b = _described(own), _described(other)
-    numbers = {**a, **{f"other_{name}": value for name, value in b.items()}}
+    both = {**a, **{f"other_{name}": value for name, value in b.items()}}
+    numbers = {name: value for name, value in both.items() if math.isfinite(value)}
     alike = abs(math.log(own.total / other.total)) < math.log(1.1)
     ratios = [a[name] / b[name] if b[name] > 0 else math.nan for name in a if name.startswith("lid_")] if alike else []
     more, copied = (a[name] - b[name] for name in ("degenerate", "duplicates"))
     more = more if abs(more) > abs(copied) else copied
-    rank = own.effective_rank / other.effective_rank if own.dimensions == other.dimensions else 1.0
+    comparable = own.dimensions == other.dimensions and other.effective_rank > 0
+    rank = own.effective_rank / other.effective_rank if comparable else 1.0
     worse, better = (
         {f.kind for f in serious(one)} - {f.kind for f in serious(two)}
         for one, two in ((found, others), (others, found))

@@ -27,7 +27,7 @@ from ldreg.reporting.record import (
 # Rules of thumb, chosen by looking at samples of known shape, not at labels. The Gaussian samples that were tried,
 # cubes, balls and spheres read 0.9 to 1.15 times the usual LID, a swiss roll 0.64. However low, LID beside the usual
 # does not tell collapse: encoders that were made to collapse read 0.4 to 1.1 times as much, sound ones 0.3 to 0.7
-# (benchmarks/words.json). Beside other classes or embeddings it does.
+# of digits. Beside other classes or embeddings it does.
 _COLLAPSED, _LOWER, _HIGHER = 0.6, 0.8, 1.25
 _MOST = 0.5  # of the points: where more have no LID, or an exact duplicate, there is nothing to judge
 _JUMPING = 0.3  # of the points: of the collapsed shapes that were tried at most 0.12, of small clusters and copies all
