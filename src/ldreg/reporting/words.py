@@ -30,10 +30,11 @@ def _complete_collapse(found: Finding, report: DimensionReport) -> str:
 
 
 def _degenerate(found: Finding, report: DimensionReport) -> str:
-    zero, infinite, dead = (round(found.numbers[name]) for name in ("zero", "infinite", "dead"))
+    zero, infinite, dead, noise = (round(found.numbers[name]) for name in ("zero", "infinite", "dead", "noise"))
     reasons = [
         f"{count(zero)} coincide with their neighbors" if zero else "",
         f"{count(dead)} are all zeros" if dead else "",
+        f"{count(noise)} differ from their neighbors by noise only" if noise else "",
         f"{count(infinite)} have {report.k} neighbors at one distance" if infinite else "",
     ]
     rest = percent(1 - found.share)

@@ -1,0 +1,282 @@
+"""Each kind of finding, by its fields and numbers, and sets that are small, odd or degenerate."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked, serious
+from ldreg.lid.streaming import stream_lid
+from ldreg.reporting.plain import strict
+from ldreg.reporting.record import Finding
+from ldreg.spectrum import effective_rank, relative_spread
+
+
+def normal(n: int, d: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def points(x: Tensor, k: int = 32, labels: Sequence[str] | None = None, rows: Tensor | None = None) -> Points:
+    """What a search of all points, or of some rows, gives."""
+    found = stream_lid(x, k, device="cpu")
+    rows = torch.arange(len(x)) if rows is None else rows
+    return Points(
+        found.lid[rows],
+        found.neighbors.distances[rows],
+        found.neighbors.indices[rows],
+        rows,
+        len(x),
+        x.shape[1],
+        float(effective_rank(x.float())),
+        float(relative_spread(x.float())),
+        float((x.double() - x.double().mean(0)).square().sum(1).mean().sqrt()),
+        (x == 0).all(1)[rows],
+        None if labels is None else [labels[row] for row in rows.tolist()],
+    )
+
+
+def kinds(found: Sequence[Finding]) -> set[str]:
+    return {finding.kind for finding in found}
+
+
+def one(found: Sequence[Finding], kind: str) -> Finding:
+    (finding,) = (finding for finding in found if finding.kind == kind)
+    return finding
+
+
+def structured(n: int = 2400, d: int = 64, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Twelve clusters of unit norm that overlap, as topics of sentences do, with falling spectra of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 12
+    centers = torch.randn(12, d, generator=generator)
+    bases = torch.randn(12, d, d, generator=generator) * torch.arange(1, d + 1)[:, None] ** -0.3 / d**0.5
+    noise = torch.randn(n, d, generator=generator)
+    x = 0.5 * centers[y] + torch.einsum("nd,nde->ne", noise, bases[y])
+    return torch.nn.functional.normalize(x, dim=1), y
+
+
+def squeezed(x: Tensor, which: Tensor, d: int) -> Tensor:
+    """The chosen points on d principal axes of their own."""
+    out = x.clone()
+    mean = x[which].mean(0)
+    axes = torch.linalg.svd(x[which] - mean, full_matrices=False).Vh[:d]
+    out[which] = mean + (x[which] - mean) @ axes.T @ axes
+    return out
+
+
+def names(y: Tensor) -> list[str]:
+    return [str(value) for value in y.tolist()]
+
+
+@pytest.mark.parametrize("k", [16, 64])
+@pytest.mark.parametrize("labeled", [False, True])
+def test_healthy_sets_have_no_serious_findings(k: int, labeled: bool) -> None:
+    x, y = structured()
+    digits = load_digits()
+    for data, labels in ((x, names(y)), (torch.tensor(digits.data).float(), names(torch.tensor(digits.target)))):
+        assert serious(find(points(data, k, labels if labeled else None))) == ()
+    assert serious(find(points(normal(1500, 20), k))) == ()
+
+
+@pytest.mark.parametrize(("classes", "d"), [((3, 7), 3), ((5,), 2)])
+def test_squeezed_classes_are_a_collapsed_group_though_the_mean_of_lid_may_rise(
+    classes: tuple[int, ...], d: int
+) -> None:
+    x, y = structured()
+    spoiled, rows = x, []
+    for c in classes:
+        spoiled = squeezed(spoiled, y == c, d)
+        rows += torch.nonzero(y == c).flatten().tolist()
+    healthy, low = points(x, 64), points(spoiled, 64, names(y))
+    found, before = find(low), find(healthy)
+    groups = [finding for finding in found if finding.kind == "collapsed_group"]
+    assert found[0].kind == "collapsed_group"
+    assert found[0].severity == "critical"
+    assert sum(finding.share for finding in groups) == pytest.approx(len(rows) / len(x), abs=0.02)
+    assert {row for finding in groups for row in finding.rows} <= set(rows)
+    assert {name for finding in groups for name, _ in finding.labels} == {str(c) for c in classes}
+    for finding in groups:
+        assert finding.numbers["lid"] < 0.5 * finding.numbers["bulk"]
+        assert set(finding.examples) <= set(finding.rows)
+    assert compare(low, healthy, found, before).kind == "collapsed_beside"
+    assert compare(healthy, low, before, found).kind == "comparison_collapsed"
+
+
+def test_most_of_the_points_can_be_the_collapsed_group() -> None:
+    x, y = structured()
+    for c in range(9):
+        x = squeezed(x, y == c, 3)
+    groups = [finding for finding in find(points(x)) if finding.kind == "collapsed_group"]
+    assert sum(finding.share for finding in groups) == pytest.approx(0.75, abs=0.05)
+
+
+def test_a_sample_of_the_points_finds_the_group_by_rows_of_the_data() -> None:
+    x, y = structured()
+    rows = torch.arange(1, len(x), 2)
+    low = squeezed(x, y == 3, 2)
+    finding = one(find(points(low, 32, rows=rows)), "collapsed_group")
+    assert set(finding.rows) <= set(torch.nonzero(y == 3).flatten().tolist())
+    assert finding.share == pytest.approx(1 / 6, abs=0.02)  # odd rows have the odd classes
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.05, "warning"), (0.45, "critical"), (0.9, "critical")])
+def test_dead_rows_are_degenerate_and_never_healthier(share: float, severity: str) -> None:
+    x = torch.relu(normal(2000, 64) @ normal(64, 64, 1))
+    dead = x.clone()
+    dead[: round(share * len(x))] = 0
+    healthy, low = points(x), points(dead)
+    found, before = find(low), find(healthy)
+    finding = one(found, "degenerate")
+    assert share <= finding.share < share + 0.01  # k dead rows are equally far from the points nearest to them
+    assert finding.severity == severity
+    assert finding.numbers["dead"] == finding.numbers["zero"] == round(share * len(x))
+    assert compare(low, healthy, found, before).kind == "collapsed_beside"
+
+
+def test_noise_around_a_constant_is_a_complete_collapse() -> None:
+    x = torch.ones(1000, 64) + 1e-5 * normal(1000, 64)
+    digits = points(torch.tensor(load_digits().data[:1000]).float())
+    low = points(x)
+    found = find(low)
+    assert [finding.kind for finding in found] == ["complete_collapse"]
+    assert found[0].numbers["spread"] < 1e-4
+    assert compare(low, digits, found, find(digits)).kind == "collapsed_beside"
+
+
+def test_equal_rows_are_a_complete_collapse() -> None:
+    (finding,) = find(points(torch.ones(100, 8), 16))
+    assert (finding.kind, finding.numbers["equal"]) == ("complete_collapse", 1.0)
+
+
+def test_a_class_is_compared_with_others_at_the_same_share_of_its_points() -> None:
+    x, y = structured()
+    small = (y != 4) | (torch.arange(len(x)) < 70 * 12)  # class 4 keeps 70 points
+    assert "collapsed_class" not in kinds(find(points(x[small], 64, names(y[small]))))
+    finding = one(find(points(squeezed(x, y == 4, 2), 32, names(y))), "collapsed_class")
+    assert finding.labels == (("4", 200),)
+    assert finding.numbers["points"] == 200
+    assert finding.numbers["ratio"] > 2
+
+
+def test_duplicates_are_counted_by_group() -> None:
+    x = normal(1000, 16)
+    x[:150] = x[200]
+    x[900:902] = x[300]
+    finding = one(find(points(x, 16)), "duplicates")
+    assert finding.share == pytest.approx(0.154, abs=0.004)
+    assert finding.severity == "warning"
+    assert finding.numbers == {"groups": 2, "largest": 151}
+    assert len(finding.examples) == 2
+
+
+def test_near_duplicates() -> None:
+    x = normal(1000, 16)
+    x[:100] = x[100:200] + 1e-3 * normal(100, 16, 1)
+    found = find(points(x, 16))
+    finding = one(found, "near_duplicates")
+    assert (finding.share, finding.rows) == (0.2, tuple(range(200)))
+    assert finding.numbers == {"groups": 100, "largest": 2}
+    assert "duplicates" not in kinds(found)
+
+
+def test_copies_of_every_point_make_the_distances_jump() -> None:
+    x = normal(500, 16).repeat_interleave(2, 0) + 1e-3 * normal(1000, 16, 1)
+    finding = one(find(points(x, 16)), "copies")
+    assert (finding.share, finding.numbers["before"]) == (1.0, 1)
+
+
+def test_clusters_smaller_than_k_are_a_note() -> None:
+    centers = 5 * normal(40, 32).repeat_interleave(30, 0)
+    finding = one(find(points(centers + normal(1200, 32, 1), 64)), "small_clusters")
+    assert (finding.severity, finding.numbers["before"]) == ("note", 29)
+
+
+def test_low_rank() -> None:
+    line = normal(1000, 1) @ normal(1, 64, 1) + 0.01 * normal(1000, 64, 2)
+    assert one(find(points(line)), "low_rank").severity == "warning"
+    plane = normal(1000, 2) @ normal(2, 64, 1)
+    assert one(find(points(plane)), "low_rank").severity == "note"
+
+
+def test_hubs() -> None:
+    x = torch.cat([100 * torch.nn.functional.normalize(normal(990, 500), dim=1), 0.1 * normal(10, 500, 1)])
+    finding = one(find(points(x, 8)), "hubs")
+    assert finding.numbers["taken"] > 0.5
+    assert finding.rows == tuple(range(990, 1000))
+
+
+def test_halves_of_a_set_are_similar_and_noise_is_higher() -> None:
+    x, _ = structured()
+    first, second = points(x[0::2]), points(x[1::2])
+    assert compare(first, second, find(first), find(second)).kind == "similar_beside"
+    noisy = points(x[0::2] + 0.3 * normal(1200, 64))
+    assert compare(noisy, second, find(noisy), find(second)).kind == "higher_beside"
+    fewer = points(x[:500])
+    assert compare(fewer, second, find(fewer), find(second)).kind == "not_compared"
+
+
+def test_the_most_serious_is_first() -> None:
+    found = [
+        Finding("hubs", "note", 0.9, {}),
+        Finding("low_rank", "warning", 0.1, {}),
+        Finding("copies", "note", 1, {}),
+    ]
+    assert [finding.kind for finding in ranked(found)] == ["low_rank", "copies", "hubs"]
+
+
+@pytest.mark.parametrize("d", [2, 5, 10])
+def test_local_dimension_is_the_dimension_of_a_cube_and_ignores_a_jump(d: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4000, d, generator=generator)
+    distances = stream_lid(x, 48, device="cpu").neighbors.distances
+    whole = local_dimension(distances).median().item()
+    assert whole == pytest.approx(d, rel=0.2)
+    distances[:, 44:] *= 10
+    assert local_dimension(distances).median().item() == pytest.approx(whole, rel=0.15)
+
+
+ODD = {
+    "three points": (normal(3, 2), 2),
+    "k close to N": (normal(40, 5), 39),
+    "k = 2": (normal(50, 3), 2),
+    "k = 5": (normal(50, 3), 5),
+    "k = 8": (normal(50, 3), 8),
+    "float16": (normal(300, 8).half().float(), 16),
+    "float64": (normal(300, 8).double(), 16),
+    "grid": (torch.cartesian_prod(*[torch.arange(8.0)] * 3), 16),
+    "every row doubled": (normal(200, 8).repeat(2, 1), 16),
+    "LID inf everywhere": (torch.eye(60), 16),
+    "all zero": (torch.zeros(60, 4), 16),
+    "one outlier": (torch.cat([normal(300, 4), torch.full((1, 4), 1e6)]), 16),
+    "one coordinate": (normal(300, 1), 16),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("labels", ["none", "equal", "one each", "two"])
+def test_odd_sets_give_numbers_that_json_can_hold(name: str, labels: str) -> None:
+    x, k = ODD[name]
+    given = {"none": None, "equal": ["a"] * len(x), "one each": [str(i) for i in range(len(x))]}
+    own = points(x, k, given.get(labels, [str(i % 2) for i in range(len(x))]))
+    found = find(own)
+    for finding in found:
+        json.dumps(strict(asdict(finding)), allow_nan=False)
+        assert 0 <= finding.share <= 1
+        assert set(finding.examples) <= set(range(len(x)))
+    assert "collapsed_group" not in kinds(found)
+    assert compare(own, own, found, found).kind != "collapsed_beside"
+    json.dumps(strict(asdict(compare(own, own, found, found))), allow_nan=False)
+
+
+def test_degenerate_sets_by_kind() -> None:
+    found = find(points(torch.eye(60), 16))
+    assert one(found, "degenerate").numbers == {"zero": 0, "infinite": 60, "dead": 0, "noise": 0}
+    assert one(find(points(normal(200, 8).repeat(2, 1), 16)), "duplicates").numbers == {"groups": 200, "largest": 2}
+    assert math.isnan(local_dimension(torch.zeros(3, 8)).nanmedian().item())
+    assert not np.isnan([finding.share for finding in found]).any()
