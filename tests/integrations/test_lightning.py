@@ -22,7 +22,7 @@ from ldreg.monitor.measures import measure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = [name for name in ("pytorch_lightning", "lightning") if importlib.util.find_spec(name)]
-MEASURES = {"lid", "frechet_variance", "effective_rank", "degenerate"}
+MEASURES = {"lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"}
 
 # Lightning on short epochs and loaders in the process itself, and torch on Lightning's use of its trees.
 pytestmark = [
@@ -159,7 +159,7 @@ def test_a_watched_run_is_bitwise_the_unwatched_one(pl: Any, source: Any) -> Non
     fit(pl, plain, None, validated=rows())
     monitor = DimensionMonitor(source, k=5, every_steps=1)
     fit(pl, watched, monitor, validated=rows())
-    assert len(monitor.latest) == 8
+    assert len(monitor.latest) == 2 * len(MEASURES)
     theirs = watched.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in plain.state_dict().items())
 
@@ -189,8 +189,8 @@ def test_a_collapse_is_said_and_ends_training_where_wanted(
     with caplog.at_level(logging.WARNING, "ldreg"):
         trainer = fit(pl, make_module(pl, flattened), monitor)
     assert trainer.global_step == (12 if stop else 20)
-    assert monitor.alarms[0].startswith("collapse at epoch 1.20, step 12: LID (ldreg/train/lid) fell to ")
-    assert "effective rank (ldreg/train/effective_rank) is degenerate: 1 (all points lie" in monitor.alarms[0]
+    told = "effective rank (ldreg/train/effective_rank) is degenerate: 1 (all points lie on a line)"
+    assert monitor.alarms[0] == f"collapse at epoch 1.20, step 12: {told}"
     assert monitor.alarms[0] in caplog.messages
 
 
@@ -302,7 +302,7 @@ def test_several_monitors_log_and_resume_under_their_names(
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     second = monitors()
     fit(pl, make_module(pl), None, callbacks=second, max_epochs=2, ckpt_path=tmp_path / "last.ckpt")
-    assert [list(each._alarm.state_dict()["checks"].values()) for each in second] == [[5, 5], [5, 5], []]
+    assert [list(each._alarm.state_dict()["checks"].values()) for each in second] == [[5] * 5, [5] * 5, []]
     assert {each.state_key for each in second} == {
         "DimensionMonitor",
         "DimensionMonitor[second]",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MEASURES = {"lid", "frechet_variance", "effective_rank", "degenerate"}
+MEASURES = {"lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"}
 
 
 @pytest.mark.slow

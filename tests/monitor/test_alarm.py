@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.alarm import CollapseAlarm, PullWarning
 
 
-def run(alarm: CollapseAlarm, values: list[float], name: str = "set/lid") -> list[int]:
+def run(alarm: CollapseAlarm, values: list[float], name: str = "val/lid") -> list[int]:
     """The checks at which it spoke."""
-    return [i for i, value in enumerate(values) if alarm.check({name: value}, step=i, epoch=0.0)]
+    return [i for i, value in enumerate(values) if alarm.check({name: value}, step=50 * i, epoch=0.0)]
 
 
 GRACE = [10.0, 10.0, 10.0]
@@ -25,23 +25,93 @@ def test_noise_around_the_threshold_does_not_ring_again() -> None:
     assert run(CollapseAlarm(0.5), [*GRACE, 10.0, 4.9, 5.1, 4.9, 5.2, 4.8]) == [4]
 
 
-def test_the_first_checks_neither_ring_nor_count_for_the_maximum() -> None:
-    assert run(CollapseAlarm(0.5), [90.0, 80.0, 3.0, 3.0, 3.0, 2.0]) == []
-    assert run(CollapseAlarm(0.5), [90.0, 80.0, 3.0, 3.0, 3.0, 1.0]) == [5]
+@pytest.mark.parametrize(
+    ("name", "rings"),
+    [("batch/lid", 7), ("ldreg/train/lid_low", 7), ("batch/effective_rank", 7), ("eval/lid", 5), ("lid", 5)],
+)
+def test_the_first_checks_neither_ring_nor_count_for_the_maximum(name: str, rings: int) -> None:
+    assert run(CollapseAlarm(0.5), [90.0, 80.0, 3.0, 3.0, 3.0, 2.0, 2.0, 2.0], name) == []
+    assert run(CollapseAlarm(0.5), [90.0, 80.0, 3.0, 3.0, 3.0, 1.4, 1.4, 1.4], name) == [rings]
+
+
+def test_a_dip_of_a_batch_keeps_it_silent_until_it_lasts_three_checks() -> None:
+    dips = [*GRACE, 10.0, 4.0, 4.0, 9.0, 4.0, 4.0]
+    assert run(CollapseAlarm(0.5), dips, "batch/lid") == []
+    assert run(CollapseAlarm(0.5), [*dips, 4.0, 4.0], "batch/lid") == [9]
+
+
+def test_batches_and_pulls_of_the_first_steps_do_not_count() -> None:
+    alarm, warning = CollapseAlarm(0.5), PullWarning()
+    for step in range(0, 50, 5):
+        assert alarm.check({"batch/effective_rank": 44.0 / (1 + step / 5)}, step=step, epoch=0.0) is None
+        assert warning.check(0.8, step=step, epoch=0.0) is None
+
+
+def test_all_checks_of_a_set_count() -> None:
+    assert run(CollapseAlarm(0.5), [8.8, 6.4, 5.8, 5.6, 4.2], "set/lid") == [3]
+    assert run(CollapseAlarm(0.2), [8.8, 4.0, 3.8], "set/lid") == [2]
+    assert run(CollapseAlarm(0.5), [8.8, 6.4, 4.5, 4.3, 4.2], "set/lid_low") == [3]
+
+
+def test_the_first_effective_ranks_of_a_set_count_by_a_quarter() -> None:
+    alarm = CollapseAlarm(0.5)
+    assert run(alarm, [32.0, 6.3, 4.1], "set/effective_rank") == []  # BYOL's falls to a fifth and recovers
+    message = alarm.check({"set/effective_rank": 3.9}, step=4, epoch=4.0)
+    assert message is not None
+    assert "fell to 3.9, under 0.125 of its first maximum 32" in message
+    assert run(CollapseAlarm(0.5), [32.0, 12.0, 14.0, 18.0, 9.1, 8.9], "set/effective_rank") == [5]
 
 
 def test_a_rising_or_slowly_moving_dimension_keeps_it_silent() -> None:
-    assert run(CollapseAlarm(0.5), [*GRACE, 2.0, 4.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.6]) == []
+    assert run(CollapseAlarm(0.5), [*GRACE, 2.0, 4.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.6], "batch/lid") == []
+
+
+def test_spread_rings_where_it_is_rounding_or_far_under_its_maximum() -> None:
+    assert run(CollapseAlarm(0.5), [0.0824, 0.013, 0.013], "set/spread") == []  # a healthy MAE
+    assert run(CollapseAlarm(0.5), [0.5, 0.02, 0.009, 0.009], "set/spread") == [2]
+    assert run(CollapseAlarm(0.5), [9e-5], "set/spread") == [0]
+    assert run(CollapseAlarm(0.5), [0.5, 0.5, 0.5, 9e-5], "batch/spread") == [3]
+
+
+def test_degenerate_points_ring_at_once_and_again_when_half_of_the_others_follow() -> None:
+    assert run(CollapseAlarm(0.5), [0.0, 0.009, 0.0], "set/degenerate") == []
+    assert run(CollapseAlarm(0.5), [0.3, 0.3, 0.6, 0.66, 0.7, 0.9, 0.95], "set/degenerate") == [0, 3, 5]
+    assert run(CollapseAlarm(0.5), [0.0, 0.02, 0.03, 0.0, 0.02], "batch/degenerate") == [1, 4]
+
+
+def test_a_loss_rings_where_it_is_ten_times_its_first_values_or_not_finite() -> None:
+    assert run(CollapseAlarm(0.5), [2.0, 8.0, 7.0, 79.0, 5.0], "batch/loss") == []
+    assert run(CollapseAlarm(0.5), [-2.0, 8.0, 7.0, 81.0, 90.0, 5.0, 81.0], "batch/loss") == [3, 6]
+    assert run(CollapseAlarm(0.5), [2.0, math.nan], "batch/loss") == [1]
+
+
+def pulled(warning: PullWarning, values: list[float]) -> list[int]:
+    """The checks at which it was said."""
+    return [i for i, value in enumerate(values) if warning.check(value, step=50 * (i + 1), epoch=0.0)]
+
+
+def test_a_pull_is_told_once_after_three_checks_in_a_row() -> None:
+    assert pulled(PullWarning(), [0.006, 0.4, 0.004, 0.004, 0.6, 0.6, 0.4, math.nan, math.nan, math.nan]) == []
+    assert pulled(PullWarning(), [0.1, 0.004, 0.004, 0.004, 0.004, 0.1, 0.6, 0.6, 0.6]) == [3]
+    assert pulled(PullWarning(), [0.6, math.inf, 7.0]) == [2]
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_a_resumed_pull_is_told_as_an_unbroken_one(cut: int) -> None:
+    values, first, second = [0.001, 0.001, 0.001, 0.001, 0.001], PullWarning(), PullWarning()
+    spoken = pulled(first, values[:cut])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert spoken + [cut + i for i in pulled(second, values[cut:])] == [2]
 
 
 def test_the_line_says_which_how_far_and_where() -> None:
     alarm = CollapseAlarm(0.25)
     for step in range(4):
-        assert alarm.check({"batch/lid": 12.0, "batch/effective_rank": 80.0}, step=step, epoch=0.0) is None
-    message = alarm.check({"batch/lid": 2.5, "batch/effective_rank": 10.0}, step=150, epoch=7.5)
+        assert alarm.check({"val/lid": 12.0, "val/effective_rank": 80.0}, step=step, epoch=0.0) is None
+    message = alarm.check({"val/lid": 2.5, "val/effective_rank": 10.0}, step=150, epoch=7.5)
     assert message == (
-        "collapse at epoch 7.50, step 150: LID (batch/lid) fell to 2.5, under 0.25 of its maximum 12; "
-        "effective rank (batch/effective_rank) fell to 10, under 0.25 of its maximum 80"
+        "collapse at epoch 7.50, step 150: LID (val/lid) fell to 2.5, under 0.25 of its maximum 12; "
+        "effective rank (val/effective_rank) fell to 10, under 0.25 of its maximum 80"
     )
 
 
@@ -93,3 +163,9 @@ def test_a_resumed_alarm_speaks_as_an_unbroken_one(cut: int) -> None:
     spoken = run(first, values[:cut])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert spoken + [cut + i for i in run(second, values[cut:])] == [6, 10]
+
+
+def test_the_state_of_an_earlier_version_is_taken_up() -> None:
+    alarm = CollapseAlarm(0.5)
+    alarm.load_state_dict({"checks": {"batch/lid": 9}, "highest": {"batch/lid": 10.0}, "fallen": []})
+    assert run(alarm, [4.0, 4.0, 4.0], "batch/lid") == [2]

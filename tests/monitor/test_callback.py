@@ -141,7 +141,7 @@ def test_batch_and_set_measures_are_logged_when_due(tmp_path: Path) -> None:
         assert [step for step, _, _ in found[name]] == due, name
     assert [epoch for _, epoch, _ in found["lr"]] == [step / 10 for step in due]
     assert [value for _, _, value in found["lr"]] == [1 / step for step in due]
-    for name in ("lid", "frechet_variance", "effective_rank", "degenerate", "knn", "linear"):
+    for name in ("lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate", "knn", "linear"):
         assert [row[:2] for row in found[f"set/{name}"]] == [(0, 0.0), (10, 1.0), (20, 2.0)], name
     assert [row[0] for row in found["images_per_second"]] == due[1:]
     assert all(value > 0 for _, _, value in found["images_per_second"])
@@ -229,8 +229,10 @@ def test_a_foreign_module_is_watched_by_a_function() -> None:
     assert set(monitor.latest) == {
         "batch/loss",
         "batch/lid",
+        "batch/lid_low",
         "batch/frechet_variance",
         "batch/effective_rank",
+        "batch/spread",
         "batch/degenerate",
         "lr",
         "images_per_second",
@@ -362,9 +364,9 @@ def test_a_collapse_is_seen_named_and_placed(caplog: pytest.LogCaptureFixture) -
     monitor = Monitor(CONFIG)
     with caplog.at_level(logging.WARNING, "ldreg"):
         fit(Ours(flattened), monitor)
+    told = "effective rank (batch/effective_rank) is degenerate: 1 (all points lie on a line)"
+    assert monitor.alarms[0] == f"collapse at epoch 1.20, step 12: {told}"
     assert len(monitor.alarms) == 1
-    assert monitor.alarms[0].startswith("collapse at epoch 1.20, step 12: LID (batch/lid) fell to ")
-    assert "effective rank (batch/effective_rank) is degenerate: 1 (all points lie on a line)" in monitor.alarms[0]
     assert monitor.alarms[0] in caplog.messages
     assert monitor.stop_reason is None
 

@@ -33,6 +33,21 @@ def test_values_are_those_of_the_public_functions() -> None:
     assert found["lid"] == pytest.approx(ldreg.geometric_mean(lid).item())
     assert found["frechet_variance"] == pytest.approx(ldreg.frechet_variance(lid).item())
     assert found["effective_rank"] == pytest.approx(ldreg.effective_rank(x).item())
+    assert (lid < found["lid_low"]).sum() == int(0.05 * 199)
+    assert found["lid_low"] in lid
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_spread_is_the_distance_to_the_mean_over_the_norm(offset: float, scale: float) -> None:
+    x = normal(300, 5).double() + offset
+    expected = ((x - x.mean(0)).square().sum() / x.square().sum()).sqrt().item()
+    assert measure((x * scale).float())["spread"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3e38, 1e-45])
+def test_equal_rows_have_no_spread(value: float) -> None:
+    assert measure(torch.full((100, 3), value))["spread"] == 0
 
 
 def test_degenerate_points_are_left_out_and_counted() -> None:
@@ -40,6 +55,8 @@ def test_degenerate_points_are_left_out_and_counted() -> None:
     found = measure(x, k=20)
     assert found["degenerate"] == 0.25
     assert found["lid"] == pytest.approx(measure(x[:300], k=20)["lid"])
+    assert found["lid_low"] == 0
+    assert measure(x[:315], k=20)["lid_low"] > 0  # 15 equal rows: fewer than 20, and fewer than 5 %
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -48,7 +65,7 @@ def test_what_is_not_finite_is_a_finding_and_no_error(bad: float) -> None:
     x[3, 2] = bad
     found = measure(x)
     assert found["degenerate"] == 1
-    assert all(math.isnan(found[name]) for name in ("lid", "frechet_variance", "effective_rank"))
+    assert all(math.isnan(value) for name, value in found.items() if name != "degenerate")
 
 
 def test_values_at_the_end_of_float32_are_measured() -> None:
@@ -82,7 +99,8 @@ def test_set_measures_are_the_evaluations_own() -> None:
 
 def test_without_labels_only_dimensions_are_measured() -> None:
     train, labels, test, truth = labeled()
-    config, dimensions = MonitorConfig(), ["lid", "frechet_variance", "effective_rank", "degenerate"]
+    config, dimensions = MonitorConfig(), list(measure(train))
+    assert dimensions == ["lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"]
     assert list(measure_set((train, None, None, None), config)) == dimensions
     assert list(measure_set((train, labels, None, None), config)) == dimensions
     assert list(measure_set((train, labels - 1, test, truth), config)) == dimensions

@@ -22,6 +22,7 @@ from ldreg.training.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
 from ldreg.training.folder import RunFolder, held
 from ldreg.training.module import SETTINGS, Pretraining
 from ldreg.training.recipes import load_recipe
+from ldreg.training.regularization import pull
 from ldreg.training.run import Result, pretrain
 from ldreg.training.settings import Settings, resolve
 
@@ -80,6 +81,45 @@ def test_ldreg_raises_lid_and_minlid_lowers_it(tmp_path: Path) -> None:
         found[name] = result.metrics["set/lid"]
     assert found["minlid"] < 0.9 * found["none"]
     assert found["ldreg"] > 1.02 * found["none"]
+
+
+def test_the_pull_is_logged_where_the_loss_passes_through_the_representations(tmp_path: Path) -> None:
+    for recipe in ("simclr_ldreg", "byol_ldreg", "moco_ldreg", "mae_ldreg", "simclr"):
+        train(quick(f"digits/{recipe}", schedule__epochs="1", monitor__every_steps="2"), tmp_path / recipe)
+        pulls = read_metrics(RunFolder(tmp_path / recipe).metrics).get("terms/pull", [])
+        assert [step for step, _, _ in pulls] == ([] if recipe in ("mae_ldreg", "simclr") else [1, 2, 4]), recipe
+        assert all(0 < value < 1 for _, _, value in pulls), recipe
+
+
+@pytest.mark.parametrize("queue", ["0", "300"])
+@pytest.mark.parametrize("recipe", ["digits/byol_ldreg", "digits/moco_ldreg"])
+def test_measuring_the_pull_changes_no_weight(recipe: str, queue: str, tmp_path: Path) -> None:
+    if queue != "0" and recipe == "digits/byol_ldreg":
+        pytest.skip("LDReg takes no queue beside a reference")
+    for every in ("1", "1000"):
+        options = {"schedule__epochs": "2", "ldreg__queue_size": queue, "monitor__every_steps": every}
+        train(quick(recipe, **options), tmp_path / every)
+    measured, plain = (weights(tmp_path / every)["state_dict"] for every in ("1", "1000"))
+    assert len(read_metrics(RunFolder(tmp_path / "1").metrics)["terms/pull"]) == 10
+    assert len(read_metrics(RunFolder(tmp_path / "1000").metrics)["terms/pull"]) == 1
+    assert_same(measured, plain)
+
+
+def test_the_pull_is_the_ratio_of_the_two_gradients() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(100, 8, requires_grad=True)
+    regularizer, loss = LDReg(k=16, beta=0.1), (x @ torch.randn(8, 4)).square().mean()
+    added = regularizer(x)
+    found = pull(loss, added, x)
+    assert found is not None
+    (loss + added).backward()  # the graph is still there
+    total = x.grad
+    assert total is not None
+    (own,) = torch.autograd.grad(regularizer(x), x)
+    theirs = total - own
+    assert found.item() == pytest.approx((own.norm() / theirs.norm()).item(), rel=1e-5)
+    assert pull(x.detach().sum(), regularizer(x), x) is None
+    assert pull(torch.ones(3, requires_grad=True).sum(), regularizer(x), x) is None
 
 
 def test_the_run_folder_is_whole(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ logger = logging.getLogger("ldreg")
 class DimensionMonitor:
     """Logs LID and effective rank of representations while a LightningModule is trained, and warns when they collapse.
 
-    `ldreg/train/lid`, `…/effective_rank`, `…/frechet_variance` and `…/degenerate` (the share of points without a LID)
-    are those of a training batch, at the first optimizer step and every `every_steps` from there. `ldreg/val/…` are
-    those of the first validation set. With several processes they are those of all processes' rows together. All go to
-    the trainer's loggers, whatever its `log_every_n_steps`, and are there for `EarlyStopping` and `ModelCheckpoint`.
+    `ldreg/train/lid` and the other measures of `ldreg.monitor.measures.measure` are those of a training batch, at the
+    first optimizer step and every `every_steps` from there. `ldreg/val/…` are those of the first validation set. With
+    several processes they are those of all processes' rows together. All go to the trainer's loggers, whatever its
+    `log_every_n_steps`, and are there for `EarlyStopping` and `ModelCheckpoint`.
 
     Where a name is given, the rows are what that submodule returned in the step itself, at its first call: of one view
     where a step has several. They cost no forward pass, and training is not touched. A function is called after the
@@ -46,7 +46,8 @@ class DimensionMonitor:
         every_steps: optimizer steps between measurements of the training batch; 0: it is not measured.
         points: rows that are measured, at most, evenly spread over the batch or set.
         validation: whether the validation set is measured.
-        alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
+        alarm: share of its running maximum under which LID, its 5 % quantile or effective rank raises the alarm, which
+            also watches spread and degenerate share; 0: no alarm.
         stop_on_alarm: whether the alarm ends training.
         name: what is logged is then `ldreg/NAME/train/lid` and so on; several monitors of one trainer need one each.
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from ldreg.lid.estimators import lid
-from ldreg.lid.geometry import frechet_variance, geometric_mean, regular
-from ldreg.monitor.measures import measure, spread
-from ldreg.spectrum import effective_rank
+from ldreg.lid.geometry import regular
+from ldreg.monitor.measures import dimensions, measure, spread
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,10 +29,9 @@ def add_dimensions(
 ) -> dict[str, float]:
     """Write the dimensions of representations (N, D), and return the scalars that were written.
 
-    `<tag>/lid` (geometric mean), `<tag>/frechet_variance`, `<tag>/effective_rank` and `<tag>/degenerate` (the share of
-    points whose LID is 0 or inf) are scalars, `<tag>/lid_of_points` is a histogram, and `<tag>` an embedding of the
-    projector, where points can be colored by `lid`, and by `label`. Of representations with NaN or inf there are
-    scalars alone, which are NaN: a run that diverges is not ended by its log.
+    `<tag>/lid` and the other measures of `ldreg.monitor.measures.measure` are scalars, `<tag>/lid_of_points` is a
+    histogram, and `<tag>` an embedding of the projector, where points can be colored by `lid`, and by `label`. Of
+    representations with NaN or inf there are scalars alone, which are NaN: a run that diverges is not ended by its log.
 
     Args:
         writer: a `SummaryWriter` of torch or tensorboardX; Lightning's is `logger.experiment`.
@@ -54,7 +52,7 @@ def add_dimensions(
     x = representations.detach()
     finite = bool(torch.isfinite(x).all())
     values = lid(x, k) if finite else torch.empty(0)
-    scalars = _scalars(x, values) if finite else measure(x, k=k)
+    scalars = dimensions(x, values) if finite else measure(x, k=k)
     for name, value in scalars.items():
         writer.add_scalar(f"{tag}/{name}", value, step)
     if regular(values).any():
@@ -62,17 +60,6 @@ def add_dimensions(
     if finite and projector:
         _project(writer, x, values, labels=labels, tag=tag, step=step, count=projector)
     return scalars
-
-
-def _scalars(x: Tensor, values: Tensor) -> dict[str, float]:
-    """What `measure` gives, of a LID that is known."""
-    found = {
-        "lid": geometric_mean(values),
-        "frechet_variance": frechet_variance(values),
-        "effective_rank": effective_rank(x),
-        "degenerate": 1 - regular(values).double().mean(),
-    }
-    return {name: value.item() for name, value in found.items()}
 
 
 def _project(

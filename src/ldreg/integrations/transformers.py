@@ -29,13 +29,13 @@ _KEPT = "ldreg"
 class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types where it is not installed
     """Logs LID and effective rank of the hidden states of an evaluation set, and warns when they collapse.
 
-    `eval_lid`, `eval_effective_rank`, `eval_frechet_variance` and `eval_degenerate` (the share of points without a LID)
-    go through the trainer's own `log`, so into its history and to TensorBoard, W&B and whatever else it reports to,
-    there as `eval/lid` and so on. With several processes they are those of the whole set. Where they are measured at
-    evaluations, they are among the metrics of these, for `metric_for_best_model="eval_lid"`. Training is not touched:
-    the model runs in eval mode, without gradients, and torch's random generators are afterwards as they were. The
-    trainer's checkpoints hold the state of the alarm, so that a resumed run warns as an unbroken one; several callbacks
-    are told apart by the order in which the trainer has them.
+    `eval_lid` and the other measures of `ldreg.monitor.measures.measure` go through the trainer's own `log`, so into
+    its history and to TensorBoard, W&B and whatever else it reports to, there as `eval/lid` and so on. With several
+    processes they are those of the whole set. Where they are measured at evaluations, they are among the metrics of
+    these, for `metric_for_best_model="eval_lid"`. Training is not touched: the model runs in eval mode, without
+    gradients, and torch's random generators are afterwards as they were. The trainer's checkpoints hold the state of
+    the alarm, so that a resumed run warns as an unbroken one; several callbacks are told apart by the order in which
+    the trainer has them.
 
     It takes the trainer, for its `log` is not among what a callback is given:
     `trainer.add_callback(DimensionCallback(trainer))`.
@@ -50,7 +50,8 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         every_steps: training steps between measurements; None: at every evaluation.
         k: number of neighbors, at least 2 and below the number of rows.
         points: rows that are measured, at most, evenly spread over the set.
-        alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
+        alarm: share of its running maximum under which LID, its 5 % quantile or effective rank raises the alarm, which
+            also watches spread and degenerate share; 0: no alarm.
 
     Attributes:
         latest: the last value of every measure.

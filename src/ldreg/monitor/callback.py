@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ldreg.evaluation.extract import undisturbed
 from ldreg.invariance import view_share
-from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.monitor.alarm import CollapseAlarm, PullWarning
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import MetricsLog, read_metrics
@@ -32,19 +32,19 @@ class Monitor(Callback):
     """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
 
     Batch measures, at the first and last optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`,
-    `batch/lid`, `batch/frechet_variance`, `batch/effective_rank`, `batch/degenerate`, `batch/view_share`, `lr` and
-    `images_per_second`. They are read from what training_step returns: a dict of loss, and optionally terms (scalars by
-    name), representations (N, D), and view_count, how many views of each image those are of, all rows of one after all
-    of the other.
+    `batch/` with each measure of `measures.measure`, `batch/view_share`, `lr` and `images_per_second`. They are read
+    from what training_step returns: a dict of loss, and optionally terms (scalars by name), representations (N, D), and
+    view_count, how many views of each image those are of, all rows of one after all of the other.
     Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
 
-    Set measures, before training, every `every_epochs` epochs and at the end: `set/lid`, `set/frechet_variance`,
-    `set/effective_rank`, `set/degenerate`, and `set/knn` and `set/linear`, accuracies on test, where labels are known.
+    Set measures, before training, every `every_epochs` epochs and at the end: `set/` with each measure of
+    `measures.measure`, and `set/knn` and `set/linear`, accuracies on test, where labels are known.
     The linear probe is fitted anew each time on the frozen representations of that moment: it has no state, costs
     nothing in between, and is the same whenever the run was resumed.
 
     Everything is measured and written by the first rank alone, from its own rows; numbers go to the metrics file, to
-    the trainer's loggers and into `latest`, alarms to the log "ldreg" and into `alarms`. Training itself is not
+    the trainer's loggers and into `latest`, alarms to the log "ldreg" and into `alarms`. A term `pull` that stays
+    negligible or dominant is said once in the log, and is no alarm (`alarm.PullWarning`). Training itself is not
     touched: no random number is drawn and no buffer changes, so a monitored run is bitwise the unmonitored one.
 
     Args:
@@ -59,6 +59,7 @@ class Monitor(Callback):
     Attributes:
         latest: the last value of every metric.
         alarms: all alarms raised, in order.
+        warnings: what was said of the regularizer's pull, if anything.
         stop_reason: the alarm that ended the run, if one did.
 
     >>> monitor = Monitor(MonitorConfig(k=20), representations=lambda module, batch: module.backbone(batch[0]))
@@ -77,11 +78,13 @@ class Monitor(Callback):
         self.config = MonitorConfig() if config is None else config
         self.latest: dict[str, float] = {}
         self.alarms: list[str] = []
+        self.warnings: list[str] = []
         self.stop_reason: str | None = None
         self._log = None if path is None else MetricsLog(path)
         self._extract = extract
         self._representations = representations
         self._alarm = CollapseAlarm(self.config.alarm)
+        self._pull = PullWarning()
         self._speed = Throughput()
         self._step = 0
         self._epoch = 0.0
@@ -91,11 +94,14 @@ class Monitor(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold for a resumed run to log and warn as an unbroken one."""
-        return {"alarm": self._alarm.state_dict(), "epoch": self._epoch, "owed": self._owed}
+        watching = {"alarm": self._alarm.state_dict(), "pull": self._pull.state_dict()}
+        return {**watching, "epoch": self._epoch, "owed": self._owed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the state that a checkpoint holds."""
         self._alarm.load_state_dict(state_dict["alarm"])
+        if "pull" in state_dict:  # which checkpoints of earlier versions lack
+            self._pull.load_state_dict(state_dict["pull"])
         self._epoch, self._owed = state_dict["epoch"], state_dict["owed"]
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -200,12 +206,20 @@ class Monitor(Callback):
                 target.log_metrics(values, step=self._step)
             watched = {name: value for name, value in values.items() if not name.startswith("terms/")}
             message = self._alarm.check(watched, step=self._step, epoch=self._epoch)
+            self._warn_of_pull(values.get("terms/pull"))
         if message:
             self.alarms.append(message)
             logger.warning(message)
         if self.config.stop_on_alarm and trainer.strategy.reduce_boolean_decision(message is not None, all=False):
             trainer.should_stop = True
             self.stop_reason = message or "collapse alarm on the first rank"
+
+    def _warn_of_pull(self, pull: float | None) -> None:
+        if pull is None or self.config.alarm == 0:
+            return
+        if warning := self._pull.check(pull, step=self._step, epoch=self._epoch):
+            self.warnings.append(warning)
+            logger.warning(warning)
 
 
 def _is_last(trainer: Any) -> bool:

@@ -18,7 +18,8 @@ class MonitorConfig:
         knn_k: neighbors that vote in kNN classification; by default 200, or all images measured where those are fewer.
         probe: whether a linear probe is fitted at every measurement of the set, if there are labels.
         knn: whether kNN accuracy is taken at every measurement of the set, if there are labels.
-        alarm: share of its running maximum under which LID or effective rank raises the alarm; 0: no alarm.
+        alarm: share of its running maximum under which LID, its 5 % quantile or effective rank raises the alarm, which
+            also watches spread, degenerate share and loss (`alarm.CollapseAlarm`); 0: no alarm.
         stop_on_alarm: whether the alarm ends the run.
 
     Raises:

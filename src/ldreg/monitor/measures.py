@@ -15,38 +15,51 @@ from ldreg.spectrum import effective_rank
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
+_NAMES = ("lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate")
+_LOW = 0.05  # the quantile of LID that `lid_low` is
 _LARGE = 1e30  # far beyond any representation of use, and far from the end of float32
 
 
 @torch.no_grad()
 def measure(representations: Tensor, *, k: int = 64) -> dict[str, float]:
-    """Dimensions of representations (N, D): lid (geometric mean), frechet_variance, effective_rank, degenerate.
+    """Dimensions of representations (N, D), each a number.
 
-    `degenerate` is the share of points whose LID is 0 or inf, which the first two leave out; those are NaN where no
-    point is left. NaN or inf among the representations is no error here but a finding: every dimension is then NaN
-    and every point degenerate.
+    `lid` is the geometric mean of LID and `frechet_variance` the variance of its logarithm; both leave out degenerate
+    points, whose LID is 0 or inf, and are NaN where no other point is left. `degenerate` is the share of those points.
+    `lid_low` is the 5 % quantile of LID over all points, so that dead and duplicate rows lower it. `spread` is the
+    root-mean-square distance to the mean over the root-mean-square norm: between 0, all rows equal, and 1, centered.
+    NaN or inf among the representations is no error here but a finding: every point is then degenerate, and the other
+    numbers are NaN.
 
     Raises:
         ValueError: representations are not (N, D) with N > k.
 
     >>> square = torch.rand(500, 2, generator=torch.Generator().manual_seed(0))
     >>> {name: round(value, 1) for name, value in measure(square, k=50).items()}
-    {'lid': 1.9, 'frechet_variance': 0.0, 'effective_rank': 2.0, 'degenerate': 0.0}
+    {'lid': 1.9, 'lid_low': 1.4, 'frechet_variance': 0.0, 'effective_rank': 2.0, 'spread': 0.5, 'degenerate': 0.0}
     >>> measure(torch.ones(100, 2))
-    {'lid': nan, 'frechet_variance': nan, 'effective_rank': 0.0, 'degenerate': 1.0}
+    {'lid': nan, 'lid_low': 0.0, 'frechet_variance': nan, 'effective_rank': 0.0, 'spread': 0.0, 'degenerate': 1.0}
     """
     if not torch.isfinite(representations).all():
-        return {"lid": math.nan, "frechet_variance": math.nan, "effective_rank": math.nan, "degenerate": 1.0}
+        return dict.fromkeys(_NAMES, math.nan) | {"degenerate": 1.0}
     # A run that diverges may come by values whose distances float32 cannot hold, which is no error here either.
     large = bool((representations.abs() > _LARGE).any())
-    values = lid(representations.double() if large else representations, k)
-    degenerate = 1 - regular(values).double().mean()
+    return dimensions(representations, lid(representations.double() if large else representations, k))
+
+
+def dimensions(representations: Tensor, values: Tensor) -> dict[str, float]:
+    """What `measure` gives, of finite representations (N, D) whose LID (N,) is known."""
+    found = (
+        geometric_mean(values),
+        values.quantile(_LOW, interpolation="lower"),  # which needs no sum of inf and a number
+        frechet_variance(values),
+        effective_rank(representations),
+        _relative_spread(representations),
+        1 - regular(values).double().mean(),
+    )
     # Read in one transfer: each would otherwise wait for the device anew.
-    numbers = torch.stack(
-        [part.double() for part in (geometric_mean(values), frechet_variance(values))]
-        + [effective_rank(representations), degenerate]
-    ).tolist()
-    return dict(zip(("lid", "frechet_variance", "effective_rank", "degenerate"), numbers, strict=True))
+    numbers = torch.stack([each.double() for each in found]).tolist()
+    return dict(zip(_NAMES, numbers, strict=True))
 
 
 def measure_set(extracted: Extracted, config: MonitorConfig) -> dict[str, float]:
@@ -64,7 +77,7 @@ def measure_set(extracted: Extracted, config: MonitorConfig) -> dict[str, float]
     >>> labels = (x[:, 0] > 0).long()
     >>> found = measure_set((x, labels, x, labels), MonitorConfig(points=100, knn_k=5))
     >>> list(found), found["linear"] > 0.95
-    (['lid', 'frechet_variance', 'effective_rank', 'degenerate', 'knn', 'linear'], True)
+    (['lid', 'lid_low', 'frechet_variance', 'effective_rank', 'spread', 'degenerate', 'knn', 'linear'], True)
     """
     train, train_labels, test, test_labels = extracted
     values = measure(spread(train, config.points), k=config.k)
@@ -79,6 +92,16 @@ def measure_set(extracted: Extracted, config: MonitorConfig) -> dict[str, float]
     if config.probe:
         values["linear"] = linear_accuracy(*four).accuracy if finite else math.nan
     return values
+
+
+def _relative_spread(x: Tensor) -> Tensor:
+    """Root-mean-square distance of the rows to their mean over their root-mean-square norm; 0 where all are zero."""
+    x = x.double()
+    x = x / x.abs().max().clamp_min(torch.finfo(x.dtype).tiny)  # squares neither overflow nor vanish
+    centered = x - x[0]  # first, so that equal rows become exactly zero
+    centered = centered - centered.mean(0)
+    norm = x.norm()
+    return torch.where(norm > 0, centered.norm() / norm, 0)
 
 
 def spread(rows: Tensor, count: int) -> Tensor:

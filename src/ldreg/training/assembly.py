@@ -66,6 +66,8 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
         for part in (*method.compiled_parts(), *([regularizer] if graphs and can_be_captured(regularizer) else [])):
             part.compile(mode="reduce-overhead" if graphs else None)
         views.compile()
+    # The backward pass of a compiled regularizer runs only once, and float16 rounds gradients of an unscaled loss to 0.
+    measurable = not (config.compile and cuda) and config.precision != "fp16"
     return Pretraining(
         method,
         regularizer,
@@ -79,6 +81,7 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
         channels_last=config.channels_last,
         seed=run.seed,
         identity=identity(settings),
+        pull_steps=settings.monitor.every_steps if measurable else None,
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ldreg.data import Batch, Loader, derived_seed
 from ldreg.methods import Method, Outcome
 from ldreg.optim import OptimizerConfig, ScheduleConfig, build_optimizer, build_scheduler
-from ldreg.training.regularization import penalty
+from ldreg.training.regularization import penalty, pull
 from ldreg.views import Views
 
 SETTINGS = "ldreg_settings"  # key of a checkpoint
@@ -37,6 +37,8 @@ class Pretraining(pl.LightningModule):
         channels_last: memory layout of the views.
         seed: of every random draw.
         identity: the settings that a checkpoint belongs to, as text.
+        pull_steps: optimizer steps between measurements of the regularizer's pull, as the monitor makes them; None: it
+            is not measured.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Pretraining(pl.LightningModule):
         channels_last: bool,
         seed: int,
         identity: str = "",
+        pull_steps: int | None = None,
     ) -> None:
         super().__init__()
         self.method, self.regularizer, self.views = method, regularizer, views
         self._loader, self._optimizer, self._schedule = loader, optimizer, schedule
         self._steps_per_epoch, self._identity = steps_per_epoch, identity
         self._batch_size, self._start, self._seed = batch_size, regularizer_start, seed
+        self._pull_steps = pull_steps
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._generator: torch.Generator | None = None
         self._batches: Loader | None = None
@@ -84,6 +88,10 @@ class Pretraining(pl.LightningModule):
         if self.regularizer is not None and self._regularized(batch_index):
             added = self._penalty(outcome)
             loss, terms["regularizer"] = loss + added, added.detach()
+            if self._pull_is_due() and (found := pull(outcome.loss, added, outcome.representations)) is not None:
+                terms["pull"] = found
+            if (share := getattr(self.regularizer, "regular_share", None)) is not None:
+                terms["regular_share"] = share
         # Lightning divides "loss" by the number of accumulated parts.
         watched = {"objective": loss.detach(), "representations": outcome.representations.detach()}
         views_each = len(outcome.representations) // len(batch.images)
@@ -128,6 +136,11 @@ class Pretraining(pl.LightningModule):
 
     def _regularized(self, batch_index: int) -> bool:
         return self.current_epoch + batch_index / self.trainer.num_training_batches >= self._start
+
+    def _pull_is_due(self) -> bool:
+        """At the first step and every `pull_steps`, on every rank: gradients pass through collectives."""
+        every, step = self._pull_steps, self.global_step + 1
+        return every is not None and (step == 1 or step % every == 0)
 
     def _seeded(self, batch_index: int) -> torch.Generator:
         """The generator of this step's draws; the global ones, which dropout takes from, start anew as well."""

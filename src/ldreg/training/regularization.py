@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 
 from ldreg.methods import Outcome
@@ -67,3 +68,24 @@ def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
     else:
         value = regularizer(outcome.representations)
     return value
+
+
+def pull(loss: Tensor, added: Tensor, representations: Tensor) -> Tensor | None:
+    """Norm of the regularizer's gradient at the representations over that of the method's loss, as a scalar.
+
+    None where a loss does not depend on the representations, as MAE's, which passes the class token by. No gradient
+    of a weight is touched, and the graph is kept for the step's own backward pass.
+
+    >>> x = torch.ones(4, 2, requires_grad=True)
+    >>> pull(x.sum(), 0.1 * x.sum(), x)
+    tensor(0.1000, dtype=torch.float64)
+    """
+    norms: list[Tensor] = []
+    for each in (added, loss):
+        if not each.requires_grad:
+            return None
+        found: Any = torch.autograd.grad(each, representations, retain_graph=True, allow_unused=True)[0]
+        if found is None:
+            return None
+        norms.append(found.double().norm())
+    return norms[0] / norms[1]
