@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
-from ldreg.reporting.run_record import ACCURACIES, RunRecord, is_share, most_serious_first
+from ldreg.reporting.run_record import ACCURACIES, RunRecord, brief, is_share
 from ldreg.reporting.text import count, duration, number, percent, printable
 
 TITLES = {
@@ -54,7 +53,6 @@ _WORDS = {
 _SYMBOLS = {"beta": "β"}
 _SPOKEN_RUNS = 4  # of more runs the words give the range
 _SPOKEN_SETTINGS = 3
-_TOLD = 3  # findings of one kind, of a run
 
 
 class Cell(NamedTuple):
@@ -182,14 +180,12 @@ def finding_lines(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """Severity and sentence of what was found in each run; runs without a finding share one line, the last."""
     told, without = [], []
     for name, record in zip(run_names(records), records, strict=True):
-        unusual = [found for found in record.findings if found.kind != "nothing_unusual"]
-        if record.findings and not unusual:
-            without.append(name)
-        for (what, kind), group in groupby(most_serious_first(unusual), key=lambda found: (found.of, found.kind)):
-            lead, several = name if what == "representations" else f"{name}, {printable(what)}", list(group)
-            told += [(found.severity, f"{lead}: {printable(found.text)}") for found in several[:_TOLD]]
-            if (more := len(several) - _TOLD) > 0:
-                told.append(("note", f"{lead}: {more} more findings of the kind {printable(kind)}."))
+        for found in brief(record.findings):
+            if found.kind == "nothing_unusual":
+                without.append(name)
+            else:
+                lead = name if found.of == "representations" else f"{name}, {printable(found.of)}"
+                told.append((found.severity, f"{lead}: {printable(found.text)}"))
     return [*told, *([("note", f"{_listed(without)}: nothing unusual found.")] if without else [])]
 
 

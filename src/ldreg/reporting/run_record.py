@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import groupby
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ldreg.reporting.files import read_text, write_atomically
 from ldreg.reporting.plain import strict
-from ldreg.reporting.text import printable
+from ldreg.reporting.text import percent, printable
 from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap
 SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
 _SEVERITIES = ("critical", "warning", "note")
+_TOLD = 3  # findings of one kind
 _LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn
 _LAST_EPOCH = 1e9
@@ -64,6 +66,19 @@ def findings_in_words(report: "DimensionReport", of: str, rows: Sequence[int] | 
         named = one if rows is None else replace(one, examples=tuple(rows[row] for row in one.examples))
         found.append(RunFinding(of, one.kind, one.severity, one.share, dict(one.numbers), sentence(named, report)))
     return found
+
+
+def brief(findings: Iterable[RunFinding]) -> list[RunFinding]:
+    """The most serious first, and of many of one kind three and how many more there are."""
+    told = []
+    for (what, kind), group in groupby(most_serious_first(findings), key=lambda found: (found.of, found.kind)):
+        several = list(group)
+        told += several[:_TOLD]
+        if rest := several[_TOLD:]:
+            share = math.fsum(found.share for found in rest)
+            more = f"{len(rest)} more findings of the kind {kind}, {percent(share)} of the points."
+            told.append(RunFinding(what, kind, rest[0].severity, share, {}, more))
+    return told
 
 
 def most_serious_first(findings: Iterable[RunFinding]) -> list[RunFinding]:
