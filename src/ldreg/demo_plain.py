@@ -16,7 +16,7 @@ from ldreg.lid import lid
 from ldreg.lid.geometry import geometric_mean
 from ldreg.regularizers.ldreg import LDReg
 from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.run_record import RunRecord, findings_in_words
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 from ldreg.spectrum import effective_rank
 from ldreg.version import __version__
@@ -56,6 +56,7 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
         settings=settings | ({"ldreg.beta": beta, "ldreg.k": _K} if beta else {}),
         results={
             "lid": report.mean.value,
+            "lid_low": report.lid_low,
             "effective_rank": report.effective_rank,
             "frechet_variance": report.frechet_variance,
             "linear": linear_accuracy(*rows).accuracy,
@@ -81,6 +82,8 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
         images=len(train),
         tested=len(test),
         voters=voters(len(train)),
+        findings=findings_in_words(report, "representations"),
+        classes={each.label: each.mean.value for each in report.classes},
     )
 
 

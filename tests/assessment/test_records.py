@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy
@@ -34,11 +35,14 @@ OPTIONS = {
 }
 
 
+KINDS = ("bright", "dark", "noisy")
+
+
 def paint(folder: Path) -> None:
     """Three kinds of pictures, 16 of each to train with and 4 to test."""
     generator = numpy.random.default_rng(0)
     for split, count in (("train", 16), ("test", 4)):
-        for place, kind in enumerate(("bright", "dark", "noisy")):
+        for place, kind in enumerate(KINDS):
             (folder / split / kind).mkdir(parents=True)
             for number in range(count):
                 low, high = ((200, 256), (0, 40), (0, 256))[place]
@@ -74,6 +78,11 @@ def test_dimensions_are_those_of_all_training_images(made: RunRecord, source: So
     assert made.lid == pytest.approx(report.lid.tolist())
     assert made.results["lid"] == pytest.approx(report.mean.value)
     assert made.results["effective_rank"] == pytest.approx(report.effective_rank)
+    assert made.results["lid_low"] == pytest.approx(sorted(made.lid)[2])  # 5 % of 47 steps
+    of = {
+        kind: [lid for lid, label in zip(made.lid, made.labels or (), strict=True) if label == kind] for kind in KINDS
+    }
+    assert made.classes == pytest.approx({kind: statistics.geometric_mean(values) for kind, values in of.items()})
     assert made.labels == ["bright"] * 16 + ["dark"] * 16 + ["noisy"] * 16
     assert 0 <= made.results["knn"] <= 1
     assert made.results["linear"] > 0.6
@@ -83,7 +92,7 @@ def test_settings_curves_and_origin_come_from_the_folder(made: RunRecord, run: P
     assert made.name == "run"
     assert made.settings["ldreg.k"] == 8
     assert "ldreg.estimator" not in made.settings  # which nobody changed
-    assert [epoch for epoch, _ in made.curves["lid"]] == [0, 1]
+    assert [epoch for epoch, _ in made.curves["lid"]] == [epoch for epoch, _ in made.curves["lid_low"]] == [0, 1]
     assert made.curves["loss"]
     assert made.origin["command"] == "ldreg pretrain --test"
     assert (made.origin["seed"], made.origin["epochs"]) == (0, 1)
@@ -141,6 +150,35 @@ def test_without_the_images_the_rest_is_told_and_why(run: Path, made: RunRecord,
     assert "gone" in note
     assert note.endswith("--data.path says where the images are")
     assert (len(gone.lid), len(gone.map), len(gone.most_collapsed)) == (0, 0, 0)
+
+
+def test_findings_are_of_what_was_measured_and_of_what_the_run_kept(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    card = json.loads((run / "card.json").read_text())
+
+    def recorded(findings: object, **options: str) -> list[tuple[str, str]]:
+        kept = {key: value for key, value in card.items() if key != "findings"}
+        kept |= {} if findings is None else {"findings": findings}
+        (tmp_path / "run" / "card.json").write_text(json.dumps(kept))
+        data = [(key.replace("__", "."), value) for key, value in options.items()]
+        made = record(open_source(tmp_path / "run", data=data), thumbnails=0)
+        return [(found.of, found.severity) for found in made.findings]
+
+    def entry(of: str, severity: str) -> dict[str, object]:
+        return {"of": of, "kind": "hubs", "severity": severity, "share": 1.0, "numbers": {}, "text": "x"}
+
+    entries = [entry("images", "warning"), entry("images", "note"), entry("representations", "critical")]
+    found = recorded(entries)
+    assert found.count(("images", "warning")) == 1
+    assert ("images", "note") not in found
+    assert ("representations", "critical") not in found  # was measured anew
+    gone = str(tmp_path / "gone")
+    assert recorded(entries, data__path=gone) == [("representations", "critical"), ("images", "warning")]
+    assert recorded(None, data__path=gone) == []  # a run of an earlier version
+    with pytest.raises(
+        ValueError, match=r"card\.json: findings: expected a list of findings, got str in place of list"
+    ):
+        recorded("none")
 
 
 def test_without_a_test_split_there_are_no_accuracies(run: Path, tmp_path: Path) -> None:

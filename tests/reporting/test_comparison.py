@@ -13,13 +13,25 @@ import torch
 
 from ldreg.reporting.comparison import RunRecord, comparison_page, comparison_text
 from ldreg.reporting.curves import curve, histograms, lid_maps, spectra, style
-from ldreg.reporting.differences import change, in_words, result_rows, sampling_noise, setting_rows, what_was_measured
+from ldreg.reporting.differences import (
+    chances,
+    change,
+    class_rows,
+    finding_lines,
+    in_words,
+    result_rows,
+    sampling_noise,
+    setting_rows,
+    what_was_measured,
+)
+from ldreg.reporting.run_record import RunFinding
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2"
 
 
+FINDING = '{"of": "images", "kind": "hubs", "severity": "%s", "share": %s, "numbers": {}, "text": "x"}'
 WITH = '{"name": "a", "settings": {}, "results": {}, %s}'
 
 
@@ -92,6 +104,8 @@ def hostile() -> str:
         curves={EVIL: [(0, 1.0), (1, 2.0)], "lid": [(0, 1.0)]},
         labels=[EVIL] * 40,
         origin={EVIL: EVIL, "command": EVIL},
+        findings=[RunFinding(EVIL, EVIL, "note", 1.0, {EVIL: 1.0}, EVIL)],
+        classes={EVIL: 1.0},
     )
     return comparison_page([make(), evil], title=EVIL)
 
@@ -316,13 +330,59 @@ def test_words_know_what_may_be_chance() -> None:
 
 def test_the_fewer_test_images_the_more_is_chance() -> None:
     few, many = (
-        in_words([replace(record, tested=tested) for record in (make(), regularized(linear=0.7))])[-1]
-        for tested in (60, 50_000)
+        [replace(record, tested=tested) for record in (make(), regularized(linear=0.7))] for tested in (60, 50_000)
     )
-    expected = 200 * ((0.96 * 0.04 + 0.7 * 0.3) / 60) ** 0.5
-    assert f"differences of up to {expected:.0f} points (with 60 test images) in accuracy and of some percent" in few
-    assert "differences of a point or so in accuracy" in many
+    linear, knn = (200 * ((0.96 * 0.04 + 0.7 * 0.3) / 60) ** 0.5, 200 * (2 * 0.95 * 0.05 / 60) ** 0.5)
+    assert chances(few) == pytest.approx({"linear": linear, "knn": knn})  # each accuracy has its own
+    assert f"up to {linear:.0f} points in linear" in in_words(few)[-1]
+    assert f"up to {knn:.1f} points in kNN" in in_words(few)[-1]
+    assert max(chances(many).values()) < 1
+    assert "differences of a point or so in accuracy" in in_words(many)[-1]
+    assert chances([make(), regularized()]) == {}  # how many test images there are is not known
     assert [sampling_noise((share, 1.0), 1) for share in (0.0, 0.5, 1.0)] == [100.0] * 3
+
+
+@pytest.mark.parametrize(("low", "moved"), [(5.0, "rose"), (3.0, "fell"), (4.0, "stayed")])
+def test_whether_the_lowest_points_rose_is_said(low: float, moved: str) -> None:
+    base = make(results={"lid": 8.0, "lid_low": 4.0})
+    (told,) = [told for told in in_words([base, regularized(lid_low=low)]) if "5 % quantile" in told]
+    assert moved in told
+    rows = dict(result_rows([base, regularized(lid_low=low)]))
+    assert [cell.value for cell in rows["LID, 5 % quantile"]] == ["4.00", f"{low:.2f}"]
+    assert not [told for told in in_words([make(), regularized(lid_low=low)]) if "5 % quantile" in told]
+
+
+def found(kind: str, severity: str, *, of: str = "representations", text: str = "") -> RunFinding:
+    return RunFinding(of, kind, severity, 0.5, {"points": 20.0}, text or f"told of {kind}")
+
+
+def test_findings_come_first_on_the_page_and_in_the_text() -> None:
+    bad = make("bad", findings=[found("low_rank", "note"), found("degenerate", "critical", of="images")])
+    fine = make("fine", findings=[found("nothing_unusual", "note")])
+    old = make("old")  # has not been looked at
+    lines = finding_lines([bad, fine, old])
+    assert [severity for severity, _ in lines] == ["critical", "note", "note"]
+    assert [told.partition(":")[0] for _, told in lines] == ["bad, images", "bad", "fine"]
+    text = comparison_text([bad, fine, old])
+    assert text.startswith("[critical] bad, images: told of degenerate")
+    root = body(comparison_page([bad, fine, old], title="t"))
+    assert [item.get("class") for item in root.findall(".//ul[@class='findings']/li")] == ["critical", "note", "note"]
+    order = [element.get("class") for element in root.iter() if element.get("class") in ("findings", "words", "tiles")]
+    assert order == ["findings", "words", "tiles"]
+    many = make("many", findings=[found("collapsed_class", "warning")] * 5)
+    assert len(finding_lines([many])) == 4
+    assert "2 more" in finding_lines([many])[-1][1]
+
+
+def test_lid_per_class_stands_beside_that_of_the_first_run() -> None:
+    records = [make(classes={"a": 6.0, "b": 3.0, "c": NAN}), regularized()]
+    records[1] = replace(records[1], classes={"a": 6.6, "b": 6.0, "d": 2.0})
+    assert [label for label, _ in class_rows(records)] == ["d", "b", "a", "c"]
+    cells = dict(class_rows(records))["b"]
+    assert [tuple(cell) for cell in cells] == [("3.00", ""), ("6.00", "+100 %")]
+    assert table(body(comparison_page(records, title="t")), "LID per class")["b"] == ["3.00", "6.00 +100 %"]
+    assert "LID per class" in comparison_text(records)
+    assert "LID per class" not in comparison_text([make()])
 
 
 def test_one_setting_too_many_is_named_and_more_are_counted() -> None:
@@ -357,7 +417,8 @@ def test_settings_compare_by_value() -> None:
 
 def test_json_round_trip(tmp_path: Path) -> None:
     record = make(results={"lid": 7.25, "linear": 0.5}, lid=[1.5] * 40, map=[(0.5, -1.25)] * 40)
-    record = replace(record, eigenvalues=[1.0, 0.125])
+    findings = [found("collapsed_group", "critical"), found("duplicates", "warning", of="images")]
+    record = replace(record, eigenvalues=[1.0, 0.125], findings=findings, classes={"a": 2.5})
     record.to_json(tmp_path / "run.json")
     assert RunRecord.from_json(tmp_path / "run.json") == record
     again = RunRecord.from_json(tmp_path / "run.json")
@@ -403,6 +464,10 @@ def test_json_has_null_for_what_it_cannot_hold(tmp_path: Path) -> None:
         (WITH % '"tsne": [[0, -1e31]]', "tsne: a number too large, expected at most 1e+30"),
         (WITH % '"lid": [1e-320]', "lid: a number too small"),
         (WITH % '"k": -2', "k: -2 in place of a count"),
+        (WITH % '"classes": {"a": "x"}', "classes: a: str in place of a number"),
+        (WITH % '"findings": [{"of": "images"}]', "findings: a finding with ['of']"),
+        (WITH % f'"findings": [{FINDING % ("bad", 1)}]', "findings: 'bad' in place of a severity"),
+        (WITH % f'"findings": [{FINDING % ("note", [])}]', "findings: list in place of a number"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:

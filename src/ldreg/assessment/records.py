@@ -24,7 +24,7 @@ from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
 from ldreg.reporting.files import read_text
 from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.run_record import RunRecord
+from ldreg.reporting.run_record import RunFinding, RunRecord, findings_in_words, most_serious_first, read_findings
 from ldreg.reporting.text import printable
 from ldreg.reporting.thumbnails import Thumbnail, data_uri
 from ldreg.training.assembly import named
@@ -34,6 +34,7 @@ from ldreg.training.settings import Settings, told_settings
 # Metrics of the log, and what a record calls their curves.
 CURVES = {
     "set/lid": "lid",
+    "set/lid_low": "lid_low",
     "set/effective_rank": "effective_rank",
     "set/linear": "linear",
     "set/knn": "knn",
@@ -109,6 +110,8 @@ def record(
         placed = torch_device(device)
         measured = _measure(source, images, extract, measure, k=near, device=placed, thumbnails=thumbnails)
     others, left_out = evaluated(source, images=None if source.data is None else source.data.name)
+    own = measured.fields.get("findings", [])
+    kept = [] if folder is None else _kept_findings(folder, card, representations=not own)
     return RunRecord(
         source.name if name is None else name,
         settings=_told(source, measured=images is not None),
@@ -116,8 +119,17 @@ def record(
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, source.settings),
         notes=[*measured.notes, *left_out],
-        **measured.fields,
+        **{**measured.fields, "findings": most_serious_first([*kept, *own])},
     )
+
+
+def _kept_findings(folder: RunFolder, card: Mapping[str, Any], *, representations: bool) -> list[RunFinding]:
+    """What the run found in its images and, where those were not measured here, in its representations."""
+    try:
+        kept = read_findings(card.get("findings", []))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder.card}: findings: expected a list of findings, got {error}") from error
+    return [found for found in kept if (representations if found.of == "representations" else found.serious)]
 
 
 def _without_repeats(others: Mapping[str, float], measured: _Measured) -> dict[str, float]:
@@ -146,7 +158,11 @@ def _measure(
     if k >= count:
         raise ValueError(f"k: expected fewer than the {count} training images, got {k}; --k N asks for fewer neighbors")
     report = measure(train.representations, _labels(train), k=k)
-    facts: dict[str, Any] = {"images": count}
+    facts: dict[str, Any] = {
+        "images": count,
+        "findings": findings_in_words(report, "representations", train.indices.tolist()),
+        "classes": {each.label: each.mean.value for each in report.classes},
+    }
     try:
         with named("data", DataConfig):
             test = extract(source.data, "test")
@@ -205,6 +221,7 @@ def _labels(found: Features) -> list[str] | None:
 def _dimensions(report: DimensionReport) -> dict[str, float]:
     return {
         "lid": report.mean.value,
+        "lid_low": report.lid_low,
         "effective_rank": report.effective_rank,
         "frechet_variance": report.frechet_variance,
         "degenerate": report.degenerate_share,

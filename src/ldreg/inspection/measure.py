@@ -32,6 +32,7 @@ from ldreg.version import __version__
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
 _GLOBAL_POINTS = 5000
 _BLOCK_ROWS = 4096  # rows looked at at a time
+_LEFT_OUT = Reading(None, "not measured")
 
 
 @torch.no_grad()
@@ -104,6 +105,25 @@ def inspect(
     settings = _Settings(k, estimator, convention, sample, seed)
     with _current(own.device):
         return _report(own, names, other, settings, sharing, Steps(progress, _costs(own, other, sample)))
+
+
+@torch.no_grad()
+def quick_report(x: Tensor, labels: Sequence[Any] | Tensor | None = None, k: int = 64) -> DimensionReport:
+    """`inspect` where x lies, with its findings but without what takes long: RankMe, the map, TwoNN and DANCo.
+
+    Raises:
+        ValueError: as `inspect`.
+
+    >>> x = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
+    >>> quick_report(torch.cat([x, torch.zeros(100, 16)])).findings[0].kind
+    'degenerate'
+    """
+    points = _Set(as_embeddings(x, "x", k), "x", x.device)
+    names = None if labels is None else as_names(labels, "labels", len(x), of="x")
+    settings = _Settings(k, "mom", "paper", None, 0)
+    with _current(points.device):
+        measured = _measured(points, settings, Sharing(), None)
+        return _described(measured, names, settings, Steps(None, _costs(points, None, None)), whole=False)[0]
 
 
 class _Settings(NamedTuple):
@@ -221,15 +241,15 @@ def _completed(
 
 
 def _described(
-    measured: _Measured, names: list[str] | None, settings: _Settings, steps: Steps
+    measured: _Measured, names: list[str] | None, settings: _Settings, steps: Steps, *, whole: bool = True
 ) -> tuple[DimensionReport, findings.Points]:
-    """All that is told of one set, and what its findings are from."""
+    """All that is told of one set, with `whole` also what no finding is from, and what its findings are from."""
     (x, _, device), rows = measured[:2]
     near = _near(measured)
     labels = None if names is None else [names[row] for row in rows.tolist()]
     statistics = local(near.found, near.rows, len(x), labels, near.beyond)
-    shares, spectral = _spectral(measured.points, rows, settings.seed, steps)
-    whole = _global(measured.points, settings.seed, steps)
+    shares, spectral = _spectral(measured.points, rows, settings.seed, steps, whole=whole)
+    dimensions = _global(measured.points, settings.seed, steps) if whole else _Global(twonn=_LEFT_OUT, danco=_LEFT_OUT)
     steps.enter(measured.points.step("findings"))
     points = findings.Points(
         lid=near.found.lid,
@@ -255,7 +275,7 @@ def _described(
         device=device_name(device),
         **statistics,
         **spectral,
-        **whole,
+        **dimensions,
         comparison=None,
         version=__version__,
         expected=_expected(statistics["mean"].value, shares, (x.shape[0], x.shape[1]), settings),
@@ -296,19 +316,22 @@ class _Spectral(TypedDict):
     coordinates: Tensor
 
 
-def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps) -> tuple[Tensor, _Spectral]:
-    """What is known from the spectrum of the whole set; first its eigenvalues at a scale that float64 holds."""
+def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps, *, whole: bool) -> tuple[Tensor, _Spectral]:
+    """What is known from the spectrum of the whole set; first its eigenvalues at a scale that float64 holds.
+
+    Without `whole`, RankMe is NaN and all points of the map are 0.
+    """
     x, _, device = points
     steps.enter(points.step("spectrum"))
     shares, scale = scaled_eigenvalues(x, device=device)
     steps.enter(points.step("RankMe"))
-    singular = rankme(x, device=device).item()
+    singular = rankme(x, device=device).item() if whole else math.nan
     steps.enter(points.step("map"))
     return shares.cpu(), _Spectral(
         effective_rank=entropy_rank(shares).item(),
         rankme=singular,
         eigenvalues=(shares / scale / scale).cpu(),
-        coordinates=principal_plane(x, rows, seed, device=device).cpu(),
+        coordinates=principal_plane(x, rows, seed, device=device).cpu() if whole else torch.zeros(len(rows), 2),
     )
 
 

@@ -7,6 +7,8 @@ from ldreg.reporting.curves import MARKED_RUNS, curve, drawable, histograms, reg
 from ldreg.reporting.differences import (
     HEADLINES,
     Cell,
+    class_rows,
+    finding_lines,
     headline_rows,
     in_words,
     metric_title,
@@ -29,6 +31,7 @@ from ldreg.version import __version__
 
 __all__ = ["RunRecord", "comparison_page", "comparison_text"]
 
+_CLASSES = 20  # a longer table is folded
 _TILED_RUNS = 4  # of more runs the table alone is easier to read
 
 _STYLE = """
@@ -58,6 +61,7 @@ footer p { max-width: none; }
 _CURVES = {
     "lid": "Geometric mean over the representations. It usually falls as classes form; far below the other runs is "
     "local collapse.",
+    "lid_low": "5 % of the points read lower. It falls where a part of the set collapses, while the mean may rise.",
     "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
     "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
     "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image; it differs "
@@ -99,9 +103,11 @@ def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterab
         [
             f"<h1>{escaped(title)}</h1>",
             f'<p class="scope">{_scope(records)}</p>',
+            _findings(records),
             _words(records),
             _tiles(records),
             _results(records),
+            _classes(records),
             _settings("Settings that differ", records, differing=True) if len(records) > 1 else "",
             _curves(records),
             _distributions(records),
@@ -125,6 +131,11 @@ def _scope(records: Sequence[RunRecord]) -> str:
     if len(records) == 1:
         return "One run."
     return f"{len(records)} runs. Differences are to the first, {escaped(run_names(records)[0])}."
+
+
+def _findings(records: Sequence[RunRecord]) -> str:
+    items = [f'<li class="{severity}">{escaped(told)}</li>' for severity, told in finding_lines(records)]
+    return f'<ul class="findings">{"".join(items)}</ul>' if items else ""
 
 
 def _words(records: Sequence[RunRecord]) -> str:
@@ -152,11 +163,21 @@ def _tiles(records: Sequence[RunRecord]) -> str:
 
 
 def _results(records: Sequence[RunRecord]) -> str:
-    rows = [
+    return _table("Results", "results", records, _changes(result_rows(records)))
+
+
+def _classes(records: Sequence[RunRecord]) -> str:
+    rows = _changes(class_rows(records))
+    table = _table("LID per class", "results", records, rows)
+    return table if len(rows) <= _CLASSES else f"<details><summary>LID per class</summary>{table}</details>"
+
+
+def _changes(rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[tuple[str, list[str]]]:
+    """Values with the differences to the first run, as HTML."""
+    return [
         (title, [cells[0].value, *(f"{cell.value}<small>{cell.change}</small>" for cell in cells[1:])])
-        for title, cells in result_rows(records)
+        for title, cells in rows
     ]
-    return _table("Results", "results", records, rows)
 
 
 def _settings(title: str, records: Sequence[RunRecord], *, differing: bool) -> str:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ldreg.reporting.run_record import ACCURACIES, RunRecord, is_share
+from ldreg.reporting.run_record import ACCURACIES, RunRecord, brief, is_share
 from ldreg.reporting.text import count, duration, number, percent, printable
 
 TITLES = {
     "lid": "LID, geometric mean",
+    "lid_low": "LID, 5 % quantile",
     "effective_rank": "Effective rank",
     "linear": "Linear probe",
     "linear_best": "Linear probe, best epoch",
@@ -42,7 +43,13 @@ _FISHER_RAO = "Fisher-Rao distance of LID"
 _CARD_STEP = 0.01  # minutes that a run's own account of its time is rounded to
 HEADLINES = ("lid", "effective_rank", "linear", "knn")  # what the words and tiles are about
 
-_WORDS = {"lid": "LID", "effective_rank": "effective rank", "linear": "linear-probe accuracy", "knn": "kNN accuracy"}
+_WORDS = {
+    "lid": "LID",
+    "lid_low": "5 % quantile of LID",
+    "effective_rank": "effective rank",
+    "linear": "linear-probe accuracy",
+    "knn": "kNN accuracy",
+}
 _SYMBOLS = {"beta": "β"}
 _SPOKEN_RUNS = 4  # of more runs the words give the range
 _SPOKEN_SETTINGS = 3
@@ -159,7 +166,7 @@ def in_words(records: Sequence[RunRecord]) -> list[str]:
         for name, record in zip(others, records[1:], strict=True):
             sentences += _against(name, record, first, records[0], alone=len(records) == 2)
     else:
-        sentences += [_range(key, records) for key in headlines]
+        sentences += [_range(key, records) for key in _known(records, (*HEADLINES[:1], "lid_low", *HEADLINES[1:]))]
     return [*sentences, *_caveats(records)]
 
 
@@ -169,8 +176,38 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
     return [f"{name}: {printable(note)}" for name, record in named for note in record.notes]
 
 
+def finding_lines(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Severity and sentence of what was found in each run; runs without a finding share one line, the last."""
+    told, without = [], []
+    for name, record in zip(run_names(records), records, strict=True):
+        for found in brief(record.findings):
+            if found.kind == "nothing_unusual":
+                without.append(name)
+            else:
+                lead = name if found.of == "representations" else f"{name}, {printable(found.of)}"
+                told.append((found.severity, f"{lead}: {printable(found.text)}"))
+    return [*told, *([("note", f"{_listed(without)}: nothing unusual found.")] if without else [])]
+
+
+def class_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
+    """Class and one cell of LID for each run, the lowest class of the first run first."""
+    lowest: dict[str, float] = {}
+    for record in records:
+        for label, value in record.classes.items():
+            lowest.setdefault(label, value)
+    order = sorted(lowest, key=lambda label: (math.isnan(lowest[label]), lowest[label]))
+    return [
+        (printable(label), _compared("lid", [record.classes.get(label, math.nan) for record in records]))
+        for label in order
+    ]
+
+
 def _cells(key: str, records: Sequence[RunRecord]) -> list[Cell]:
-    first, *others = [record.results.get(key, math.nan) for record in records]
+    return _compared(key, [record.results.get(key, math.nan) for record in records])
+
+
+def _compared(key: str, values: Sequence[float]) -> list[Cell]:
+    first, *others = values
     return [Cell(metric_value(key, first), ""), *(Cell(metric_value(key, x), change(key, x, first)) for x in others)]
 
 
@@ -191,7 +228,12 @@ def _rounding(minutes: float) -> float:
 
 
 def _headlines(records: Sequence[RunRecord]) -> list[str]:
-    return [key for key in HEADLINES if any(not math.isnan(record.results.get(key, math.nan)) for record in records)]
+    return _known(records, HEADLINES)
+
+
+def _known(records: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
+    """The keys that some run has a value for."""
+    return [key for key in keys if any(not math.isnan(record.results.get(key, math.nan)) for record in records)]
 
 
 def _settings_sentence(records: Sequence[RunRecord]) -> str:
@@ -218,7 +260,21 @@ def _against(name: str, record: RunRecord, first: str, base: RunRecord, *, alone
             else f"{_WORDS[key]} is {shown} instead of {shown_before}" + (f" ({compared})" if compared else "")
         )
     origin = "" if alone else f" against {first}"
-    return [f"With {name}{_settings_of(record, base)}{origin}, {_listed(facts)}."] if facts else []
+    lead = [f"With {name}{_settings_of(record, base)}{origin}, {_listed(facts)}."] if facts else []
+    return [*lead, *_lowest(name, record, base, alone=alone)]
+
+
+def _lowest(name: str, record: RunRecord, base: RunRecord, *, alone: bool) -> list[str]:
+    """Whether the points of lowest LID rose from one run to another."""
+    value, before = (run.results.get("lid_low", math.nan) for run in (record, base))
+    if not (math.isfinite(value) and math.isfinite(before)):
+        return []
+    shown, shown_before = metric_value("lid_low", value), metric_value("lid_low", before)
+    which = "The lowest points" if alone else f"The lowest points of {name}"
+    if shown == shown_before:
+        return [f"{which} stayed: the 5 % quantile of LID is the same ({shown})."]
+    moved, compared = "rose" if value > before else "fell", change("lid_low", value, before)
+    return [f"{which} {moved}: the 5 % quantile of LID is {shown} instead of {shown_before} ({compared})."]
 
 
 def _settings_of(record: RunRecord, base: RunRecord) -> str:
@@ -256,8 +312,8 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
         sentences.append("Runs that differ in nothing but their seed show how large chance is.")
     elif any(key in ACCURACIES for record in records for key in record.results):
         sentences.append(
-            f"One run each: differences of {_chance(records)} in accuracy and of some percent in LID and effective "
-            "rank are within chance."
+            f"One run each: differences of {_chance(records)} and of some percent in LID and effective rank are within "
+            "chance."
         )
     else:
         sentences.append(
@@ -268,20 +324,27 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _chance(records: Sequence[RunRecord]) -> str:
-    """Up to which difference of accuracies the test images alone may make, where the records say how many they are."""
-    base, *others = records
-    found = [
-        sampling_noise((record.results[key], base.results[key]), min(record.tested, base.tested))
-        for record in others
-        for key in HEADLINES
-        if key in ACCURACIES and record.tested and base.tested
-        if math.isfinite(record.results.get(key, math.nan) - base.results.get(key, math.nan))
-    ]
-    most = max(found, default=0.0)
-    if most <= 1:  # from seed to seed accuracies vary by as much
-        return "a point or so"
+    """Up to which difference of each accuracy is within chance."""
+    # From seed to seed accuracies vary by a point or so, however many images there are.
+    noise = {key: max(points, 1.0) for key, points in chances(records).items()}
+    if max(noise.values(), default=1.0) == 1:
+        return "a point or so in accuracy"
+    told = [f"up to {points:.{0 if points >= 10 else 1}f} points in {_WORDS[key]}" for key, points in noise.items()]
     fewest = min(record.tested for record in records if record.tested)
-    return f"up to {most:.{0 if most >= 10 else 1}f} points (with {count(fewest)} test images)"
+    return f"{_listed(told)} (with {count(fewest)} test images)"
+
+
+def chances(records: Sequence[RunRecord]) -> dict[str, float]:
+    """Up to which difference to the first run, in points, the test images alone may make, for each accuracy."""
+    base, *others = records
+    found: dict[str, float] = {}
+    for record in others:
+        for key in HEADLINES:
+            shares = record.results.get(key, math.nan), base.results.get(key, math.nan)
+            if key in ACCURACIES and record.tested and base.tested and math.isfinite(sum(shares)):
+                noise = sampling_noise(shares, min(record.tested, base.tested))
+                found[key] = max(noise, found.get(key, 0.0))
+    return found
 
 
 def sampling_noise(shares: tuple[float, float], tested: int) -> float:

@@ -2,15 +2,19 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import groupby
 from os import PathLike
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ldreg.reporting.files import read_text, write_atomically
 from ldreg.reporting.plain import strict
-from ldreg.reporting.text import printable
+from ldreg.reporting.text import percent, printable
 from ldreg.reporting.thumbnails import Thumbnail, read_thumbnail
+
+if TYPE_CHECKING:
+    from ldreg.reporting.record import DimensionReport
 
 T = TypeVar("T")
 Setting = str | float | int | bool | None | Sequence[Any]
@@ -19,10 +23,68 @@ ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
 PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
 SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
+_SEVERITIES = ("critical", "warning", "note")
+_TOLD = 3  # findings of one kind
 _LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn
 _LAST_EPOCH = 1e9
 _LONGEST = 300  # characters of what is said of a file that is no record
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """One finding of a run, in words.
+
+    Args:
+        of: what it was found in, "images" or "representations"
+        kind: as `reporting.record.Finding` has it
+        severity: "critical", "warning" or "note"
+        share: of the points that it concerns
+        numbers: the evidence, by name
+        text: the sentence
+    """
+
+    of: str
+    kind: str
+    severity: str
+    share: float
+    numbers: Mapping[str, float]
+    text: str
+
+    @property
+    def serious(self) -> bool:
+        """Whether it is more than a note."""
+        return self.severity != "note"
+
+
+def findings_in_words(report: "DimensionReport", of: str, rows: Sequence[int] | None = None) -> list[RunFinding]:
+    """The findings of a report in words; `rows` are the images that its points are of, None: the same numbers."""
+    from ldreg.reporting.words import sentence  # with it comes torch, which takes seconds to import
+
+    found = []
+    for one in report.findings:
+        named = one if rows is None else replace(one, examples=tuple(rows[row] for row in one.examples))
+        found.append(RunFinding(of, one.kind, one.severity, one.share, dict(one.numbers), sentence(named, report)))
+    return found
+
+
+def brief(findings: Iterable[RunFinding]) -> list[RunFinding]:
+    """The most serious first, and of many of one kind three and how many more there are."""
+    told = []
+    for (what, kind), group in groupby(most_serious_first(findings), key=lambda found: (found.of, found.kind)):
+        several = list(group)
+        told += several[:_TOLD]
+        if rest := several[_TOLD:]:
+            share = math.fsum(found.share for found in rest)
+            more = f"{len(rest)} more findings of the kind {kind}, {percent(share)} of the points."
+            told.append(RunFinding(what, kind, rest[0].severity, share, {}, more))
+    return told
+
+
+def most_serious_first(findings: Iterable[RunFinding]) -> list[RunFinding]:
+    """All findings in order; that nothing unusual was found is left out where there is something else to say."""
+    ordered = sorted(findings, key=lambda found: _SEVERITIES.index(found.severity))
+    return [found for found in ordered if found.kind != "nothing_unusual"] or ordered[:1]
 
 
 @dataclass(frozen=True)
@@ -50,6 +112,8 @@ class RunRecord:
         tested: test images that accuracies are measured on
         voters: neighbors that vote in kNN classification
         notes: sentences on what is missing here and why
+        findings: what is unusual in the images and the representations; empty: not looked for
+        classes: geometric mean of LID by class
 
     Raises:
         ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
@@ -78,6 +142,8 @@ class RunRecord:
     tested: int | None = None
     voters: int | None = None
     notes: Sequence[str] = field(default_factory=list)
+    findings: Sequence[RunFinding] = field(default_factory=list)
+    classes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> int:
@@ -157,9 +223,9 @@ def _arguments(content: Any) -> dict[str, Any]:
 
 
 def _nested(value: Any) -> Any:
-    """A list of thumbnails as plain values; anything else as it is."""
+    """A list of thumbnails or findings as plain values; anything else as it is."""
     return (
-        [asdict(item) if isinstance(item, Thumbnail) else item for item in value]
+        [asdict(item) if isinstance(item, Thumbnail | RunFinding) else item for item in value]
         if isinstance(value, list | tuple)
         else value
     )
@@ -253,6 +319,25 @@ def _thumbnails(value: Any) -> list[Thumbnail]:
     return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
 
 
+def read_findings(value: Any) -> list[RunFinding]:
+    """Findings from parsed JSON.
+
+    Raises:
+        TypeError, ValueError: it is no list of them.
+    """
+    return [_finding(item) for item in _of(list, value)]
+
+
+def _finding(value: Any) -> RunFinding:
+    told = _of(dict, value)
+    if told.keys() != (names := {entry.name for entry in fields(RunFinding)}):
+        raise ValueError(f"a finding with {sorted(told)} in place of {sorted(names)}")
+    words = {name: _of(str, told[name]) for name in ("of", "kind", "severity", "text")}
+    if words["severity"] not in _SEVERITIES:
+        raise ValueError(f"{printable(words['severity'])!r} in place of a severity")
+    return RunFinding(**words, share=_number(told["share"]), numbers=_values(told["numbers"], _number))
+
+
 _ORIGINS: dict[str, Callable[[Any], Any]] = {
     "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "workers": _count,
     "epochs": _number, "minutes": _number,
@@ -277,4 +362,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "tested": _count,
     "voters": _count,
     "notes": lambda value: _words(_of(list, value)),
+    "findings": read_findings,
+    "classes": lambda value: _values(value, _number),
 }

@@ -1,14 +1,16 @@
 """Settings to the parts of a run: data, views, module, and what the monitor looks at."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ldreg.data import (
+    Batch,
     DataConfig,
     FileLoader,
     ImageFiles,
@@ -36,6 +38,7 @@ from ldreg.training.settings import Settings, identity
 from ldreg.views import Views
 
 EVALUATION_BATCH = 512
+_SIDE = 16  # of images that are looked at for findings
 
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
@@ -194,9 +197,46 @@ def named(group: str, config: type) -> Iterator[None]:
         raise
 
 
-def extractor(
-    settings: Settings, module: Pretraining, train: ImageSet, test: ImageSet | None
-) -> Callable[[], Extracted]:
+@dataclass
+class Extractor:
+    """Takes representations of training images, and of test images where they are probed for.
+
+    Attributes:
+        latest: the representations (N, D) of training images that were last taken.
+        rows: where in the training set these images stand.
+        names: their classes by name; None where they are not known.
+        pixels: (N, C · S · S) the images themselves, S at most 16, from the first call on.
+    """
+
+    module: Pretraining
+    train: ImageSet
+    test: ImageSet | None
+    places: Tensor  # where in the training set the images of `train` stand
+    workers: int
+    latest: Tensor | None = None
+    rows: Sequence[int] = ()
+    names: Sequence[str] | None = None
+    pixels: Tensor | None = None
+
+    def __call__(self) -> Extracted:
+        """Training representations and labels, test representations and labels; None where there are no labels."""
+        indices, small = [], []
+
+        def note(batch: Batch) -> None:
+            indices.append(batch.indices.cpu())
+            if self.pixels is None:
+                small.append(_shrunk(batch.images))
+
+        self.latest, labels = represent(self.module, self.train, workers=self.workers, note=note)
+        self.rows = self.places[torch.cat(indices)].tolist()
+        self.pixels = torch.cat(small) if small else self.pixels
+        if self.test is None:
+            return self.latest, None, None, None
+        self.names = [self.train.classes[label] for label in labels.tolist()]
+        return self.latest, labels, *represent(self.module, self.test, workers=self.workers)
+
+
+def extractor(settings: Settings, module: Pretraining, train: ImageSet, test: ImageSet | None) -> Extractor:
     """What gives the monitor representations of a fixed part of the training set, and of the test set with labels.
 
     Of a set that is labeled in part, the labeled images are taken; a set of one class has nothing to probe for.
@@ -206,9 +246,12 @@ def extractor(
     """
     config = settings.monitor
     labeled = train.labeled_indices
-    train = _part(train.take(labeled) if 0 < len(labeled) < len(train) else train, config.points)
+    places = _part(labeled if 0 < len(labeled) < len(train) else torch.arange(len(train)), config.points)
+    train = train.take(places) if len(places) < len(train) else train
     probed = test is not None and test.labeled and train.labeled and len(train.labels.unique()) > 1
-    known = _part(test, config.points) if test is not None and probed else None
+    known = test if probed else None
+    if known is not None and len(known) > config.points:
+        known = known.take(_part(torch.arange(len(known)), config.points))
     if config.k >= len(train):
         raise ValueError(f"monitor.k: expected fewer than the {len(train)} images that are measured, got {config.k}")
     if known is not None and config.knn and config.voters(len(train)) > len(train):
@@ -216,29 +259,35 @@ def extractor(
             f"monitor.knn_k: expected at most the {len(train)} images that are measured, got {config.knn_k}"
         )
     workers = worker_count(settings.data, processes=settings.trainer.devices)
-
-    def extract() -> Extracted:
-        x, labels = represent(module, train, workers=workers)
-        if known is None:
-            return x, None, None, None
-        return x, labels, *represent(module, known, workers=workers)
-
-    return extract
+    return Extractor(module, train, known, places, workers)
 
 
-def represent(module: Pretraining, images: ImageSet, *, workers: int = 0) -> tuple[Tensor, Tensor]:
-    """Representations (N, D) of images without augmentation, and their labels (N,)."""
+def represent(
+    module: Pretraining, images: ImageSet, *, workers: int = 0, note: Callable[[Batch], None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Representations (N, D) of images without augmentation, and their labels (N,); `note` is given each batch."""
     size, device = module.views.size, module.device
     batches = batches_in_order(images, batch_size=EVALUATION_BATCH, device=device, size=size, workers=workers)
-    plain = ((module.views.plain(batch.images), batch.labels) for batch in batches)
+
+    def plain() -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in batches:
+            if note is not None:
+                note(batch)
+            yield module.views.plain(batch.images), batch.labels
+
     # Not through what is compiled for training: another mode and batch size would have it compiled anew.
     with torch.compiler.set_stance("force_eager"):
-        return representations(module.method.encoder, plain, device=device)
+        return representations(module.method.encoder, plain(), device=device)
 
 
-def _part(images: ImageSet, points: int) -> ImageSet:
-    """So many of the images, always the same ones."""
-    if len(images) <= points:
-        return images
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    return images.take(order[:points].sort().values)
+def _shrunk(images: Tensor) -> Tensor:
+    """Images (B, C, S, S) as rows of numbers, averaged to a side of at most 16: their neighbors are found quickly."""
+    return functional.adaptive_avg_pool2d(images.float(), min(_SIDE, images.shape[-1])).flatten(1)
+
+
+def _part(places: Tensor, points: int) -> Tensor:
+    """So many of the places, ascending, always the same ones."""
+    if len(places) <= points:
+        return places
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(0))
+    return places[order[:points].sort().values]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from ldreg.extras import require
-from ldreg.reporting.text import duration, number
+from ldreg.reporting.run_record import brief
+from ldreg.reporting.text import duration, number, printable
 from ldreg.training import folder as folders
 from ldreg.training.recipes import flattened, load_recipe, recipe_names
 
@@ -225,5 +226,8 @@ def summary(result: "Result") -> str:
     }
     found = {name: result.metrics.get(key) for key, name in shown.items()}
     lines = [f"{name:<20} {number(value)}" for name, value in found.items() if value is not None]
+    for one in brief(result.findings):
+        unusual = f"{one.of}: {printable(one.text)}" if one.kind != "nothing_unusual" else "nothing unusual found"
+        lines.append(f"[{one.severity}] {unusual}" if one.serious else unusual)
     end = f"stopped: {result.stopped}" if result.stopped else f"done in {duration(result.minutes)}"
     return "\n".join([*lines, f"{end}; encoder, card and metrics are in {result.folder.path}"])

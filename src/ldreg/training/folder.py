@@ -160,7 +160,7 @@ def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) 
     from safetensors.torch import save
 
     told = strict(card)
-    lasting = {key: value for key, value in told.items() if key not in ("metrics", "minutes")}
+    lasting = {key: value for key, value in told.items() if key not in ("metrics", "findings", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})
     write_atomically(folder.encoder, _ordered(data))
@@ -251,7 +251,7 @@ def _commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def say(message: str) -> None:
+def say(message: str, *, level: int = logging.INFO) -> None:
     """A line for the person at the terminal, and for the log."""
-    logging.getLogger("ldreg").info(message)
+    logging.getLogger("ldreg").log(level, message)
     print(message, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ import logging
 import shutil
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
 from ldreg.reporting.files import read_text
+from ldreg.reporting.run_record import RunFinding, brief, read_findings
 from ldreg.reporting.text import printable
 from ldreg.termination import Termination
 from ldreg.training.assembly import (
@@ -38,6 +39,7 @@ from ldreg.training.assembly import (
 )
 from ldreg.training.checkpoints import LAST, CheckpointFiles, Checkpoints, FiniteGuard, latest, peek
 from ldreg.training.endings import explained, stands
+from ldreg.training.findings import Findings
 from ldreg.training.folder import RunFolder, check_new, create, held, save_encoder, say
 from ldreg.training.launch import ENDED, bound, check_launch, cluster, first_process, meet_again, on_cuda, threads
 from ldreg.training.loggers import build_loggers
@@ -59,6 +61,7 @@ class Run:
     checkpoints: Checkpoints
     images: ImageSet
     held_out: ImageSet | None
+    findings: Findings
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Result:
     stopped: str | None  # why it ended before its last epoch
     module: Pretraining
     main: bool  # whether this is the process that writes
+    findings: Sequence[RunFinding] = ()  # of the images and the last representations
 
 
 class InterruptedRunError(KeyboardInterrupt):
@@ -122,6 +126,9 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             with explained(folder):
                 _fit(run, folder, checkpoint, fresh=new)
                 result = _result(folder, run)
+                for found in brief(result.findings):
+                    level = logging.WARNING if found.serious else logging.INFO
+                    logging.getLogger("ldreg").log(level, "%s: %s", found.of, found.text)
                 if result.main:
                     save_encoder(folder, run.module.method.encoder, card(settings, result))
             if result.main:
@@ -179,6 +186,7 @@ def _result(folder: RunFolder, run: Run) -> Result:
         stopped=run.monitor.stop_reason,
         module=run.module,
         main=run.trainer.is_global_zero,
+        findings=run.findings.at_the_end() if run.trainer.is_global_zero else (),
     )
 
 
@@ -213,11 +221,12 @@ def _as_it_was(folder: RunFolder, run: Run) -> Result:
         told = json.loads(read_text(folder.card))
         numbers = {name: float("nan") if value is None else float(value) for name, value in told["metrics"].items()}
         minutes, stopped = float(told["minutes"]), told["stopped"] and printable(told["stopped"])
+        findings = read_findings(told.get("findings", []))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{folder.card}: expected the card of a finished run, got another ({error})") from error
     say(f"{folder.path} was finished before; nothing is left to do")
     restore(run.module.method.encoder, folder.encoder, name="the encoder of this run")
-    return Result(folder, numbers, minutes, stopped, run.module, first_process())
+    return Result(folder, numbers, minutes, stopped, run.module, first_process(), findings)
 
 
 def build(settings: Settings, folder: RunFolder) -> Run:
@@ -232,7 +241,9 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         raise ValueError("trainer.precision: expected fp32 or bf16 on a CPU, got 'fp16'")
     train, test = training_images(settings), held_out_images(settings)
     module = build_module(settings, train, build_views(settings, train), cuda=cuda)
-    monitor = Monitor(settings.monitor, path=folder.metrics, extract=extractor(settings, module, train, test))
+    extract = extractor(settings, module, train, test)
+    monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
+    findings = Findings(extract, settings.monitor.k)
     guard = FiniteGuard(every_steps=settings.monitor.every_steps)
     checkpoints = Checkpoints(
         folder.checkpoints, guard, every_epochs=config.checkpoint_epochs, every_steps=config.checkpoint_steps
@@ -249,7 +260,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         accumulate_grad_batches=config.accumulate,
         gradient_clip_val=config.clip_norm,
         logger=build_loggers(config.log_to, folder.path) or False,
-        callbacks=[guard, monitor, checkpoints, ProgressBar(monitor.latest), Termination()],
+        callbacks=[guard, monitor, findings, checkpoints, ProgressBar(monitor.latest), Termination()],
         plugins=[CheckpointFiles(), *cluster()],
         default_root_dir=folder.path,  # Lightning's default is the working directory, which it would look for states in
         benchmark=cuda,
@@ -259,7 +270,7 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    return Run(module, trainer, monitor, checkpoints, train, test)
+    return Run(module, trainer, monitor, checkpoints, train, test, findings)
 
 
 def card(settings: Settings, result: Result) -> dict[str, Any]:
@@ -282,4 +293,5 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "minutes": round(result.minutes, 4),
         "stopped": result.stopped,
         "metrics": dict(result.metrics),
+        "findings": [asdict(found) for found in result.findings],
     }
