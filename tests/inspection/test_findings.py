@@ -280,3 +280,47 @@ def test_degenerate_sets_by_kind() -> None:
     assert one(find(points(normal(200, 8).repeat(2, 1), 16)), "duplicates").numbers == {"groups": 200, "largest": 2}
     assert math.isnan(local_dimension(torch.zeros(3, 8)).nanmedian().item())
     assert not np.isnan([finding.share for finding in found]).any()
+
+
+def test_rows_that_differ_by_noise_are_degenerate() -> None:
+    x = normal(1000, 32)
+    noisy = x.clone()
+    noisy[:300] = 1e-6 * normal(300, 32, 1)
+    finding = one(find(points(noisy)), "degenerate")
+    assert (finding.severity, finding.numbers["noise"]) == ("critical", 300)
+    assert finding.rows == tuple(range(300))
+    assert compare(points(noisy), points(x), find(points(noisy)), find(points(x))).kind == "collapsed_beside"
+    assert compare(points(x), points(noisy), find(points(x)), find(points(noisy))).kind == "comparison_collapsed"
+
+
+def test_outliers_do_not_make_the_rest_a_collapsed_group() -> None:
+    for dimensions in (8, 64):
+        x = normal(1000, dimensions)
+        x[:80] *= 20
+        assert serious(find(points(x, 64))) == ()
+
+
+def test_points_among_dead_rows_are_no_group() -> None:
+    x = normal(2000, 128) * torch.arange(1, 129) ** -0.6
+    x[:200] = 0
+    assert kinds(find(points(x, 64))) == {"degenerate"}
+
+
+@pytest.mark.parametrize("k", [16, 32])
+def test_tied_distances_are_no_group(k: int) -> None:
+    counts = torch.poisson(torch.full((1000, 30), 0.3), generator=torch.Generator().manual_seed(0))
+    assert "collapsed_group" not in kinds(find(points(counts, k)))
+
+
+def test_more_near_copies_are_no_weaker_finding() -> None:
+    for count in (200, 600):
+        x = normal(2000, 64)
+        x[:count] = x[1000 : 1000 + count] + 1e-4 * normal(count, 64, 1)
+        finding = one(find(points(x, 64)), "near_duplicates")
+        assert (finding.severity, finding.share) == ("warning", count / 1000)
+
+
+def test_a_class_of_few_measured_points_is_not_judged() -> None:
+    labels = [str(row % 10) for row in range(1000)]
+    found = find(points(normal(1000, 10, 3), 16, labels, torch.arange(0, 1000, 53)))
+    assert "collapsed_class" not in kinds(found)

@@ -50,7 +50,7 @@ def test_black_squares_are_said_at_the_start_and_at_the_end(icons: Path, capsys:
     assert [(found["kind"], found["severity"], found["share"]) for found in images] == [
         ("degenerate", "critical", pytest.approx(2 / 3))
     ]
-    assert images[0]["numbers"] == {"zero": 40, "infinite": 0, "dead": 40}
+    assert images[0]["numbers"] == {"zero": 40, "infinite": 0, "dead": 40, "noise": 0}
     assert "degenerate" in {found["kind"] for found in kept if found["of"] == "representations"}
     log = folder.log.read_text()
     start, end = log[: log.index("before training")], log[log.index("before training") :]
