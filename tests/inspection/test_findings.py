@@ -303,7 +303,7 @@ def test_outliers_do_not_make_the_rest_a_collapsed_group() -> None:
 def test_points_among_dead_rows_are_no_group() -> None:
     x = normal(2000, 128) * torch.arange(1, 129) ** -0.6
     x[:200] = 0
-    assert kinds(find(points(x, 64))) == {"degenerate"}
+    assert "collapsed_group" not in kinds(find(points(x, 64)))
 
 
 @pytest.mark.parametrize("k", [16, 32])
