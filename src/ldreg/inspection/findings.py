@@ -37,7 +37,7 @@ _GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID
 _GROWTH = 0.5  # of the points of the group, or of the rest if fewer: with as many more it is still the same group
 _GROWTH_OF_ALL = 0.1  # of all points: the most that a group may gain
 _SLACK = 0.01  # of its points: extra growth allowed when a group replaces its subgroups
-_LEAST_BULK = 0.1  # of the points: fewer that read high are outliers and no bulk
+_LEAST_BULK = 0.08  # of the points: fewer that read high are outliers and no bulk
 _STEP = math.log(1.08)  # between two thresholds
 _LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points
 _LEAST_OF_K = 1.5  # times k points: fewer do not hold the neighbors of their points
@@ -53,8 +53,8 @@ _LINE, _FEW = 1.5, 0.05  # effective rank; share of all directions
 _FEW_DIMENSIONS = 8  # in fewer, a low rank says little
 _HUBS, _TOP = 0.2, 0.01  # of all neighbor places, taken by this share of the points
 _ALIKE = 1.1  # times as many points
-_BESIDE = (0.05, 0.25, 0.5)  # quantiles compared
-_LOWER, _HIGHER = 0.75, 1.25  # times the other set's quantile
+_BESIDE = {0.05: 0.6, 0.25: 0.75, 0.5: 0.75}  # quantiles of LID, and times the other set's that count as lower
+_HIGHER = 1.25  # times the other set's quantiles
 _LOWER_RANK = 0.6  # times the other set's effective rank, which differs more between sound encoders
 _MORE_DEGENERATE = 0.02  # of the points: that many more without a LID, or with an exact duplicate
 
@@ -232,9 +232,9 @@ def _groups(points: Points) -> list[Finding]:
 
 
 def _most(points: Points) -> float:
-    """The LID that a Gaussian of as many dimensions as the effective rank reads: outliers read more, and wrongly so."""
-    rank = max(1.0, points.effective_rank)
-    return gaussian_lid(rank, points.k, points.total) or rank
+    """The LID that a Gaussian of all dimensions reads. Outliers read more, and wrongly so."""
+    most = min(points.dimensions, points.total - 1)
+    return gaussian_lid(most, points.k, points.total) or float(most)
 
 
 def _low(
@@ -511,7 +511,8 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     if "complete_collapse" in mine ^ theirs:
         return _compared("collapsed_beside" if "complete_collapse" in mine else "comparison_collapsed", numbers)
     alike = abs(math.log(own.total / other.total)) < math.log(_ALIKE)
-    ratios = [a[name] / b[name] for name in a if name.startswith("lid_") and b[name] > 0] if alike else []
+    pairs = [(a[name] / b[name], limit) for name, limit in zip(a, _BESIDE.values(), strict=False) if b[name] > 0]
+    pairs = pairs if alike else []
     comparable = own.dimensions == other.dimensions and other.effective_rank > 0
     rank = own.effective_rank / other.effective_rank if comparable else 1.0
     classes = _classes_beside(own, other) if alike else ()
@@ -519,14 +520,14 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     copies = sum(sign * f.share for sign, one in ((1, found), (-1, others)) for f in one if f.kind == "near_duplicates")
     worse = more > _MORE_DEGENERATE or copies > _MANY_DUPLICATES or bool(mine - theirs)
     better = -more > _MORE_DEGENERATE or -copies > _MANY_DUPLICATES or bool(theirs - mine)
-    lower = rank < _LOWER_RANK or any(ratio < _LOWER for ratio in ratios) or bool(classes)
+    lower = rank < _LOWER_RANK or any(ratio < limit for ratio, limit in pairs) or bool(classes)
     if worse or (lower and not better):
         return _compared("collapsed_beside", numbers, classes)
     if better:
         return _compared("comparison_collapsed", numbers)
     if not alike:
         return _compared("not_compared", numbers)
-    higher = bool(ratios) and min(ratios) > _HIGHER and not serious(found)
+    higher = bool(pairs) and min(ratio for ratio, _ in pairs) > _HIGHER and not serious(found)
     return _compared("higher_beside" if higher else "similar_beside", numbers)
 
 
@@ -568,7 +569,7 @@ def lid_quantiles(lid: Tensor, shares: Sequence[float]) -> list[float]:
 
 def _numbers_of(points: Points) -> dict[str, float]:
     """Quantiles of LID, with points that coincide at 0, the shares of degenerate and duplicate points, and the rank."""
-    quantiles = lid_quantiles(points.lid, _BESIDE)
+    quantiles = lid_quantiles(points.lid, tuple(_BESIDE))
     named = {f"lid_{round(100 * q)}": value for q, value in zip(_BESIDE, quantiles, strict=True)}
     degenerate = _without_lid(points).double().mean().item()
     duplicates = (points.distances[:, 0] == 0).double().mean().item()
