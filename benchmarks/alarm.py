@@ -31,11 +31,11 @@ from PIL import Image
 
 from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.notices import quiet
-from ldreg.training.checkpoints import NotFiniteError
-from ldreg.training.folder import RunFolder
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import build
-from ldreg.training.settings import resolve
+from ldreg.train.checkpoints import NotFiniteError
+from ldreg.train.folder import RunFolder
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import build
+from ldreg.train.settings import resolve
 
 EPOCHS = 24
 OPTIONS = {

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import chi2, ncx2
 
-from ldreg.lid.calibration import DIMENSIONS, NEIGHBORS, POINTS, Calibrated, gaussian_lid
-from ldreg.lid.estimators import mle, mom
+from ldreg.dimension.calibration import DIMENSIONS, NEIGHBORS, POINTS, Calibrated, gaussian_lid
+from ldreg.dimension.estimators import mle, mom
 
 Array = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from ldreg.dimension.estimators import LIDEstimate, mom
+from ldreg.dimension.neighbors import neighbors
+from ldreg.dimension.search import Neighbors
 from ldreg.inspection.interval import mean_lid, reach
-from ldreg.lid.estimators import LIDEstimate, mom
-from ldreg.lid.neighbors import neighbors
-from ldreg.lid.search import Neighbors
 
 Draw = Callable[[int, Generator], Tensor]
 

@@ -40,10 +40,10 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import ldreg
+from ldreg.dimension.spectrum import effective_rank, relative_spread
+from ldreg.dimension.streaming import stream_lid
 from ldreg.inspection.findings import Points, compare, find, serious
-from ldreg.lid.streaming import stream_lid
-from ldreg.reporting.record import Finding
-from ldreg.spectrum import effective_rank, relative_spread
+from ldreg.report.record import Finding
 
 OUT = Path(__file__).with_name("findings.json")
 Array = NDArray[Any]
@@ -152,9 +152,9 @@ def encoded(images: str, recipe: str, beta: float, folder: Path, archive: str | 
     """Representations by an encoder of `ldreg pretrain`, trained where it is not in the cache; beta: of Min LID."""
     from ldreg.assessment.source import open_source
     from ldreg.evaluation.features import features
-    from ldreg.training.recipes import load_recipe
-    from ldreg.training.run import pretrain
-    from ldreg.training.settings import resolve
+    from ldreg.train.recipes import load_recipe
+    from ldreg.train.run import pretrain
+    from ldreg.train.settings import resolve
 
     run = folder / "runs" / f"{images}_{recipe}_{beta:g}"
     if not (run / "card.json").exists():

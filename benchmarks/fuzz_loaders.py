@@ -55,13 +55,13 @@ from ldreg.data.pixels import decoded, image_size
 from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.loading import load_embeddings, load_labels
-from ldreg.reporting.run_record import RunRecord
-from ldreg.training.checkpoints import latest, peek
-from ldreg.training.folder import RunFolder, existing
-from ldreg.training.module import SETTINGS
-from ldreg.training.recipes import load_recipe
-from ldreg.training.settings import resolve
+from ldreg.io import load_embeddings, load_labels
+from ldreg.report.run_record import RunRecord
+from ldreg.train.checkpoints import latest, peek
+from ldreg.train.folder import RunFolder, existing
+from ldreg.train.module import SETTINGS
+from ldreg.train.recipes import load_recipe
+from ldreg.train.settings import resolve
 
 SECONDS, MEMORY, LIMIT, ROUND, LONGEST = 20, 3 << 29, 8 << 30, 200, 20_000
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.", "pickle.find_class", "ctypes.")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ldreg import LDReg, lid
-from ldreg.lid.estimators import mom
+from ldreg.dimension.estimators import mom
 
 
 def float64_lid(x: Tensor, k: int) -> Tensor:

@@ -119,8 +119,8 @@ def imagenet(recipes: list[str], *, steps: int, batch: int | None) -> list[Row]:
 
 def fitting(recipe: str, *, steps: int, batch: int | None) -> Row:
     """The recipe at this batch size, or its own, or else at the largest half of it that the memory holds."""
-    from ldreg.training.recipes import load_recipe
-    from ldreg.training.settings import resolve
+    from ldreg.train.recipes import load_recipe
+    from ldreg.train.settings import resolve
 
     batch = batch or resolve(load_recipe(recipe), [("data.path", "synthetic")]).run.batch_size
     while True:
@@ -136,10 +136,10 @@ def stepped(recipe: str, batch: int, *, steps: int) -> Row:
     """Speed and peak memory of so many optimizer steps of a recipe on random images of 256 px."""
     from ldreg.data import ResidentImages
     from ldreg.notices import quiet
-    from ldreg.training import run as running
-    from ldreg.training.folder import create
-    from ldreg.training.recipes import load_recipe
-    from ldreg.training.settings import resolve
+    from ldreg.train import run as running
+    from ldreg.train.folder import create
+    from ldreg.train.recipes import load_recipe
+    from ldreg.train.settings import resolve
 
     options = {
         "data.path": "synthetic",

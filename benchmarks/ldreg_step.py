@@ -21,7 +21,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from ldreg import LDReg, lid
-from ldreg.lid import fused, kernels, step_kernels
+from ldreg.dimension import fused, kernels, step_kernels
 
 SIZES = ((1024, 512), (2048, 512), (2048, 2048), (4096, 2048), (8192, 2048))
 TILES = (

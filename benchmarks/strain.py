@@ -33,11 +33,11 @@ import ldreg
 from ldreg.data import ResidentImages
 from ldreg.evaluation import knn_accuracy
 from ldreg.regularizers import LDReg
-from ldreg.training.assembly import build_module, build_views, held_out_images, training_images
-from ldreg.training.folder import environment, existing
-from ldreg.training.module import Pretraining
-from ldreg.training.regularization import penalty
-from ldreg.training.settings import Settings, resolve
+from ldreg.train.assembly import build_module, build_views, held_out_images, training_images
+from ldreg.train.folder import environment, existing
+from ldreg.train.module import Pretraining
+from ldreg.train.regularization import penalty
+from ldreg.train.settings import Settings, resolve
 
 BATCHES, BATCH = 16, 512
 VIEWS = 4

@@ -17,11 +17,11 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from ldreg.lid import screening, screening_kernels
-from ldreg.lid import search as details
-from ldreg.lid.candidates import Progress
-from ldreg.lid.estimators import lid, mom
-from ldreg.lid.screening_kernels import Lists, Tiles
+from ldreg.dimension import screening, screening_kernels
+from ldreg.dimension import search as details
+from ldreg.dimension.candidates import Progress
+from ldreg.dimension.estimators import lid, mom
+from ldreg.dimension.screening_kernels import Lists, Tiles
 
 CUTS = (
     Tiles(),

@@ -36,7 +36,7 @@ def run_interpreted(file: str, *arguments: str) -> None:
 
 def take_small_blocks() -> None:
     """Have the kernels of LDReg's step work in blocks so small that small cases have several."""
-    from ldreg.lid import kernels, screening_kernels, step_kernels
+    from ldreg.dimension import kernels, screening_kernels, step_kernels
 
     screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
     kernels.TILES = kernels.Tiles(16, 8, 1)

@@ -11,91 +11,16 @@ import ldreg
 
 SOURCE = Path(ldreg.__file__).parent
 
-# What each room may import from this package; `lid` is pure and knows torch alone.
-ROOMS: dict[str, set[str]] = {
-    "version": set(),
-    "extras": set(),
-    "completion": set(),
-    "lid": {"lid"},
-    "spectrum": {"lid"},
-    "invariance": {"lid"},
-    "distributed": set(),
-    "elapsed": set(),
-    "notices": set(),
-    "subcommands": set(),
-    "terminal": set(),
-    "termination": set(),
-    "regularizers": {"lid", "distributed", "regularizers"},
-    "reporting": {"lid", "reporting"},
-    "loading": {"loading"},
-    "inspection": {"inspection", "lid", "spectrum", "reporting", "distributed"},
-    "data": {"data", "views"},
-    "views": {"views"},
-    "encoders": {"encoders", "views", "loading", "reporting"},
-    "methods": {"methods", "distributed"},
-    "optim": {"optim"},
-    "evaluation": {
-        "evaluation",
-        "loading",
-        "data",
-        "views",
-        "encoders",
-        "optim",
-        "reporting",
-        "distributed",
-        "elapsed",
-        "notices",
-        "termination",
-    },
-    "detection": {
-        "detection",
-        "loading",
-        "data",
-        "views",
-        "encoders",
-        "evaluation",
-        "optim",
-        "reporting",
-        "distributed",
-        "elapsed",
-        "notices",
-        "termination",
-    },
-    "monitor": {"lid", "spectrum", "invariance", "evaluation", "reporting", "monitor"},
-    "training": {
-        *("training", "data", "views", "encoders", "methods", "optim", "monitor", "evaluation", "loading"),
-        *("regularizers", "reporting", "distributed", "elapsed", "extras", "inspection", "notices", "termination"),
-        "subcommands",
-    },
-    "assessment": {
-        *("assessment", "detection", "evaluation", "training", "data", "views", "encoders", "methods", "optim"),
-        *("monitor", "inspection", "lid", "spectrum", "reporting", "distributed", "extras", "terminal"),
-        "subcommands",
-    },
-    "reproduction": {
-        *("reproduction", "assessment", "detection", "evaluation", "training", "data", "encoders", "monitor"),
-        *("lid", "regularizers", "reporting", "benchmarking", "elapsed", "extras", "notices", "loading", "terminal"),
-    },
-    "benchmarking": {
-        *("benchmarking", "lid", "regularizers", "reporting", "data", "views", "encoders", "methods", "training"),
-        "notices",
-    },
-    "integrations": {
-        *("integrations", "distributed", "encoders", "evaluation", "extras", "lid", "monitor", "reporting"),
-        *("spectrum", "views"),
-    },
-    "demo": {"assessment", "demo_plain", "extras", "reporting", "reproduction", "training"},
-    "demo_plain": {"evaluation", "inspection", "lid", "regularizers", "reporting", "spectrum"},
-    "commands": {
-        *("commands", "inspection", "loading", "reporting", "benchmarking", "completion", "distributed"),
-        *("subcommands", "terminal"),
-    },
-    "cli": {
-        *("commands", "reporting", "demo", "training", "assessment", "reproduction", "completion", "distributed"),
-        *("extras", "integrations", "subcommands", "terminal"),
-    },
-    "__main__": {"cli"},
-}
+# Each room imports only rooms that stand before it.
+ORDER = (
+    *("version", "extras", "distributed", "completion", "subcommands", "terminal", "notices", "termination", "elapsed"),
+    *("dimension", "optim", "io", "views", "methods", "regularizers", "record", "report", "data", "inspection"),
+    *("encoders", "evaluation", "detection", "monitor", "train", "integrations", "assessment", "bench", "reproduce"),
+    *("commands", "demo_plain", "demo", "cli", "__main__"),
+)
+# These know nothing of one another: a method no dimension, a regularizer no method.
+APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}
+APART |= {"regularizers": {"dimension", "distributed"}, "data": {"views", "io"}}
 
 
 def imports(path: Path) -> set[str]:
@@ -118,12 +43,14 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__in
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_one_way(path: Path) -> None:
-    own = {name.split(".")[1] for name in imports(path) if name.startswith("ldreg.")}
-    assert own <= ROOMS[room_of(path)] | {"version"}
+    room = room_of(path)
+    before = set(ORDER[: ORDER.index(room)])
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("ldreg.")} - {room}
+    assert own <= APART.get(room, before) | {"version"}
 
 
 def test_the_core_imports_torch_alone() -> None:
-    for path in (SOURCE / "lid").glob("*.py"):
+    for path in (SOURCE / "dimension").rglob("*.py"):
         packages = {name.split(".")[0] for name in imports(path)}
         own = {"triton"} if path.name.endswith("kernels.py") else set()  # which is imported where it is used
         assert packages - set(sys.stdlib_module_names) <= {"torch", "ldreg"} | own, path
@@ -143,25 +70,8 @@ def test_importing_is_light() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.parametrize("first", ["ldreg.lid.geometry", "ldreg.regularizers", "ldreg.lid"])
-def test_lid_is_the_function_whatever_was_imported_first(first: str) -> None:
-    script = f"import {first}, ldreg; assert ldreg.lid.__name__ == 'lid' and callable(ldreg.lid), ldreg.lid"
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_modules_need_not_be_imported_to_be_spoken_of() -> None:
-    script = """
-import sys, ldreg
-assert ldreg.spectrum.effective_rank is ldreg.effective_rank
-assert ldreg.regularizers is sys.modules["ldreg.regularizers"]
-assert not hasattr(ldreg, "spectra") and not hasattr(ldreg, "spectrum.absent") and not hasattr(ldreg, "__main__")
-assert callable(ldreg.lid)
-sys.modules["docstring_parser"] = None
-try:
-    ldreg.cli
-except ModuleNotFoundError as error:
-    assert error.name == "docstring_parser"
-"""
+def test_lid_is_the_function_whatever_was_imported_first() -> None:
+    script = "import ldreg.dimension.search as s, ldreg; assert callable(ldreg.lid) and ldreg.lid.__name__ == 'lid'"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from ldreg.cli import main
 from ldreg.demo import Demo, _draw_panels, demo
-from ldreg.reporting.comparison import RunRecord
-from ldreg.reporting.page import clouds_section
-from ldreg.reproduction.plane import collapse_and_cure
+from ldreg.report.comparison import RunRecord
+from ldreg.report.page import clouds_section
+from ldreg.reproduce.plane import collapse_and_cure
 
 
 class Headings(HTMLParser):

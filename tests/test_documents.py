@@ -22,8 +22,8 @@ def commands(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands("pretrain"), ids=" ".join)
 def test_pretraining_commands_are_understood(words: list[str], tmp_path: Path) -> None:
-    from ldreg.training.command import request, words_to_options
-    from ldreg.training.folder import create
+    from ldreg.train.command import request, words_to_options
+    from ldreg.train.folder import create
 
     if words[0] in ("--list_recipes", "--print_config", "--resume"):
         from ldreg.cli import main

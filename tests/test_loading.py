@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tests.intruder import Intruder
 
-from ldreg.loading import load_embeddings, load_labels
+from ldreg.io import load_embeddings, load_labels
 
 Write = Callable[[Path, NDArray[Any]], None]
 

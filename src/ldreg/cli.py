@@ -32,7 +32,7 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     import torch
 
     from ldreg.demo import demo
-    from ldreg.reporting.comparison import comparison_text
+    from ldreg.report.comparison import comparison_text
 
     if missing("train") is not None:
         print('a small SimCLR in plain PyTorch; pip install "ldreg[train]" trains by the recipes', file=sys.stderr)
@@ -124,7 +124,7 @@ COMMANDS = {
 
 def pretrain_command(words: Sequence[str]) -> None:
     """Train an encoder by self-supervision, with or without LDReg."""
-    from ldreg.training.command import pretrain_command
+    from ldreg.train.command import pretrain_command
 
     pretrain_command(words)
 
@@ -145,7 +145,7 @@ def report_command(words: Sequence[str]) -> None:
 
 def reproduce_command(words: Sequence[str]) -> None:
     """Run the paper's tables and figures, and print measured values beside the paper's."""
-    from ldreg.reproduction.usage import reproduce_command
+    from ldreg.reproduce.usage import reproduce_command
 
     reproduce_command(words)
 

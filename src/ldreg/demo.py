@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.extras import missing
-from ldreg.reporting.comparison import RunRecord, comparison_page
-from ldreg.reporting.figures import plain_style
-from ldreg.reporting.files import write_atomically
-from ldreg.reporting.page import clouds_section
-from ldreg.reporting.panels import panels
-from ldreg.reporting.record import PointCloud
-from ldreg.reproduction.plane import TARGETS, collapse_and_cure, reach_targets
+from ldreg.report.comparison import RunRecord, comparison_page
+from ldreg.report.figures import plain_style
+from ldreg.report.files import write_atomically
+from ldreg.report.page import clouds_section
+from ldreg.report.panels import panels
+from ldreg.report.record import PointCloud
+from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 
 _THUMBNAILS = 12
 
@@ -105,10 +105,10 @@ def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int)
         return plain_run(name, beta=beta, epochs=passes, seed=seed, thumbnails=_THUMBNAILS)
     from ldreg.assessment.records import record
     from ldreg.assessment.source import open_source
-    from ldreg.training.folder import unused
-    from ldreg.training.recipes import load_recipe
-    from ldreg.training.run import pretrain
-    from ldreg.training.settings import resolve
+    from ldreg.train.folder import unused
+    from ldreg.train.recipes import load_recipe
+    from ldreg.train.run import pretrain
+    from ldreg.train.settings import resolve
 
     options: list[tuple[str, str | None]] = [("seed", str(seed))]
     if epochs is not None:

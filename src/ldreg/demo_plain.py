@@ -9,16 +9,16 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ldreg.dimension import lid
+from ldreg.dimension.geometry import geometric_mean
+from ldreg.dimension.spectrum import effective_rank
 from ldreg.evaluation.knn import knn_accuracy, voters
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
-from ldreg.lid import lid
-from ldreg.lid.geometry import geometric_mean
 from ldreg.regularizers.ldreg import LDReg
-from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.run_record import RunRecord, findings_in_words
-from ldreg.reporting.thumbnails import Thumbnail, data_uri
-from ldreg.spectrum import effective_rank
+from ldreg.report.record import DimensionReport
+from ldreg.report.run_record import RunRecord, findings_in_words
+from ldreg.report.thumbnails import Thumbnail, data_uri
 from ldreg.version import __version__
 
 EPOCHS = 60

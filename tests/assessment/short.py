@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 QUICK = {
     "schedule.epochs": "1",

@@ -29,11 +29,11 @@ from ldreg.evaluation.finetune import FinetuneConfig
 from ldreg.evaluation.knn import KnnConfig
 from ldreg.evaluation.protocols import LinearConfig
 from ldreg.inspection import inspect
-from ldreg.loading import load_embeddings
-from ldreg.training.command import words_to_options
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
+from ldreg.io import load_embeddings
+from ldreg.train.command import words_to_options
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 OPTIONS = {"schedule.epochs": "1", "schedule.warmup_epochs": "0", "trainer.device": "cpu"}
 

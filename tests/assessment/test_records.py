@@ -16,10 +16,10 @@ from ldreg.assessment.source import Source, open_source
 from ldreg.data import DataConfig, ImageFiles, load_images
 from ldreg.evaluation.features import Features, features
 from ldreg.inspection import inspect
-from ldreg.reporting.run_record import RunRecord
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
+from ldreg.report.run_record import RunRecord
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 OPTIONS = {
     "data.name": "folder",

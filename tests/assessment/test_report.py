@@ -11,7 +11,7 @@ from tests.assessment.short import short_run
 
 from ldreg.assessment.report import check_run
 from ldreg.cli import main
-from ldreg.reporting.run_record import RunRecord
+from ldreg.report.run_record import RunRecord
 
 
 @pytest.fixture(scope="module")

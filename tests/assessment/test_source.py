@@ -13,10 +13,10 @@ from ldreg.assessment.transfer import default_folder
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluation.knn import KnnConfig
-from ldreg.training.folder import RunFolder
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
+from ldreg.train.folder import RunFolder
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 OPTIONS = {
     "schedule.epochs": "1",

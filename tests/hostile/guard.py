@@ -28,8 +28,8 @@ def main() -> None:
     import ldreg.assessment.judging
     import ldreg.assessment.report
     import ldreg.inspection
-    import ldreg.loading
-    import ldreg.training.command  # noqa: F401
+    import ldreg.io
+    import ldreg.train.command  # noqa: F401
 
     readers()
     torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from typing import Any
 
     from ldreg.assessment import evaluated, records
-    from ldreg.benchmarking import results
+    from ldreg.bench import results
     from ldreg.data.images import content_of
     from ldreg.detection import annotations
     from ldreg.detection import run as detection
@@ -51,10 +51,10 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.encoders import cards
     from ldreg.evaluation import fit, kept
     from ldreg.monitor.log import read_metrics
-    from ldreg.reproduction import cost, lightly_run
-    from ldreg.training import run as training
-    from ldreg.training.checkpoints import latest
-    from ldreg.training.folder import RunFolder
+    from ldreg.reproduce import cost, lightly_run
+    from ldreg.train import run as training
+    from ldreg.train.checkpoints import latest
+    from ldreg.train.folder import RunFolder
 
     unbuilt: Any = None
     return {

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 
 from ldreg.data import unpack
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.loading import load_embeddings, load_labels, memory
-from ldreg.loading.torch_files import heaviest
+from ldreg.io import load_embeddings, load_labels, memory
+from ldreg.io.torch_files import heaviest
 
 Refused = Callable[..., str]
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from tests.intruder import Intruder
 
 from ldreg.encoders import EncoderConfig, build_encoder
-from ldreg.training.recipes import load_recipe
-from ldreg.training.settings import resolve
+from ldreg.train.recipes import load_recipe
+from ldreg.train.settings import resolve
 
 Refused = Callable[..., str]
 

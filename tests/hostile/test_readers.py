@@ -14,8 +14,8 @@ from ldreg.data.folders import listing
 from ldreg.data.images import content_of
 from ldreg.data.unreadable import UnreadableImageError
 from ldreg.evaluation.fit import _found
-from ldreg.loading.torch_files import load_torch
-from ldreg.reporting.files import read_bytes, read_text
+from ldreg.io.torch_files import load_torch
+from ldreg.report.files import read_bytes, read_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, devices and /proc")
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_with_other_settings_in_it_is_refused(
     reader: str, settings: object, refused: Refused, tmp_path: Path
 ) -> None:
     from ldreg.detection.module import IDENTITY
-    from ldreg.training.module import SETTINGS
+    from ldreg.train.module import SETTINGS
 
     path = tmp_path / CHECKPOINTS[reader]
     named = {} if settings is None else {SETTINGS: settings, IDENTITY: settings}

@@ -8,8 +8,8 @@ import torch
 from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
+from ldreg.dimension.synthetic import ball, cube, sphere
 from ldreg.inspection import inspect
-from ldreg.lid.synthetic import ball, cube, sphere
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,11 +11,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from ldreg.dimension.spectrum import effective_rank, relative_spread
+from ldreg.dimension.streaming import stream_lid
 from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked, serious
-from ldreg.lid.streaming import stream_lid
-from ldreg.reporting.plain import strict
-from ldreg.reporting.record import Finding
-from ldreg.spectrum import effective_rank, relative_spread
+from ldreg.report.plain import strict
+from ldreg.report.record import Finding
 
 
 def normal(n: int, d: int, seed: int = 0) -> Tensor:

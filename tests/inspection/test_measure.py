@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ldreg.dimension import Neighbors, streaming
+from ldreg.dimension.estimators import LIDEstimate, estimate_lid
+from ldreg.dimension.spectrum import effective_rank, rankme
 from ldreg.inspection import check_settings, inspect, mean_lid, measure, principal_plane
-from ldreg.lid import Neighbors, streaming
-from ldreg.lid.estimators import LIDEstimate, estimate_lid
-from ldreg.spectrum import effective_rank, rankme
 
 Array = NDArray[np.float64]
 COVERAGE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coverage.py"))

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ldreg.dimension.estimators import LIDEstimate
 from ldreg.inspection.arguments import as_device
 from ldreg.inspection.measure import _part, _Set, _Settings
 from ldreg.inspection.plane import draw
 from ldreg.inspection.sharing import Sharing
-from ldreg.lid.estimators import LIDEstimate
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from ldreg.assessment.source import open_source
 from ldreg.evaluation.features import features
 from ldreg.inspection import inspect
-from ldreg.reporting.record import Kind
-from ldreg.training.recipes import load_recipe
-from ldreg.training.run import pretrain
-from ldreg.training.settings import resolve
+from ldreg.report.record import Kind
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 
 def representations(folder: Path, recipe: str = "digits/simclr", **options: str) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ldreg.encoders import EncoderConfig, build_encoder
-from ldreg.training.folder import RunFolder, save_encoder
+from ldreg.train.folder import RunFolder, save_encoder
 from ldreg.views import Views, ViewsConfig
 
 MakeRun = Callable[..., tuple[Path, nn.Module]]

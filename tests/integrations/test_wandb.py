@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.training.options import FOLDER, as_words, changed
+from tests.train.options import FOLDER, as_words, changed
 from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("wandb")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ldreg.invariance import view_share
+from ldreg.dimension.quality import view_share
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.callback import Monitor
 from ldreg.monitor.config import MonitorConfig

@@ -12,13 +12,13 @@ from ldreg.assessment import options as evaluation
 from ldreg.assessment import report
 from ldreg.assessment.evaluate import KINDS
 from ldreg.data.config import DATASETS
-from ldreg.reproduction import request
-from ldreg.reproduction.scales import SCALES
-from ldreg.reproduction.studies import STUDIES
+from ldreg.reproduce import request
+from ldreg.reproduce.scales import SCALES
+from ldreg.reproduce.studies import STUDIES
 from ldreg.subcommands import command_parser
-from ldreg.training import command as pretraining
-from ldreg.training import settings
-from ldreg.training.recipes import recipe_names
+from ldreg.train import command as pretraining
+from ldreg.train import settings
+from ldreg.train.recipes import recipe_names
 
 PATH = Path(ldreg.completion.__file__).parent / "options.json"
 

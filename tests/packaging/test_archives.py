@@ -60,8 +60,7 @@ def test_source_archive_holds_what_its_tests_need(built: Path, tmp_path: Path) -
     quick = [
         "tests/test_architecture.py",
         "tests/test_cli.py",
-        "tests/test_advisories.py",
-        "tests/lid/test_geometry.py",
+        "tests/dimension/test_geometry.py",
     ]
     environment = {"PYTHONPATH": str(root / "src"), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu", *quick]

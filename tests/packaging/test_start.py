@@ -13,7 +13,7 @@ import pytest
 from ldreg import extras
 from ldreg.cli import COMMANDS, WORDS, _check_help, main
 from ldreg.completion import table
-from ldreg.training.recipes import recipe_names
+from ldreg.train.recipes import recipe_names
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ldreg import LDReg, effective_rank, fisher_rao, global_dimension, inspect, lid
-from ldreg.lid.expected import expected_lid
-from ldreg.lid.streaming import stream_lid
+from ldreg.dimension.expected import expected_lid
+from ldreg.dimension.streaming import stream_lid
 from ldreg.regularizers import Covariance, KoLeo, SIGReg, VarianceCovariance
 
 SMALL, LARGE = (torch.randn(n, 8, generator=torch.Generator().manual_seed(n)) for n in (60, 2000))

@@ -31,9 +31,9 @@ from tests.properties.conftest import (
 from torch import Tensor
 
 from ldreg import effective_rank, inspect, lid, neighbor_distances
+from ldreg.dimension import estimate_lid, neighbors
+from ldreg.dimension.streaming import stream_lid, stream_neighbors
 from ldreg.inspection import measure
-from ldreg.lid import estimate_lid, neighbors
-from ldreg.lid.streaming import stream_lid, stream_neighbors
 
 ELSEWHERE = "cpu:0"  # a device that points on "cpu" do not lie on, so that they are sent there in blocks
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
-from ldreg.lid import fused
-from ldreg.lid.estimators import lid
-from ldreg.lid.geometry import geometric_mean
+from ldreg.dimension import fused
+from ldreg.dimension.estimators import lid
+from ldreg.dimension.geometry import geometric_mean
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.training.options import as_words
+from tests.train.options import as_words
 
 from ldreg.monitor.log import read_metrics
-from ldreg.training.folder import RunFolder
+from ldreg.train.folder import RunFolder
 
 STEPS = 5_000
 TENTH = STEPS // 10

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ldreg.data import DataConfig
 from ldreg.data.folders import MissingSplitError
+from ldreg.dimension.estimators import Convention, Estimator
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Features, Progress, features
 from ldreg.inspection import check_settings, inspect
-from ldreg.lid.estimators import Convention, Estimator
-from ldreg.reporting.files import write_atomically
-from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.text import count, printable
+from ldreg.report.files import write_atomically
+from ldreg.report.record import DimensionReport
+from ldreg.report.text import count, printable
 
 logger = logging.getLogger("ldreg")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ldreg.assessment.options import Request, kind_help, kind_of, request
 from ldreg.extras import require
-from ldreg.training.command import words_to_options
-from ldreg.training.recipes import nearest
+from ldreg.train.command import words_to_options
+from ldreg.train.recipes import nearest
 
 if TYPE_CHECKING:
     from ldreg.assessment.source import Source
@@ -83,8 +83,8 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     require("train")
     from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
-    from ldreg.reporting.opening import check_own
-    from ldreg.training.launch import first_process
+    from ldreg.report.opening import check_own
+    from ldreg.train.launch import first_process
 
     first = first_process()
     written = _written(asked)
@@ -146,9 +146,9 @@ def prepare(asked: Request) -> "Task":
 
 def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
     """Print the outcome and write it, each file in one step and only now that it is whole."""
-    from ldreg.reporting.files import write_atomically
-    from ldreg.reporting.text import duration
-    from ldreg.training.folder import say
+    from ldreg.report.files import write_atomically
+    from ldreg.report.text import duration
+    from ldreg.train.folder import say
 
     text = json.dumps(document(asked, task, outcome), indent=2, allow_nan=False) + "\n"
     task.out.mkdir(parents=True, exist_ok=True)
@@ -189,8 +189,8 @@ def result_name(asked: Request, task: "Task", title: str) -> str:
 
 def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]:
     """The outcome with all that a reader needs to repeat it, as JSON takes it."""
-    from ldreg.reporting.plain import strict
-    from ldreg.training.folder import environment
+    from ldreg.report.plain import strict
+    from ldreg.train.folder import environment
 
     told = {
         "kind": asked.kind,

@@ -7,9 +7,9 @@ from typing import Any
 
 from ldreg.assessment.source import Source
 from ldreg.assessment.transfer import default_folder
-from ldreg.reporting.files import read_text
-from ldreg.reporting.run_record import PRECISIONS
-from ldreg.reporting.text import printable
+from ldreg.report.files import read_text
+from ldreg.report.run_record import PRECISIONS
+from ldreg.report.text import printable
 
 Told = Mapping[str, Any]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ldreg.training.command import Options
-from ldreg.training.recipes import flattened, nearest
+from ldreg.train.command import Options
+from ldreg.train.recipes import flattened, nearest
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ldreg.reporting import files
-from ldreg.reporting.files import Name
-from ldreg.training.folder import RunFolder
+from ldreg.report import files
+from ldreg.report.files import Name
+from ldreg.train.folder import RunFolder
 
 
 def check_outputs(*, inputs: Sequence[Name | None], outputs: Sequence[Name | None]) -> None:

@@ -22,14 +22,14 @@ from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
-from ldreg.reporting.files import read_text
-from ldreg.reporting.record import DimensionReport
-from ldreg.reporting.run_record import RunFinding, RunRecord, findings_in_words, most_serious_first, read_findings
-from ldreg.reporting.text import printable
-from ldreg.reporting.thumbnails import Thumbnail, data_uri
-from ldreg.training.assembly import named
-from ldreg.training.folder import RunFolder
-from ldreg.training.settings import Settings, told_settings
+from ldreg.report.files import read_text
+from ldreg.report.record import DimensionReport
+from ldreg.report.run_record import RunFinding, RunRecord, findings_in_words, most_serious_first, read_findings
+from ldreg.report.text import printable
+from ldreg.report.thumbnails import Thumbnail, data_uri
+from ldreg.train.assembly import named
+from ldreg.train.folder import RunFolder
+from ldreg.train.settings import Settings, told_settings
 
 # Metrics of the log, and what a record calls their curves.
 CURVES = {

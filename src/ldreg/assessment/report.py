@@ -13,12 +13,12 @@ from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
 from ldreg.extras import require
-from ldreg.reporting.files import real_path, write_atomically
-from ldreg.reporting.opening import check_own, would_lose
-from ldreg.reporting.run_record import MOST_THUMBNAILS, RunRecord
+from ldreg.report.files import real_path, write_atomically
+from ldreg.report.opening import check_own, would_lose
+from ldreg.report.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.terminal import show
-from ldreg.training.command import Options, words_to_options
-from ldreg.training.folder import RunFolder
+from ldreg.train.command import Options, words_to_options
+from ldreg.train.folder import RunFolder
 
 _EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs'
 own, for all of them.
@@ -51,7 +51,7 @@ def report_command(words: Sequence[str]) -> None:
     )
     folder = None if asked.json is None else Path(asked.json)
     write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
-    from ldreg.reporting.comparison import comparison_text  # after help and errors of input, which take no time
+    from ldreg.report.comparison import comparison_text  # after help and errors of input, which take no time
 
     show(partial(comparison_text, records))
 
@@ -179,8 +179,8 @@ def write_report(
             what is none.
         OSError: something cannot be written.
     """
-    from ldreg.reporting.comparison import comparison_page
-    from ldreg.reporting.differences import run_names
+    from ldreg.report.comparison import comparison_page
+    from ldreg.report.differences import run_names
 
     names = run_names(records)
     heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")

@@ -9,9 +9,9 @@ from typing import Any
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import ENCODER, LoadedEncoder, load_encoder
-from ldreg.training.folder import RunFolder
-from ldreg.training.recipes import read_yaml
-from ldreg.training.settings import Settings, resolve
+from ldreg.train.folder import RunFolder
+from ldreg.train.recipes import read_yaml
+from ldreg.train.settings import Settings, resolve
 from ldreg.views.config import Normalization
 
 # What says how images are read, not which; it stays where another set is named.

@@ -9,8 +9,8 @@ from ldreg.subcommands import command_line
 from ldreg.terminal import progress_bar, show
 
 if TYPE_CHECKING:  # imported where it is used, so that help stays quick
-    from ldreg.benchmarking.keeping import Keeper
-    from ldreg.benchmarking.plan import Plan
+    from ldreg.bench.keeping import Keeper
+    from ldreg.bench.plan import Plan
 
 
 def bench_command(
@@ -42,8 +42,8 @@ def bench_command(
         out: write RESULTS.md, plots and numbers into this folder
     """
     command = command_line("bench", bench_command, locals())
-    from ldreg.benchmarking.plan import Plan
-    from ldreg.benchmarking.suite import BENCHMARKS
+    from ldreg.bench.plan import Plan
+    from ldreg.bench.suite import BENCHMARKS
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
     chosen = tuple(BENCHMARKS) if what == "all" else (what,)
@@ -53,9 +53,9 @@ def bench_command(
 
 def _keeper(plan: "Plan", json: str | None, folder: Path | None) -> "Keeper":
     """Who takes the results of the plan; that they can be written is found out now."""
-    from ldreg.benchmarking.keeping import Keeper, replaced_by
-    from ldreg.benchmarking.results import RESULTS
-    from ldreg.reporting.files import check_outputs
+    from ldreg.bench.keeping import Keeper, replaced_by
+    from ldreg.bench.results import RESULTS
+    from ldreg.report.files import check_outputs
 
     def warn(line: str) -> None:
         print(f"ldreg bench: warning: {line}", file=sys.stderr)
@@ -70,9 +70,9 @@ def _keeper(plan: "Plan", json: str | None, folder: Path | None) -> "Keeper":
 
 def _measure(plan: "Plan", keeper: "Keeper") -> None:
     """Carry out the plan; interrupted, what is measured by then is shown and written all the same."""
-    from ldreg.benchmarking.processes import stoppable
-    from ldreg.benchmarking.report import as_text
-    from ldreg.benchmarking.runner import run
+    from ldreg.bench.processes import stoppable
+    from ldreg.bench.report import as_text
+    from ldreg.bench.runner import run
 
     stopped: KeyboardInterrupt | None = None
     with stoppable():

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported where it is used, so that help stays quick
-    from ldreg.reporting.record import DimensionReport
+    from ldreg.report.record import DimensionReport
 
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
@@ -32,8 +32,8 @@ class InspectedFiles:
 
     def check_outputs(self, *, json: str | None, html: str | None) -> None:
         """Refuse, before the work, to write where it cannot be, over what is read, and a page over what is none."""
-        from ldreg.reporting.files import check_outputs
-        from ldreg.reporting.opening import check_own
+        from ldreg.report.files import check_outputs
+        from ldreg.report.opening import check_own
 
         read = [path for path in (self.file, self.labels, self.compare, self.compare_labels) if path is not None]
         check_outputs(inputs=read, outputs=[json, html])
@@ -42,7 +42,7 @@ class InspectedFiles:
 
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
-        from ldreg.loading import load_embeddings, load_labels
+        from ldreg.io import load_embeddings, load_labels
 
         self._check_options()
         for path in (self.file, self.compare):
@@ -66,7 +66,7 @@ class InspectedFiles:
 
     def _read_second(self, excluded: list[str]) -> tuple[Any, Any]:
         """Second embeddings and their labels; of the columns that are no dimensions those named, and the first's."""
-        from ldreg.loading import load_embeddings, load_labels
+        from ldreg.io import load_embeddings, load_labels
 
         compare = self.compare or ""
         labels = self.compare_labels or (None if self.compare_label_key is None else compare)
@@ -97,7 +97,7 @@ class InspectedFiles:
 
     def hint(self, points: int) -> str:
         """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
-        from ldreg.loading import label_arrays
+        from ldreg.io import label_arrays
 
         names = [] if self.labels or self.label_key else label_arrays(self.file, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
@@ -132,7 +132,7 @@ def _names(option: str | None) -> list[str]:
 
 def _in(file: str, names: list[str], other: str | None) -> list[str]:
     """The columns named that are for a file: all but those that only the other of two has."""
-    from ldreg.loading import table_columns
+    from ldreg.io import table_columns
 
     if not names or other is None:
         return names

@@ -17,7 +17,7 @@ from ldreg.detection.module import Detecting, Progress
 from ldreg.detection.train import CHECKPOINT, build_trainer, fit, on_cuda, peek
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.notices import quiet
-from ldreg.reporting.files import check_writable, read_text, write_atomically
+from ldreg.report.files import check_writable, read_text, write_atomically
 
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 # What may differ between the two parts of a training that was interrupted.

@@ -17,7 +17,7 @@ from torch import Tensor
 from ldreg.detection.config import DetectionConfig
 from ldreg.detection.module import IDENTITY, Detecting, Progress
 from ldreg.elapsed import Elapsed
-from ldreg.loading.torch_files import load_torch
+from ldreg.io.torch_files import load_torch
 from ldreg.termination import Termination
 
 CHECKPOINT = "last.ckpt"

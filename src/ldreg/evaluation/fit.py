@@ -22,9 +22,9 @@ from ldreg.elapsed import Elapsed
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
-from ldreg.loading.torch_files import load_torch
+from ldreg.io.torch_files import load_torch
 from ldreg.notices import quiet
-from ldreg.reporting.text import number, printable
+from ldreg.report.text import number, printable
 from ldreg.termination import Termination
 
 logger = logging.getLogger("ldreg")

@@ -10,9 +10,9 @@ import numpy
 import torch
 from torch import Tensor
 
+from ldreg.dimension.estimators import Convention, Estimator, check_options
+from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
 from ldreg.distributed import local_rank
-from ldreg.lid.estimators import Convention, Estimator, check_options
-from ldreg.lid.neighbors import as_matrix, as_whole, no_matrix
 
 _WIDE = 4  # times as many columns as rows: too few rows may be columns
 

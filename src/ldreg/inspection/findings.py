@@ -17,9 +17,9 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
-from ldreg.lid.calibration import gaussian_lid
-from ldreg.lid.geometry import regular
-from ldreg.reporting.record import Finding, Kind, Severity
+from ldreg.dimension.calibration import gaussian_lid
+from ldreg.dimension.geometry import regular
+from ldreg.report.record import Finding, Kind, Severity
 
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note")
 

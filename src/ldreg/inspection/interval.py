@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from ldreg.lid.estimators import LIDEstimate
-from ldreg.lid.geometry import regular
-from ldreg.reporting.record import MeanLID
+from ldreg.dimension.estimators import LIDEstimate
+from ldreg.dimension.geometry import regular
+from ldreg.report.record import MeanLID
 
 _EDGES = 2**20  # neighbor pairs handled at a time
 # The slope of ln LID is fitted over ranks this far around k, in units of √k, by which chance moves a rank. Where a

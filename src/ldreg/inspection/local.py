@@ -7,11 +7,11 @@ import numpy
 import torch
 from torch import Tensor
 
+from ldreg.dimension.estimators import LIDEstimate
+from ldreg.dimension.geometry import arithmetic_mean, frechet_variance, harmonic_mean, regular
 from ldreg.inspection.findings import lid_quantiles
 from ldreg.inspection.interval import mean_lid
-from ldreg.lid.estimators import LIDEstimate
-from ldreg.lid.geometry import arithmetic_mean, frechet_variance, harmonic_mean, regular
-from ldreg.reporting.record import ClassLID, CollapsedPoint, MeanLID
+from ldreg.report.record import ClassLID, CollapsedPoint, MeanLID
 
 _MOST_COLLAPSED = 10
 

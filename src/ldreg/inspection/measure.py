@@ -11,6 +11,14 @@ import torch
 from torch import Tensor
 
 from ldreg import distributed
+from ldreg.dimension.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension
+from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
+from ldreg.dimension.expected import expected_lid
+from ldreg.dimension.geometry import fisher_rao
+from ldreg.dimension.global_dim import danco, twonn
+from ldreg.dimension.search import Neighbors
+from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
+from ldreg.dimension.streaming import refuse_nonfinite, resident, stream_lid
 from ldreg.inspection import findings
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
 from ldreg.inspection.interval import reach
@@ -18,15 +26,7 @@ from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
 from ldreg.inspection.sharing import Sharing
 from ldreg.inspection.steps import Progress, Steps
-from ldreg.lid.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension
-from ldreg.lid.estimators import Convention, Estimator, LIDEstimate
-from ldreg.lid.expected import expected_lid
-from ldreg.lid.geometry import fisher_rao
-from ldreg.lid.global_dim import danco, twonn
-from ldreg.lid.search import Neighbors
-from ldreg.lid.streaming import refuse_nonfinite, resident, stream_lid
-from ldreg.reporting.record import Comparison, DimensionReport, Expected, Reading
-from ldreg.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
+from ldreg.report.record import Comparison, DimensionReport, Expected, Reading
 from ldreg.version import __version__
 
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.

@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from ldreg import distributed
-from ldreg.lid.estimators import LIDEstimate
-from ldreg.lid.search import Neighbors
+from ldreg.dimension.estimators import LIDEstimate
+from ldreg.dimension.search import Neighbors
 
 T = TypeVar("T")
 

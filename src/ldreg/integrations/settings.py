@@ -1,6 +1,6 @@
 """Settings of integrations, checked where they are given and not at the first measurement."""
 
-from ldreg.lid.neighbors import as_whole
+from ldreg.dimension.neighbors import as_whole
 
 
 def check_whole(least: int, **values: object) -> None:

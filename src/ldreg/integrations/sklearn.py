@@ -26,12 +26,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ldreg.dimension.estimators import Convention, Estimator, check_options, estimate_from
+from ldreg.dimension.geometry import arithmetic_mean, geometric_mean, harmonic_mean, regular
+from ldreg.dimension.neighbors import neighbors
+from ldreg.dimension.pairs import pair_distances
+from ldreg.dimension.search import Neighbors
 from ldreg.integrations.settings import check_whole
-from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
-from ldreg.lid.geometry import arithmetic_mean, geometric_mean, harmonic_mean, regular
-from ldreg.lid.neighbors import neighbors
-from ldreg.lid.pairs import pair_distances
-from ldreg.lid.search import Neighbors
 
 __all__ = ["Comb", "LIDEstimator"]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ldreg.lid.estimators import lid
-from ldreg.lid.geometry import regular
+from ldreg.dimension.estimators import lid
+from ldreg.dimension.geometry import regular
 from ldreg.monitor.measures import dimensions, measure, spread
 
 if TYPE_CHECKING:

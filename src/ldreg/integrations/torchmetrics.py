@@ -21,11 +21,11 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from ldreg.dimension.estimators import Convention, Estimator, check_options, lid
+from ldreg.dimension.geometry import geometric_mean
+from ldreg.dimension.neighbors import as_matrix
+from ldreg.dimension.spectrum import effective_rank
 from ldreg.integrations.settings import check_whole
-from ldreg.lid.estimators import Convention, Estimator, check_options, lid
-from ldreg.lid.geometry import geometric_mean
-from ldreg.lid.neighbors import as_matrix
-from ldreg.spectrum import effective_rank
 
 __all__ = ["EffectiveRank", "LocalIntrinsicDimension"]
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
+from ldreg.dimension.neighbors import as_whole
 from ldreg.evaluation.extract import undisturbed
 from ldreg.integrations.settings import check_whole
-from ldreg.lid.neighbors import as_whole
 from ldreg.monitor.alarm import CollapseAlarm
 from ldreg.monitor.measures import measure, spread
 

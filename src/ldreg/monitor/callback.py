@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ldreg.dimension.quality import view_share
 from ldreg.evaluation.extract import undisturbed
-from ldreg.invariance import view_share
 from ldreg.monitor.alarm import CollapseAlarm, PullWarning
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.config import MonitorConfig

@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor
 
+from ldreg.dimension.estimators import lid
+from ldreg.dimension.geometry import frechet_variance, geometric_mean, regular
+from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.evaluation.knn import knn_accuracy
 from ldreg.evaluation.linear import linear_accuracy
-from ldreg.lid.estimators import lid
-from ldreg.lid.geometry import frechet_variance, geometric_mean, regular
 from ldreg.monitor.config import MonitorConfig
-from ldreg.spectrum import effective_rank, relative_spread
 
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]

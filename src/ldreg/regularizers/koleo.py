@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ldreg.lid.neighbors import neighbors
+from ldreg.dimension.neighbors import neighbors
 from ldreg.regularizers.inputs import batch, full_precision, weight
 
 

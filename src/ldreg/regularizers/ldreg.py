@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ldreg import distributed
-from ldreg.lid import fused
-from ldreg.lid.estimators import Convention, Estimator, check_options, estimate_from
-from ldreg.lid.geometry import regular
-from ldreg.lid.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
-from ldreg.lid.search import Neighbors, candidate_count, refuse_nonfinite
+from ldreg.dimension import fused
+from ldreg.dimension.estimators import Convention, Estimator, check_options, estimate_from
+from ldreg.dimension.geometry import regular
+from ldreg.dimension.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
+from ldreg.dimension.search import Neighbors, candidate_count, refuse_nonfinite
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ldreg.lid.neighbors import as_whole
+from ldreg.dimension.neighbors import as_whole
 from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 

@@ -1,0 +1,226 @@
+"""One training step's share of the regularizer, forward and backward: ldreg beside the paper's pseudocode."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ldreg.bench.contest import OWN, Benchmark, Contender, Goal
+from ldreg.bench.measure import Device
+from ldreg.bench.points import OnPoints, Way, checked_rows, exact_neighbors
+from ldreg.bench.sizes import Points
+from ldreg.regularizers.ldreg import LDReg
+
+_CHECKED = {"cpu": 256, "cuda": 512}  # points whose gradient is computed in float64
+_COMPILED, _CAPTURED, _CAPTURED_RIVAL = "ldreg (compiled)", "ldreg (captured)", "pseudocode (captured)"
+
+
+def ours(x: Tensor, k: int) -> Tensor:
+    """`ldreg.LDReg`, in the pseudocode's convention so that gradients can be compared."""
+    return _gradient(_module(k), x)
+
+
+def ours_compiled(x: Tensor, k: int) -> Tensor:
+    """The same compiled with CUDA graphs, as `ldreg pretrain` does with `--trainer.compile` on one GPU."""
+    torch.compiler.cudagraph_mark_step_begin()
+    return _gradient(_module(k, compiled=True), x)
+
+
+def ours_captured(x: Tensor, k: int) -> Tensor:
+    """The same in a CUDA graph, as it is within a training step that is captured as a whole."""
+    return _replayed(_module(k), x)
+
+
+def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The gradient by a graph of forward and backward pass, which is captured at the first call with a shape."""
+    if x.shape not in _graphs:
+        _graphs[x.shape] = _Graph(penalty, x)
+    return _graphs[x.shape](x)
+
+
+class _Graph:
+    """Forward and backward pass on memory of its own."""
+
+    def __init__(self, penalty: Callable[[Tensor], Tensor], x: Tensor) -> None:
+        self._input = x.detach().clone().requires_grad_()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # compiles and chooses what may not be compiled or chosen while capturing
+            for _ in range(3):
+                torch.autograd.grad(penalty(self._input), self._input)
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            (self._gradient,) = torch.autograd.grad(penalty(self._input), self._input)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        self._input.copy_(x)
+        self._graph.replay()
+        return self._gradient
+
+
+_graphs: dict[torch.Size, _Graph] = {}  # of the one contender that a process measures, with its one k
+
+
+@functools.cache
+def _module(k: int, *, compiled: bool = False) -> LDReg:
+    module = LDReg(k, beta=1.0, convention="pseudocode")
+    if compiled:
+        module.compile(mode="reduce-overhead", dynamic=False)  # batches of training are of one size
+    return module
+
+
+def pseudocode(x: Tensor, k: int) -> Tensor:
+    """The paper's Algorithms 1 and 2."""
+    return _gradient(functools.partial(pseudocode_penalty, k=k), x)
+
+
+def pseudocode_captured(x: Tensor, k: int) -> Tensor:
+    """The same in a CUDA graph."""
+    return _replayed(functools.partial(pseudocode_penalty, k=k), x)
+
+
+def pseudocode_penalty(representations: Tensor, *, k: int) -> Tensor:
+    """What the paper's Algorithm 2 adds to the loss, with a beta of 1."""
+    return _penalty(torch.cdist(representations, representations.detach()).sort(dim=1).values, k)
+
+
+def cdist_topk(x: Tensor, k: int) -> Tensor:
+    """The same with the smallest distances chosen instead of all sorted."""
+
+    def penalty(representations: Tensor) -> Tensor:
+        distances = torch.cdist(representations, representations.detach())
+        return _penalty(distances.topk(k + 1, dim=1, largest=False).values, k)
+
+    return _gradient(penalty, x)
+
+
+def matmul_topk(x: Tensor, k: int) -> Tensor:
+    """The same from matrix products, compiled."""
+    return _gradient(functools.partial(_compiled(), k=k), x)
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_penalty_of_products, dynamic=False)
+
+
+def _penalty_of_products(representations: Tensor, *, k: int) -> Tensor:
+    points = representations.detach()
+    squares = representations.square().sum(dim=1, keepdim=True) + points.square().sum(dim=1)
+    near = (squares - 2 * representations @ points.T).topk(k + 1, dim=1, largest=False).values[:, 1:]
+    return _penalty_of_near(near.sqrt())
+
+
+def torchid(x: Tensor, k: int) -> Tensor:
+    """The differentiable mean of torchid, which is not of logarithms and lets gradients into the neighbors."""
+    mom_id = importlib.import_module("torchid.functional").mom_id
+    return _gradient(functools.partial(mom_id, n_neighbors=k), x)
+
+
+def _penalty(ordered: Tensor, k: int) -> Tensor:
+    return _penalty_of_near(ordered[:, 1 : k + 1])
+
+
+def _penalty_of_near(near: Tensor) -> Tensor:
+    mean = near[:, :-1].mean(dim=1)
+    return -(mean / (near[:, -1] - mean)).log().abs().mean()
+
+
+def _gradient(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    representations = x.detach().requires_grad_()
+    penalty(representations).backward()
+    assert representations.grad is not None
+    return representations.grad
+
+
+def exact_gradient(x: Tensor, rows: Tensor, k: int) -> Tensor:
+    """The gradient (R, D) of the penalty for these rows, in float64."""
+    _, indices = exact_neighbors(x, rows, k)
+    queries = x[rows].double().requires_grad_()
+    near = (queries[:, None] - x[indices].double()).norm(dim=2)
+    (gradient,) = torch.autograd.grad(_penalty_of_near(near) * len(rows) / len(x), queries)
+    return gradient
+
+
+def nearly_largest_error(x: Tensor, k: int, values: Tensor) -> float:
+    """How far the gradient of a checked point lies from that in float64, relative to its norm: the 99th percentile.
+
+    Not the largest, because two neighbors may tie for the k-th place within rounding, and then either is right but
+    pulls the point its own way.
+    """
+    rows = checked_rows(x, _CHECKED[x.device.type])
+    return off_by(values[rows], exact_gradient(x, rows, k))
+
+
+def off_by(values: Tensor, exact: Tensor) -> float:
+    """The 99th percentile over rows of |values - exact| / |exact|; inf where it is NaN."""
+    off = (values.to(exact) - exact).norm(dim=1) / exact.norm(dim=1)
+    return float(off.nan_to_num(torch.inf).quantile(0.99))
+
+
+def _contender(run: Way, **options: Any) -> Contender:
+    return Contender(OnPoints(run, nearly_largest_error), **options)
+
+
+def _graphed(run: Way, **options: Any) -> Contender:
+    return Contender(OnPoints(run, nearly_largest_error, graphed=True), devices=("cuda",), counts=False, **options)
+
+
+def _matrices(size: Points, device: Device) -> int:
+    """Distances, the same ordered, their order in int64, and two gradients of distances."""
+    return 24 * size.points**2
+
+
+def _differences(size: Points, device: Device) -> int:
+    """Neighbors of every point, their differences and both again in the backward pass; of 64 neighbors."""
+    return 4 * 4 * 64 * size.points * size.dimensions
+
+
+_SMALL, _LARGE = Points(1024, 512), Points(8192, 2048)
+
+BENCHMARK = Benchmark(
+    title="Regularizer, forward and backward",
+    contenders={
+        OWN: _contender(ours),
+        _COMPILED: _graphed(ours_compiled),
+        _CAPTURED: _graphed(ours_captured),
+        "pseudocode": _contender(pseudocode, bytes_needed=_matrices),
+        _CAPTURED_RIVAL: _graphed(pseudocode_captured, bytes_needed=_matrices),
+        "cdist + topk": _contender(cdist_topk, bytes_needed=_matrices, counts=False),
+        "matmul + topk (compiled)": _contender(matmul_topk, bytes_needed=_matrices, devices=("cuda",), counts=False),
+        "torchid": Contender(
+            OnPoints(torchid, None), package="torchid", install="torchid", bytes_needed=_differences, counts=False
+        ),
+    },
+    size=Points,
+    sizes={
+        "cpu": (_SMALL, Points(4096, 2048)),
+        "cuda": (_SMALL, Points(2048, 512), Points(4096, 2048), _LARGE),
+    },
+    quick_sizes=(Points(200, 16),),
+    goals=(
+        Goal(Points(4096, 2048), "speed", 1.5, rival="pseudocode"),
+        Goal(Points(4096, 2048), "memory share", 0.5, rival="pseudocode"),
+        Goal(_LARGE, "speed", 6.0, rival="pseudocode", device="cuda"),
+        Goal(_LARGE, "memory share", 1 / 8, rival="pseudocode", device="cuda"),
+        Goal(_LARGE, "deviation", 1e-3, device="cuda"),
+        Goal(_SMALL, "speed", 4.0, rival="pseudocode", device="cuda"),
+        Goal(_SMALL, "time", 0.3e-3, device="cuda"),
+        Goal(_SMALL, "host time", 0.3e-3, device="cuda"),
+        Goal(_SMALL, "time", 0.3e-3, device="cuda", of=_COMPILED),
+        Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_COMPILED),
+        Goal(_SMALL, "speed", 4.0, rival=_CAPTURED_RIVAL, device="cuda", of=_CAPTURED),
+        Goal(_SMALL, "time", 0.3e-3, device="cuda", of=_CAPTURED),
+        Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_CAPTURED),
+        Goal(_SMALL, "deviation", 1e-3, device="cuda"),
+    ),
+    columns=("time", "host time", "extra MB", "time vs ldreg", "off by"),
+    picture="scaling",
+    conditions="float32 normal points",
+    deviation_of="gradient, 99th percentile of the points checked against float64",
+)

@@ -1,0 +1,322 @@
+"""Exact Euclidean nearest neighbors of queries in a reference set.
+
+The only home of self-exclusion, checks of k, centering, chunking and precision. Candidates are chosen by matrix
+products (`candidates`), their distances are taken from differences (`pairs`), and each query then proves that it lost
+no neighbor to rounding; the few that cannot are searched again in float64, and if need be from differences alone.
+"""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ldreg.dimension.candidates import Progress
+from ldreg.dimension.search import Neighbors, candidate_count, first_order, gradients, search, working_dtype
+
+
+class Span(NamedTuple):
+    """The rows of a reference, from `start` on, that `self_index` counts from 0."""
+
+    start: int
+    rows: int
+
+
+def neighbors(
+    x: Tensor,
+    k: int,
+    reference: Tensor | None = None,
+    *,
+    self_index: Tensor | None = None,
+    span: Span | None = None,
+    reference_grad: bool = False,
+    progress: Progress | None = None,
+) -> Neighbors:
+    """The k nearest rows of the reference for every row of x, exact to rounding at any offset and scale.
+
+    Float16 and bfloat16 input is measured in float32. Distances are differentiable with respect to x, and to the
+    reference where `reference_grad` is set (with no reference, where both are x, the gradient is then that of both).
+
+    Args:
+        x: queries (N, D).
+        k: number of neighbors, at least 1 and at most the number of candidates.
+        reference: where neighbors are sought, (M, D); None: in x itself, each row's own index excluded.
+        self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none is.
+        span: the rows of the reference that `self_index` counts, where it is not all of them.
+        reference_grad: whether gradients flow into the reference too.
+        progress: called with the fraction done; takes the search out of autograd.
+
+    Raises:
+        ValueError: for wrong ranks, dtypes or sizes, NaN or inf, or k out of range.
+
+    >>> x = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> found = neighbors(x, 2)
+    >>> found.distances
+    tensor([[1., 3.],
+            [1., 2.],
+            [2., 3.]])
+    >>> found.indices
+    tensor([[1, 2],
+            [0, 2],
+            [1, 0]])
+    """
+    x, reference, self_index, k = as_query(x, k, reference, self_index)
+    if progress is not None:
+        with torch.no_grad():
+            return _found(x, reference, self_index, span, k, progress)
+    return Neighbors(*_find(x, reference, self_index, span, k, reference_grad))
+
+
+def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Tensor:
+    """Distances (N, k), ascending, of every row of x to its k nearest rows of the reference.
+
+    With no reference, neighbors are sought in x itself and each row's own index is excluded; a duplicate elsewhere
+    counts as a neighbor at distance 0. See `neighbors` for what is accepted and raised.
+
+    >>> neighbor_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), k=1)
+    tensor([[5.],
+            [5.]])
+    >>> neighbor_distances(torch.tensor([[0.0]]), k=2, reference=torch.tensor([[0.0], [2.0], [9.0]]))
+    tensor([[0., 2.]])
+    """
+    return neighbors(x, k, reference).distances
+
+
+def as_matrix(value: Any, name: str) -> Tensor:
+    """A floating tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
+    tensor = as_numbers(value, name)
+    if tensor.ndim != 2 or 0 in tensor.shape:
+        raise no_matrix(tensor.shape, name)
+    if tensor.is_complex():
+        raise ValueError(f"{name}: expected real numbers, got {tensor.dtype}")
+    if tensor.is_floating_point():
+        return tensor
+    # float32 holds whole numbers up to 2^24 alone.
+    return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+
+
+def no_matrix(shape: Sequence[int], name: str) -> ValueError:
+    """What is said of an array that is no matrix of points.
+
+    >>> no_matrix((8, 64, 7, 7), "x")
+    ValueError('x: expected a non-empty matrix (N, D), got shape (8, 64, 7, 7); pool or flatten all axes but the first')
+    """
+    advice = "; pool or flatten all axes but the first" if len(shape) > 2 else ""
+    return ValueError(f"{name}: expected a non-empty matrix (N, D), got shape {tuple(shape)}{advice}")
+
+
+def as_numbers(value: Any, name: str) -> Tensor:
+    """A dense tensor whose dtype torch computes with, and whose whole numbers float64 can hold; ValueError otherwise.
+
+    >>> as_numbers([[1, 2]], "x").dtype, as_numbers(torch.ones(2, dtype=torch.uint16), "x").dtype
+    (torch.int64, torch.int64)
+    """
+    tensor = _as_tensor(value, name)
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+        kind = "without values" if tensor.is_meta else "quantized" if tensor.is_quantized else "nested"
+        raise ValueError(f"{name}: expected a tensor of plain numbers, got one that is {kind}")
+    if tensor.is_floating_point():
+        return tensor.float() if tensor.dtype.itemsize < 2 else tensor  # torch only stores numbers of 8 bits
+    if tensor.dtype in (torch.uint16, torch.uint32):  # which torch only stores as well
+        return tensor.long()
+    whole = not tensor.is_complex() and tensor.dtype.itemsize == 8 and tensor.numel() > 0
+    if whole and (largest := tensor.double().abs().max().item()) >= 2**53:
+        raise ValueError(f"{name}: expected whole numbers under 2^53, which float64 holds, got some of {largest:.3g}")
+    return tensor.double() if tensor.dtype == torch.uint64 else tensor
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "mask") and hasattr(value, "filled"):  # NumPy's, whose mask torch would not see
+        raise ValueError(f"{name}: expected numbers, got a masked array; its rows without a mask can be taken out")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{name}: expected numbers that torch.as_tensor takes, got {type(value).__name__}: {error}"
+        raise ValueError(message) from error
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number as an int; None where it is none, and for True and False.
+
+    >>> as_whole(5), as_whole(torch.tensor(5)), as_whole(5.0), as_whole(True)
+    (5, 5, None, None)
+    """
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return None
+    try:
+        return index(value)
+    except (TypeError, RuntimeError):  # of a tensor without values, too
+        return None
+
+
+def as_query(
+    x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
+    """The arguments of `neighbors` as tensors that fit together; ValueError otherwise. Looks at no value of theirs."""
+    x = as_matrix(x, "x")
+    if reference is not None:
+        reference = as_matrix(reference, "reference")
+        _check_pair(x, reference)
+        self_index = None if self_index is None else _as_self_index(self_index, x)
+    elif self_index is not None:
+        raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
+    return x, reference, self_index, _as_k(k, x, reference, self_index)
+
+
+def _found(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    progress: Progress | None = None,
+) -> Neighbors:
+    """What the search finds, once self_index is known to hold rows: where torch.compile would not have it looked at."""
+    if self_index is not None and reference is not None:
+        inner = Span(0, len(reference)) if span is None else Span(*span)
+        check_rows(self_index, inner.rows)
+        self_index = self_index if span is None else in_whole(self_index, inner)
+    return search(x, reference, self_index, k, progress)
+
+
+def _find(
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
+) -> tuple[Tensor, Tensor]:
+    # The operator is opaque to torch.compile, but its first call loads the compiler, which takes a second or more.
+    if torch.compiler.is_compiling():
+        compiled: tuple[Tensor, Tensor] = _neighbors_op(x, reference, self_index, span, k, reference_grad)
+        return compiled
+    found: tuple[Tensor, Tensor] = _Find.apply(x, reference, self_index, span, k, reference_grad)
+    return found
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, reference, _, _, _, reference_grad = inputs
+    distances, indices = output
+    ctx.mark_non_differentiable(indices)
+    ctx.save_for_backward(x, reference, distances, indices)
+    ctx.reference_grad = reference_grad
+
+
+class _Find(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
+    ) -> tuple[Tensor, Tensor]:
+        distances, indices = _found(x, reference, self_index, span, k)
+        return distances, indices
+
+    setup_context = staticmethod(_setup_context)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+        x, reference, *found = ctx.saved_tensors
+        both = gradients(grad, x, reference, Neighbors(*found), reference_grad=ctx.reference_grad)
+        return *both, None, None, None, None
+
+
+@torch.library.custom_op("ldreg::neighbors", mutates_args=())
+def _neighbors_op(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    reference_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    distances, indices = _found(x, reference, self_index, span, k)
+    return distances, indices
+
+
+@_neighbors_op.register_fake
+def _(
+    x: Tensor,
+    reference: Tensor | None,
+    self_index: Tensor | None,
+    span: Sequence[int] | None,
+    k: int,
+    reference_grad: bool,
+) -> tuple[Tensor, Tensor]:
+    shape = (x.shape[0], k)
+    return x.new_empty(shape, dtype=working_dtype(x, reference)), x.new_empty(shape, dtype=torch.int64)
+
+
+@torch.library.custom_op("ldreg::neighbors_backward", mutates_args=())
+def _gradients_op(
+    grad: Tensor, x: Tensor, reference: Tensor | None, distances: Tensor, indices: Tensor, reference_grad: bool
+) -> tuple[Tensor, Tensor]:
+    found = Neighbors(distances, indices)
+    grad_x, grad_reference = gradients(grad, x, reference, found, reference_grad=reference_grad)
+    return grad_x, x.new_empty(0) if grad_reference is None else grad_reference
+
+
+@_gradients_op.register_fake
+def _(
+    grad: Tensor, x: Tensor, reference: Tensor | None, distances: Tensor, indices: Tensor, reference_grad: bool
+) -> tuple[Tensor, Tensor]:
+    rows = reference if reference_grad else None
+    return torch.empty_like(x), x.new_empty(0) if rows is None else torch.empty_like(rows)
+
+
+@first_order
+def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    x, reference, distances, indices = ctx.saved_tensors
+    grad_x, grad_reference = _gradients_op(grad, x, reference, distances, indices, ctx.reference_grad)
+    return grad_x, grad_reference if ctx.reference_grad and reference is not None else None, None, None, None, None
+
+
+_neighbors_op.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _check_pair(x: Tensor, reference: Tensor) -> None:
+    if reference.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"reference: expected {x.shape[1]} columns as x has, got shape {tuple(reference.shape)} "
+            f"for x of shape {tuple(x.shape)}"
+        )
+    if reference.device != x.device:
+        raise ValueError(f"reference: expected it on {x.device} as x is, got {reference.device}")
+
+
+def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
+    own = _as_tensor(self_index, "self_index").to(x.device)
+    if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
+        raise ValueError(
+            f"self_index: expected {len(x)} integers, one for each row of x, "
+            f"got shape {tuple(own.shape)} of {own.dtype}"
+        )
+    return own.long().contiguous()  # as kernels read it
+
+
+def check_rows(self_index: Tensor, rows: int) -> None:
+    """ValueError where an entry of self_index (N,) is neither one of so many rows nor -1."""
+    others = (self_index < -1) | (self_index >= rows)
+    if bool(others.any()):
+        came = self_index[others][0].item()
+        raise ValueError(f"self_index: expected rows of the reference, 0 to {rows - 1}, or -1, got {came}")
+
+
+def in_whole(self_index: Tensor, span: Span) -> Tensor:
+    """Entries of self_index (N,) as rows of the whole reference; -1 where they are no rows of the span.
+
+    >>> in_whole(torch.tensor([0, 2, -1, 3]), Span(10, 3))
+    tensor([10, 12, -1, -1])
+    """
+    return torch.where((self_index >= 0) & (self_index < span.rows), self_index + span.start, -1)
+
+
+def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:
+    count = candidate_count(x, reference, self_index)
+    whole = as_whole(k)
+    if whole is None or not 1 <= whole <= count:
+        where = "x" if reference is None else "the reference"
+        raise ValueError(
+            f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
+        )
+    return whole

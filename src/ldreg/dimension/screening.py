@@ -1,0 +1,254 @@
+"""Candidates on the tensor cores of a CUDA device, with the same proof of completeness as those of `candidates`.
+
+Rows are moved to the reference's center, scaled by a power of two and rounded to float16: that moves a row x by some
+ρ(x), about 3·10⁻⁴|x|, and so, by the triangle inequality, changes a distance by at most ρ(x) + ρ(y). Products of
+rounded rows are exact in float32, in which they are summed with an error of at most γ|x||y|. What is left out lies
+beyond a threshold of the computed scores; a row nearer than that cannot have a norm beyond |x| and its distance; so
+every query has a distance that all rows left out provably reach.
+
+The reference is walked through in a random order: a query's list begins with the smallest scores of the first few
+thousand rows, and of a further stretch only those under the largest score kept are appended, which is about as many
+again for each doubling. No matrix of all scores reaches the device's memory.
+"""
+
+import functools
+import importlib.util
+import itertools
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ldreg.dimension.candidates import Candidates, Frame, Progress
+from ldreg.dimension.chunks import even_slices
+
+# Which way is taken: "auto" by device and size; tests and benchmarks set "screen" or "plain" to have one of the two.
+PATH: Literal["auto", "screen", "plain"] = "auto"
+
+CAPABILITY = (8, 0)  # of devices whose sums are known well enough for the proof
+_TOP = 14  # moved values stay under 2 to this power, so that float16 holds them and what lies 2^28 under them
+_FEWEST_ROWS = 2048  # of the reference, under which there is little to screen
+_MOST_KEPT = 1024
+_FEW_DIMENSIONS = 3072  # up to which a few candidates more than k are enough, by trial; they are more than elsewhere
+ROOM = 8  # times the candidates kept: what a list holds before it is cut
+_MARGIN = 1.001  # for the rounding of what rounding moved
+_SAFE = 1e-15  # squares of smaller differences lose digits to underflow
+
+
+class Halves(NamedTuple):
+    """Rows moved, scaled and rounded to float16, (N, depth) with zeros past D.
+
+    `norms` (N,) are half their squared norms, `rounding` (N,) how far rounding moved each, `largest` (2,) the most of
+    either.
+    """
+
+    rows: Tensor
+    norms: Tensor
+    rounding: Tensor
+    largest: Tensor
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a reference is walked through: the rows of the first stretch, and the factor that each further one adds.
+
+    Stretches end at multiples of `step`, a whole number of blocks of columns.
+    """
+
+    first: int = 8192
+    growth: float = 6.0
+    step: int = 256
+
+    def edges(self, rows: int) -> list[int]:
+        """Where stretches end.
+
+        >>> Walk().edges(50_000)
+        [8192, 20480, 50000]
+        """
+        if rows <= self.first:
+            return [rows]
+        stretches = math.ceil(math.log(rows / self.first) / math.log(self.growth))
+        ratio = (rows / self.first) ** (1 / stretches)
+        ends = [self.step * math.ceil(self.first * ratio**stretch / self.step) for stretch in range(1, stretches)]
+        return [self.first, *(end for end in ends if end < rows), rows]
+
+
+WALK = Walk()
+
+
+def kept(k: int, candidates: int, dim: int) -> int:
+    """How many candidates to keep, so that rounding rarely leaves the proof open for the k nearest.
+
+    Distances of more dimensions are nearer to each other, and their sums are known less well.
+
+    >>> kept(64, 10_000, 512), kept(64, 70, 512), kept(64, 10_000, 8192)
+    (88, 70, 128)
+    """
+    few = max(16, 3 * k // 8)
+    more = few * min(max(dim, _FEW_DIMENSIONS), 4 * _FEW_DIMENSIONS) // _FEW_DIMENSIONS
+    return min(k + more, max(k + few, _MOST_KEPT), candidates)
+
+
+def fewest_kept(count: int) -> int:
+    """How many are enough where `count` may be kept: finding exactly as many would take longer."""
+    return count - count // 16
+
+
+def supports(x: Tensor, reference: Tensor | None, count: int) -> bool:
+    """Whether `screen` can take x (N, D) and reference (M, D) and is the way to choose for them.
+
+    >>> supports(torch.zeros(8, 2), None, 4)
+    False
+    """
+    rows = x if reference is None else reference
+    if PATH == "plain" or count > _MOST_KEPT or torch.float64 in (x.dtype, rows.dtype) or len(rows) < count:
+        return False
+    if PATH == "screen":
+        return True
+    return x.is_cuda and len(rows) >= _FEWEST_ROWS and can_launch(x.device, CAPABILITY)
+
+
+@functools.cache
+def can_launch(device: torch.device, capability: tuple[int, int]) -> bool:
+    """Whether Triton is there and the device has the compute capability; says so once where not."""
+    if torch.version.hip is not None:
+        missing = "an NVIDIA device"
+    elif importlib.util.find_spec("triton") is None:
+        missing = "the package triton"
+    elif torch.cuda.get_device_capability(device) < capability:
+        missing = "compute capability {}.{}".format(*capability)
+    else:
+        return True
+    warnings.warn(f"the fast kernels of ldreg need {missing}; the plain way gives the same numbers", stacklevel=2)
+    return False
+
+
+def screen(
+    x: Tensor,
+    reference: Tensor | None,
+    count: int,
+    frame: Frame,
+    *,
+    self_index: Tensor | None,
+    chunk_bytes: int,
+    progress: Progress | None = None,
+) -> Candidates:
+    """Up to `count` candidates of every row of x in the reference (None: among the other rows of x); -1 fills up.
+
+    Arguments are those of `candidates.select`, all finite; the reference has at least `count` rows.
+    """
+    from ldreg.dimension.screening_kernels import halves
+
+    rows = x if reference is None else reference
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0), device="cpu").to(x.device)
+    center, scale = frame.center.float(), half_scale(frame, x.device)
+    halved = halves(rows, center, scale, order)
+    room = 1 << (ROOM * count - 1).bit_length()
+    first = max(count, min(WALK.first, len(rows)))
+    chunks = even_slices(len(x), max(64, chunk_bytes // 2 // (8 * room + 2 * x.shape[1])))
+    indices = torch.empty(len(x), count, dtype=torch.int64, device=x.device)
+    bound = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    own = _positions(order, self_index) if reference is not None else None
+    for chunk, part in enumerate(chunks):
+        queries = _part(halved, part) if reference is None else halves(x[part], center, scale)
+        itself = part.start if reference is None else None if own is None else own[part]
+        stage = functools.partial(_report, progress, chunk, len(chunks))
+        found = _walk(queries, halved, itself, count, first, room, chunk_bytes, stage)
+        target = order[part] if reference is None else torch.arange(part.start, part.stop, device=x.device)
+        indices[target] = torch.where(found.indices >= 0, order[found.indices], -1)
+        bound[target] = found.bound * (frame.scale / scale.double().square() * frame.scale)
+    return Candidates(indices, bound)
+
+
+def half_scale(frame: Frame, device: torch.device) -> Tensor:
+    """The power of two (1,) by which rows are multiplied before they are rounded to float16."""
+    exponent = min(math.frexp(frame.scale)[1] - 1 + _TOP, 126)
+    return torch.full((1,), 2.0**exponent, dtype=torch.float32, device=device)
+
+
+def _part(halved: Halves, rows: slice) -> Halves:
+    return halved._replace(rows=halved.rows[rows], norms=halved.norms[rows], rounding=halved.rounding[rows])
+
+
+def _positions(order: Tensor, self_index: Tensor | None) -> Tensor | None:
+    """Where in the order each query itself stands; -1 where it is not in the reference."""
+    if self_index is None:
+        return None
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    return torch.where(self_index >= 0, position[self_index.clamp_min(0)], -1).int()
+
+
+def _report(progress: Progress | None, chunk: int, chunks: int, fraction: float) -> None:
+    if progress is not None:
+        progress((chunk + fraction) / chunks)
+
+
+def _walk(
+    queries: Halves,
+    reference: Halves,
+    own: Tensor | int | None,
+    count: int,
+    first: int,
+    room: int,
+    chunk_bytes: int,
+    progress: Progress,
+) -> Candidates:
+    """Positions (n, count) of candidates in the reference, -1 fills up, and the bound (n,) in units of the halves."""
+    from ldreg.dimension.screening_kernels import Lists
+
+    lists = Lists(queries, reference, own=own, room=room)
+    n, rows, fewest = len(queries.rows), len(reference.rows), fewest_kept(count)
+    step = min(n, max(1, chunk_bytes // 2 // (4 * first)))
+    scores = torch.empty(step, first, dtype=torch.float32, device=queries.rows.device)
+    lists.start(first, fewest=fewest, most=count, scores=scores)
+    del scores
+    edges = Walk(first, WALK.growth, WALK.step).edges(rows)
+    progress(edges[0] / rows)
+    for begin, end in itertools.pairwise(edges):
+        lists.sweep(begin, end)
+        lists.cut(fewest=fewest, most=count)
+        progress(end / rows)
+    return Candidates(lists.places(count), half_bound(queries, reference, lists.thresholds))
+
+
+def rounding_shares(depth: int) -> tuple[float, float]:
+    """What rounding adds to a score at most: the first times |x||y|, and the second times |x|² + |y|².
+
+    The first is of a product of `depth` terms summed in float32 by tensor cores, which cut off what they cannot hold;
+    they are taken to keep at least one bit more than float32 within a block of terms, as devices of compute capability
+    8.0 and later were found to do. The second is of the norms and of moving the rows.
+    """
+    return (depth + 32) * 2.0**-23, (depth / 512 + 32) * 2.0**-24
+
+
+def half_bound(queries: Halves, reference: Halves, thresholds: Tensor) -> Tensor:
+    """Half the squared distance (n,) that all rows with a computed score from the threshold on reach, in float64."""
+    sums, norms = rounding_shares(queries.rows.shape[1])
+    half, limit = queries.norms.double(), thresholds.double()
+    own, moved = (2 * half).sqrt(), queries.rounding.double() * _MARGIN
+    largest_norm, largest_moved = (2 * reference.largest[0].double()).sqrt(), reference.largest[1].double() * _MARGIN
+    # No row nearer than `reach` has a larger norm than the query and `reach` together; rounding moves it accordingly.
+    reach = (2 * (half + limit)).clamp_min(0).sqrt()
+    norm = own + moved + reach
+    their_moved = torch.minimum(largest_moved, norm * (_MARGIN * 2.0**-11) + queries.rows.shape[1] ** 0.5 * 2.0**-25)
+    norm = torch.minimum(norm + their_moved, largest_norm * _MARGIN)
+    error = sums * own * norm + norms * (own.square() + norm.square())
+    distance = (2 * (half + limit - error)).clamp_min(0).sqrt() - moved - their_moved
+    bound = distance.clamp_min(0).square() / 2
+    return torch.where(torch.isposinf(limit), torch.inf, torch.where(torch.isneginf(limit), 0.0, bound))
+
+
+def distances(x: Tensor, reference: Tensor, indices: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Distances (N, count) to the rows of these indices, inf for -1, and the queries where one may have underflowed.
+
+    `scale` brings the largest difference near 1, so that squares do not overflow; near zero they lose digits.
+    """
+    from ldreg.dimension.screening_kernels import pair_distances
+
+    factor = torch.full((1,), scale, dtype=torch.float32, device=x.device)
+    scaled = pair_distances(x, reference, indices, factor)
+    return scaled / scale, (scaled < _SAFE).any(1).nonzero().squeeze(1)

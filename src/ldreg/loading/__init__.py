@@ -1,6 +1,0 @@
-"""Reading embeddings and labels from files; nothing here runs code from a file or writes to one."""
-
-from ldreg.loading.embeddings import load_embeddings, table_columns
-from ldreg.loading.labels import label_arrays, load_labels
-
-__all__ = ["label_arrays", "load_embeddings", "load_labels", "table_columns"]

@@ -1,0 +1,248 @@
+"""The typed record of one inspection: numbers and arrays, written as text, JSON or a page."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from os import PathLike
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ldreg.report.files import write_atomically
+from ldreg.report.plain import strict
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number, or None with the reason why there is none; `note` also says how it was taken."""
+
+    value: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class MeanLID:
+    """Geometric-mean LID with its 95 % confidence interval; NaN where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class CollapsedPoint:
+    """A point of low LID: its row, LID, standard error and, where labels were given, its label."""
+
+    index: int
+    lid: float
+    standard_error: float
+    label: str | None
+
+
+@dataclass(frozen=True)
+class ClassLID:
+    """LID of the points of one class: how many were measured, how many are regular, their geometric mean.
+
+    `coinciding` of them have at least k exact duplicates, and so no LID.
+    """
+
+    label: str
+    count: int
+    regular: int
+    mean: MeanLID
+    coinciding: int = 0
+
+
+Kind = Literal[
+    "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
+    "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
+    "not_compared", "nothing_unusual",
+]  # fmt: skip
+Severity = Literal["critical", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found in a set of embeddings.
+
+    Args:
+        kind: what it is.
+        severity: "critical": deal with it before you use the numbers; "warning": look at it; "note".
+        share: of the measured points that it concerns.
+        numbers: the evidence, by name.
+        rows: rows of the data that it concerns, ascending; empty where it is of the whole set.
+        examples: a few of them to look at: nearest to a group's middle, or one of each group of duplicates.
+        labels: how many of the rows have which label, most first, where labels are known.
+    """
+
+    kind: Kind
+    severity: Severity
+    share: float
+    numbers: Mapping[str, float]
+    rows: tuple[int, ...] = ()
+    examples: tuple[int, ...] = ()
+    labels: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """LID beside that of as many Gaussian points with as many neighbors; None: not known, for the reason in `note`.
+
+    Args:
+        gaussian_lid: LID that Gaussian points with the covariance of the set read
+        gaussian_dimension: dimension of the standard Gaussian that reads the LID of the set
+        note: why a number is not known
+    """
+
+    gaussian_lid: float | None = None
+    gaussian_dimension: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A second set of embeddings, measured like the first, and the Fisher-Rao distance of the two geometric means.
+
+    How the two compare is among the findings of the first.
+    """
+
+    other: "DimensionReport"
+    fisher_rao: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The other set's numbers and arrays, and the distance, as `DimensionReport.to_dict` has them."""
+        left_out = ("comparison", "version", "command", "in_words")  # the first set's, whose words tell of both
+        numbers = {name: value for name, value in self.other.to_dict().items() if name not in left_out}
+        return {**numbers, **strict({"fisher_rao": self.fisher_rao})}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DimensionReport:
+    """Local and global dimensionality of embeddings (N, D); made by `ldreg.inspect`.
+
+    Statistics are over the regular points, those with a finite LID above zero; `zero` and `infinite` count the rest.
+    `lid_low` is the 5 % quantile over all points, so that rows that coincide lower it. `findings` are what is wrong
+    with the set, the most serious first, or one of the kind "nothing_unusual". Arrays are on the CPU and have one row
+    for each measured point, whose row in the data is in `index`.
+    """
+
+    points: int
+    dimensions: int
+    measured: int
+    k: int
+    estimator: Literal["mom", "mle", "tle"]
+    convention: Literal["paper", "pseudocode"]
+    seed: int
+    device: str
+    mean: MeanLID
+    quartiles: tuple[float, float, float]
+    frechet_variance: float
+    arithmetic_mean: float
+    harmonic_mean: float
+    zero: int
+    infinite: int
+    duplicated: int
+    effective_rank: float
+    rankme: float
+    twonn: Reading
+    danco: Reading
+    comparison: Comparison | None
+    most_collapsed: tuple[CollapsedPoint, ...]
+    classes: tuple[ClassLID, ...]
+    index: Tensor
+    lid: Tensor
+    standard_error: Tensor
+    kth_distance: Tensor
+    eigenvalues: Tensor
+    coordinates: Tensor
+    labels: tuple[str, ...] | None
+    version: str
+    title: str = "embeddings"
+    command: str = ""
+    lid_low: float = math.nan
+    expected: Expected = Expected()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def degenerate(self) -> int:
+        """How many measured points have no regular LID (0 or inf)."""
+        return self.zero + self.infinite
+
+    @property
+    def degenerate_share(self) -> float:
+        """Share of the measured points that have no regular LID."""
+        return self.degenerate / self.measured
+
+    def in_words(self) -> str:
+        """The findings in sentences, the most serious first."""
+        from ldreg.report.words import sentence
+
+        return " ".join(sentence(finding, self) for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the map, as plain Python values; numbers that are not finite become None.
+
+        What is known of a second set is in `comparison`, by the same names. `lid` is None where LID is infinite (all k
+        neighbors equally far).
+        """
+        from ldreg.report.words import sentence
+
+        arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
+        plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
+        plain["in_words"] = self.in_words()
+        plain["findings"] = [{**asdict(finding), "text": sentence(finding, self)} for finding in self.findings]
+        compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
+        return {**strict(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
+        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_dict().items()]
+        write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write a self-contained page: summary, figures, tables; it makes no request and runs no script."""
+        from ldreg.report.page import page
+
+        write_atomically(path, page(self))
+
+    def __str__(self) -> str:
+        """The report as a plain-text table, 80 columns wide."""
+        from ldreg.report.table import as_text
+
+        return as_text(self)
+
+    __repr__ = __str__  # what a notebook shows; that of a dataclass prints every array
+
+    def _plain(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["comparison"] = None  # which has arrays of its own
+        return {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
+
+
+@dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Points (N, 2) of the plane and their dimension.
+
+    `lid` (N,) and its geometric mean, that mean's Fisher-Rao distance to 2, DANCo's value, and one typical point, the
+    `anchor`, with the `radius` that its neighbors lie in.
+    """
+
+    caption: str
+    points: Tensor
+    lid: Tensor
+    mean_lid: float
+    fisher_rao: float
+    global_dimension: float
+    anchor: int
+    radius: float
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_nested(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _column(values: Tensor) -> list[Any]:
+    return [strict(value) for value in values.tolist()]

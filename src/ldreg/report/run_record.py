@@ -1,0 +1,367 @@
+"""The typed record of one run of pretraining and its evaluation: plain data, written as JSON and read back."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import groupby
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ldreg.report.files import read_text, write_atomically
+from ldreg.report.plain import strict
+from ldreg.report.text import percent, printable
+from ldreg.report.thumbnails import Thumbnail, read_thumbnail
+
+if TYPE_CHECKING:
+    from ldreg.report.record import DimensionReport
+
+T = TypeVar("T")
+Setting = str | float | int | bool | None | Sequence[Any]
+
+ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
+PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
+SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
+MOST_THUMBNAILS = 500
+_SEVERITIES = ("critical", "warning", "note")
+_TOLD = 3  # findings of one kind
+_LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
+_FARTHEST = 1e30  # of a point's coordinate, which is drawn
+_LAST_EPOCH = 1e9
+_LONGEST = 300  # characters of what is said of a file that is no record
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """One finding of a run, in words.
+
+    Args:
+        of: what it was found in, "images" or "representations"
+        kind: as `reporting.record.Finding` has it
+        severity: "critical", "warning" or "note"
+        share: of the points that it concerns
+        numbers: the evidence, by name
+        text: the sentence
+    """
+
+    of: str
+    kind: str
+    severity: str
+    share: float
+    numbers: Mapping[str, float]
+    text: str
+
+    @property
+    def serious(self) -> bool:
+        """Whether it is more than a note."""
+        return self.severity != "note"
+
+
+def findings_in_words(report: "DimensionReport", of: str, rows: Sequence[int] | None = None) -> list[RunFinding]:
+    """The findings of a report in words; `rows` are the images that its points are of, None: the same numbers."""
+    from ldreg.report.words import sentence  # with it comes torch, which takes seconds to import
+
+    found = []
+    for one in report.findings:
+        named = one if rows is None else replace(one, examples=tuple(rows[row] for row in one.examples))
+        found.append(RunFinding(of, one.kind, one.severity, one.share, dict(one.numbers), sentence(named, report)))
+    return found
+
+
+def brief(findings: Iterable[RunFinding]) -> list[RunFinding]:
+    """The most serious first, and of many of one kind three and how many more there are."""
+    told = []
+    for (what, kind), group in groupby(most_serious_first(findings), key=lambda found: (found.of, found.kind)):
+        several = list(group)
+        told += several[:_TOLD]
+        if rest := several[_TOLD:]:
+            share = math.fsum(found.share for found in rest)
+            more = f"{len(rest)} more findings of the kind {kind}, {percent(share)} of the points."
+            told.append(RunFinding(what, kind, rest[0].severity, share, {}, more))
+    return told
+
+
+def most_serious_first(findings: Iterable[RunFinding]) -> list[RunFinding]:
+    """All findings in order; that nothing unusual was found is left out where there is something else to say."""
+    ordered = sorted(findings, key=lambda found: _SEVERITIES.index(found.severity))
+    return [found for found in ordered if found.kind != "nothing_unusual"] or ordered[:1]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of pretraining: what was set, what came out, how it got there.
+
+    Args:
+        name: how the run is called in tables and legends
+        settings: values by flattened keys, such as "method" or "ldreg.beta"
+        results: the figures after the last epoch, such as lid, effective_rank, linear, knn, minutes; accuracies are
+            shares from 0 to 1
+        curves: (epoch, value) pairs over training by the same names as results, and others such as loss
+        lid: of the measured points, or of an even choice of them
+        eigenvalues: of the covariance of the representations, in any order
+        map: the points on their first two principal axes, in the order of `lid`
+        labels: the class of every point, in the order of `map`
+        origin: where the numbers come from: command, commit, version, hardware, seed, epochs, minutes
+        points: how many points LID and its statistics in `results` were measured on; None: as many as `lid` has
+        k: neighbors that LID was estimated from
+        most_collapsed: images of lowest LID, the lowest first
+        least_collapsed: images of highest LID, the highest first
+        tsne: points in the plane by t-SNE
+        tsne_labels: the class of every point, in the order of `tsne`
+        images: training images that the representations are of, of which LID was measured at `points`
+        tested: test images that accuracies are measured on
+        voters: neighbors that vote in kNN classification
+        notes: sentences on what is missing here and why
+        findings: what is unusual in the images and the representations; empty: not looked for
+        classes: geometric mean of LID by class
+
+    Raises:
+        ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
+
+    >>> record = RunRecord("SimCLR", {"method": "simclr", "seed": 0}, {"lid": 7.4, "linear": 0.961})
+    >>> record.results["linear"], record.curves
+    (0.961, {})
+    """
+
+    name: str
+    settings: Mapping[str, Setting]
+    results: Mapping[str, float]
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    lid: Sequence[float] = field(default_factory=list)
+    eigenvalues: Sequence[float] = field(default_factory=list)
+    map: Sequence[tuple[float, float]] = field(default_factory=list)
+    labels: Sequence[str] | None = None
+    origin: Mapping[str, str | float | int | None] = field(default_factory=dict)
+    points: int | None = None
+    k: int | None = None
+    most_collapsed: Sequence[Thumbnail] = field(default_factory=list)
+    least_collapsed: Sequence[Thumbnail] = field(default_factory=list)
+    tsne: Sequence[tuple[float, float]] = field(default_factory=list)
+    tsne_labels: Sequence[str] | None = None
+    images: int | None = None
+    tested: int | None = None
+    voters: int | None = None
+    notes: Sequence[str] = field(default_factory=list)
+    findings: Sequence[RunFinding] = field(default_factory=list)
+    classes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> int:
+        """How many points LID was measured on."""
+        return len(self.lid) if self.points is None else self.points
+
+    def __post_init__(self) -> None:
+        """Check that the lists fit each other and that shares are from 0 to 1."""
+        belonging = (
+            ("lid", self.lid, "map"),
+            ("labels", self.labels, "map"),
+            ("tsne_labels", self.tsne_labels, "tsne"),
+        )
+        for name, values, points in belonging:
+            expected = len(getattr(self, points))
+            if expected and values and len(values) != expected:
+                raise ValueError(
+                    f"{name}: expected {expected} values, one for each point of {points}, got {len(values)}"
+                )
+        if self.points is not None and self.points < len(self.lid):
+            raise ValueError(f"points: expected at least the {len(self.lid)} that lid has, got {self.points}")
+        for name in ("most_collapsed", "least_collapsed"):
+            if len(getattr(self, name)) > MOST_THUMBNAILS:
+                raise ValueError(f"{name}: expected at most {MOST_THUMBNAILS} images, got {len(getattr(self, name))}")
+        for name, value in self.results.items():
+            if is_share(name) and not (math.isnan(value) or 0 <= value <= 1):
+                raise ValueError(f"results: expected {name} as a share from 0 to 1, got {value}")
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
+        values = {field.name: strict(_nested(getattr(self, field.name))) for field in fields(self)}
+        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
+        write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+    @classmethod
+    def from_json(cls, path: str | PathLike[str]) -> Self:
+        """Read what `to_json` wrote; a null among numbers is NaN, among `lid` infinity, which both mean undefined.
+
+        Raises:
+            ValueError: the file is not JSON, or not of a run.
+            OSError: it cannot be read.
+        """
+        try:
+            content = json.loads(read_text(path), parse_constant=_refuse)
+            return cls(**_arguments(content))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: expected the record of a run, got a file that is not text") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            told = printable(str(error))
+            told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+            raise ValueError(f"{path}: expected the record of a run, got {told}") from error
+
+
+def is_share(name: str) -> bool:
+    """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
+
+    >>> is_share("linear"), is_share("transfer/shapes"), is_share("lid/test images, k = 20")
+    (True, True, False)
+    """
+    what, _, detail = name.partition("/")
+    return name in SHARES or (bool(detail) and what in (*SHARES, "transfer"))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} in place of a number")
+
+
+def _arguments(content: Any) -> dict[str, Any]:
+    """The fields of a record from parsed JSON."""
+    content = _of(dict, content)
+    required = {entry.name for entry in fields(RunRecord) if entry.default is entry.default_factory is MISSING}
+    if unknown := sorted(content.keys() - _READERS.keys()):
+        raise ValueError(f"the unknown key {unknown[0]!r}")
+    if missing := sorted(required - content.keys()):
+        raise ValueError(f"no key {missing[0]!r}")
+    return {key: _named(key, value, _READERS[key]) for key, value in content.items()}
+
+
+def _nested(value: Any) -> Any:
+    """A list of thumbnails or findings as plain values; anything else as it is."""
+    return (
+        [asdict(item) if isinstance(item, Thumbnail | RunFinding) else item for item in value]
+        if isinstance(value, list | tuple)
+        else value
+    )
+
+
+def _of(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+    return value
+
+
+def _number(value: Any, undefined: float = math.nan, *, most: float = _LARGEST) -> float:
+    if value is None:
+        return undefined
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{type(value).__name__} in place of a number")
+    if abs(value) > most:
+        raise ValueError(f"a number too large, expected at most {most:g}")
+    return value
+
+
+def _local(value: Any) -> float:
+    """A LID, where null is infinite."""
+    found = _number(value, math.inf)
+    if 0 < abs(found) < 1 / _LARGEST:
+        raise ValueError(f"a number too small, expected 0 or at least {1 / _LARGEST:g}")
+    return found
+
+
+def _line(value: Any) -> list[tuple[float, float]]:
+    return [(_number(_known(epoch), most=_LAST_EPOCH), _number(found)) for epoch, found in _of(list, value)]
+
+
+def _points(value: Any) -> list[tuple[float, float]]:
+    return [(_number(across, most=_FARTHEST), _number(up, most=_FARTHEST)) for across, up in _of(list, value)]
+
+
+def _known(value: Any) -> Any:
+    if value is None:
+        raise ValueError("null in place of a number")
+    return value
+
+
+def _plain(value: Any) -> Setting:
+    if isinstance(value, list | tuple):
+        return [_scalar(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str | float | int | bool | None:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, dict | list):
+        raise TypeError(f"{type(value).__name__} in place of a plain value")
+    return _number(value)
+
+
+def _origin(value: Any) -> dict[str, Any]:
+    """Scalars by name, of which some are counted with."""
+    return {
+        key: _named(key, item, _ORIGINS.get(key.partition("/")[0], _scalar)) for key, item in _of(dict, value).items()
+    }
+
+
+def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    return {key: _named(key, item, read) for key, item in _of(dict, value).items()}
+
+
+def _named(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    """The value as it is read, or an error that says which it is."""
+    try:
+        return read(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{printable(key)}: {error}") from error
+
+
+def _count(value: Any) -> int | None:
+    if value is None:
+        return None
+    found = _of(int, _number(value))
+    if found < 0:
+        raise ValueError(f"{found} in place of a count")
+    return found
+
+
+def _words(value: Any) -> list[str] | None:
+    return None if value is None else [_of(str, item) for item in _of(list, value)]
+
+
+def _thumbnails(value: Any) -> list[Thumbnail]:
+    return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
+
+
+def read_findings(value: Any) -> list[RunFinding]:
+    """Findings from parsed JSON.
+
+    Raises:
+        TypeError, ValueError: it is no list of them.
+    """
+    return [_finding(item) for item in _of(list, value)]
+
+
+def _finding(value: Any) -> RunFinding:
+    told = _of(dict, value)
+    if told.keys() != (names := {entry.name for entry in fields(RunFinding)}):
+        raise ValueError(f"a finding with {sorted(told)} in place of {sorted(names)}")
+    words = {name: _of(str, told[name]) for name in ("of", "kind", "severity", "text")}
+    if words["severity"] not in _SEVERITIES:
+        raise ValueError(f"{printable(words['severity'])!r} in place of a severity")
+    return RunFinding(**words, share=_number(told["share"]), numbers=_values(told["numbers"], _number))
+
+
+_ORIGINS: dict[str, Callable[[Any], Any]] = {
+    "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "workers": _count,
+    "epochs": _number, "minutes": _number,
+}  # fmt: skip
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda value: _of(str, value),
+    "settings": lambda value: _values(value, _plain),
+    "results": lambda value: _values(value, _number),
+    "curves": lambda value: _values(value, _line),
+    "lid": lambda value: [_local(item) for item in _of(list, value)],
+    "eigenvalues": lambda value: [_number(item) for item in _of(list, value)],
+    "map": _points,
+    "labels": _words,
+    "origin": _origin,
+    "points": _count,
+    "k": _count,
+    "most_collapsed": _thumbnails,
+    "least_collapsed": _thumbnails,
+    "tsne": _points,
+    "tsne_labels": _words,
+    "images": _count,
+    "tested": _count,
+    "voters": _count,
+    "notes": lambda value: _words(_of(list, value)),
+    "findings": read_findings,
+    "classes": lambda value: _values(value, _number),
+}

@@ -1,0 +1,120 @@
+"""What LDReg costs: images per second with and without it, from records of `ldreg bench step`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ldreg.bench.goals import images_per_second, regularizer_share
+from ldreg.bench.measure import Measurement
+from ldreg.bench.record import Result, Run, from_json
+from ldreg.bench.report import machine, method, title
+from ldreg.report.files import read_text
+from ldreg.report.study import StudyCell, StudyTable, table_markdown
+from ldreg.report.text import count, markdown_text, printable
+
+TIMED = "wallclock"  # the study whose section the tables belong to
+
+_ABSENT = "Images per second with and without LDReg in the same process (step-*.json by ldreg bench step)"
+_INTRO = (
+    "Images per second with LDReg and without it, in blocks of steps that take turns within one process, and what "
+    "LDReg adds to the time of a step. In parentheses what it would be by the fastest and by the slowest block with "
+    "LDReg; where one is below 0 and the other above, it is within noise. Who has no LDReg was measured without it "
+    "alone."
+)
+_WHO = {
+    "ldreg": "ldreg: as ldreg pretrain trains",
+    "authors' LDReg": "authors' LDReg: the same with the paper's Algorithms 1 and 2 in the place of ours",
+    "lightly": "lightly: its own recipe, transform and loop",
+}
+_COLUMNS = ("Who", "Batch", "With LDReg, images/s", "Without, images/s", "LDReg adds, %")
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What the records of a folder say of the time that LDReg takes.
+
+    Args:
+        texts: Markdown, for below the table of wall-clock time
+        shown: names of the records that it is from
+        absent: what is missing
+    """
+
+    texts: Sequence[str] = ()
+    shown: frozenset[str] = frozenset()
+    absent: Sequence[str] = ()
+
+    def after(self, study: str) -> Sequence[str]:
+        """What stands below a study: the texts where it is that of wall-clock time, else nothing."""
+        return self.texts if study == TIMED else ()
+
+
+def step_cost(results: Path, studies: Sequence[str]) -> StepCost:
+    """Tables of all records of `ldreg bench step`, `step-*.json`, in a folder; none without wall-clock time among them.
+
+    Args:
+        results: the folder; records of training runs have names of other kinds.
+        studies: names of those that are shown.
+
+    Raises:
+        ValueError: a file is not the record of one run of that benchmark, or nothing was measured in it.
+        OSError: it cannot be read.
+    """
+    if TIMED not in studies:
+        return StepCost()
+    paths = sorted(results.glob("step-*.json"))
+    if not paths:
+        return StepCost(absent=[_ABSENT])
+    texts = [text for path in paths for text in _told(path)]
+    return StepCost([_INTRO, *texts], frozenset(path.stem for path in paths))
+
+
+def _told(path: Path) -> list[str]:
+    """The heading, table and origin of one record."""
+    try:
+        runs = from_json(read_text(path))
+        if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
+            raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
+        return _texts(runs[0])  # fields of an older or a foreign shape show here
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {said}") from error
+
+
+def _texts(run: Run) -> list[str]:
+    table = StudyTable(
+        _COLUMNS, [_row(result, found) for result in run.results if (found := result.measured) is not None], keys=2
+    )
+    who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in table.rows) if name in _WHO)
+    reasons = dict.fromkeys(f"{result.contender} ({result.skipped})" for result in run.results if not result.measured)
+    texts = [
+        f"### {markdown_text(title(run))}",
+        table_markdown(table),
+        f"{markdown_text(who)}." if who else "",
+        f"Not measured: {markdown_text('; '.join(reasons))}." if reasons else "",
+        f"`{printable(run.command)}`",
+        markdown_text(machine(run)),
+        markdown_text(method(run)),
+    ]
+    return [text for text in texts if text]
+
+
+def _row(result: Result, measured: Measurement) -> list[StudyCell]:
+    """A contender: with LDReg, without, what LDReg adds; one that has no LDReg was measured without it."""
+    rate = count(round(images_per_second(result)))
+    names = [StudyCell(result.contender), StudyCell(str(result.size))]
+    share, without = regularizer_share(result), measured.without
+    if share is None or without is None:
+        return [*names, StudyCell("–"), StudyCell(rate), StudyCell("–")]
+    extremes = [bound(measured.seconds) / without - 1 for bound in (min, max)] if len(measured.seconds) > 1 else []
+    return [*names, StudyCell(rate), StudyCell(count(round(result.size.images / without))), _added(share, *extremes)]
+
+
+def _added(share: float, *extremes: float) -> StudyCell:
+    """What LDReg adds, in percent: by the median block, and by the fastest and the slowest where there are several.
+
+    >>> _added(0.043, 0.013, 0.071).text, _added(-0.0001).text, _added(0.001, -0.004, 0.002).mark
+    ('4.3 (1.3 to 7.1)', '0.0', 'noise')
+    """
+    between = " to ".join(f"{100 * extreme:z.1f}" for extreme in extremes)
+    within = bool(extremes) and min(extremes) <= 0 <= max(extremes)
+    return StudyCell(f"{100 * share:z.1f}" + (f" ({between})" if between else ""), mark="noise" if within else "")

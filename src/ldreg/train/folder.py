@@ -1,0 +1,257 @@
+"""The run folder: what a run leaves behind, and what it needs to go on."""
+
+import itertools
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ldreg.report.files import check_writable, write_atomically
+from ldreg.report.plain import strict
+from ldreg.train.recipes import Tree, read_yaml
+from ldreg.version import __version__
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PACKAGES = ("torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy", "scikit-learn", "safetensors")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, by name."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Every setting, resolved."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, hardware, command."""
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said while it ran."""
+        return self.path / "log.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """Everything measured, a row each."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Whole states to go on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def encoder(self) -> Path:
+        """The trained encoder's weights."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def card(self) -> Path:
+        """What the encoder is and how it came about."""
+        return self.path / "card.json"
+
+
+def check_new(path: Path) -> None:
+    """Find out before the work that a run folder could not be made here.
+
+    Raises:
+        ValueError: the folder holds something already.
+        OSError: it cannot be made or written.
+    """
+    if path.exists() and (not path.is_dir() or _holds_something(path)):
+        hint = f"; --resume {path} continues that run" if RunFolder(path).config.is_file() else ""
+        raise ValueError(f"out: expected a new or empty folder, got {str(path)!r}, which holds something{hint}")
+    above = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"cannot write {str(path)!r}: {str(above)!r} is not a folder")
+    check_writable(above / ".ldreg")
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether a folder holds more than what a run leaves that was killed before its settings were written."""
+    folder = RunFolder(path)
+    before = {folder.log.name, folder.environment.name, folder.checkpoints.name}
+    partial = tuple(f".{file.name}." for file in (folder.environment, folder.config))  # of write_atomically
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(partial)}
+    if folder.log.name not in names:  # no run was here
+        return any(path.iterdir())
+    return not names <= before or (folder.checkpoints.is_dir() and any(folder.checkpoints.iterdir()))
+
+
+def create(path: Path, tree: Tree, *, command: str) -> RunFolder:
+    """A new run folder with its settings and environment in it; to be held, where others may want it too.
+
+    Raises:
+        ValueError: the folder holds something already.
+        OSError: it cannot be made or written.
+    """
+    check_new(path)
+    folder = RunFolder(path)
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder.environment, json.dumps(environment(command), indent=2) + "\n")
+    # The settings come last: a folder with them is one that --resume takes.
+    write_atomically(folder.config, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return folder
+
+
+def unused(path: Path) -> Path:
+    """The path itself, or with a number after it where that is taken."""
+    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(candidate for candidate in candidates if not candidate.exists())
+
+
+def existing(path: Path) -> tuple[RunFolder, Tree]:
+    """A run folder made before, and the settings in it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ValueError(f"resume: expected a run folder with a config.yaml, got {str(path)!r}")
+    folder.checkpoints.mkdir(exist_ok=True)
+    return folder, read_yaml(folder.config)
+
+
+def environment(command: str) -> dict[str, Any]:
+    """What a reader needs to know to repeat the run: command, versions, hardware, time."""
+    import torch  # which a command's help does without
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "command": command,
+        "ldreg": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": device,
+        "gpus": torch.cuda.device_count(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) -> None:
+    """Write the encoder's weights with the card inside, and the card beside them; what is not finite becomes null.
+
+    The card inside leaves out what was measured, minutes among it, so that the same run gives the same bytes.
+    """
+    from safetensors.torch import save
+
+    told = strict(card)
+    lasting = {key: value for key, value in told.items() if key not in ("metrics", "findings", "minutes")}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})
+    write_atomically(folder.encoder, _ordered(data))
+    write_atomically(folder.card, json.dumps(told, indent=2, allow_nan=False) + "\n")
+
+
+def _ordered(data: bytes) -> bytes:
+    """A safetensors file with the keys of its header sorted; the library leaves the metadata's order to chance."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the tensors after it stay aligned
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
+@contextmanager
+def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
+    """Keep the folder to this process, and have all that is said through the logger "ldreg" go to the run's log.
+
+    A new folder is made first, so that of two processes that would begin a run there one finds it held. Where a file
+    system knows no locks, a warning says so.
+
+    Raises:
+        ValueError: another process works in it.
+    """
+    if new:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    handler = _RunLog(folder.log, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("ldreg")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        with _alone(folder):
+            yield
+    finally:
+        logger.removeHandler(handler)
+        with suppress(OSError):  # what could not be written was an error when it was said
+            handler.close()
+
+
+class _RunLog(logging.FileHandler):
+    """A log whose lines are as much a part of the run as its checkpoints are."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Pass on that a line cannot be written; logging itself would print a traceback and go on."""
+        raise
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    from ldreg.data.locks import locked  # with it comes torch, which takes seconds to import
+
+    failures: list[str] = []
+    with ExitStack() as stack:
+        for place in (folder.path, folder.log):  # a log may be moved away, and some file systems lock files alone
+            try:
+                stack.enter_context(locked(place, wait=False))
+            except BlockingIOError:
+                message = f"{folder.path}: expected a run that no other process works on, got one in use"
+                raise ValueError(message) from None
+            except OSError as error:
+                failures.append(error.strerror or str(error))
+        if len(failures) == 2:
+            logging.getLogger("ldreg").warning("%s cannot be kept from other processes (%s)", folder.path, failures[-1])
+        yield
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit that this package runs from: LDREG_COMMIT, or as git says; None where it was installed without one."""
+    if os.environ.get("LDREG_COMMIT"):  # a copy of the code on another machine has no history
+        return os.environ["LDREG_COMMIT"]
+    source = Path(__file__).resolve().parent
+    if "site-packages" in source.parts:
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=source, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def say(message: str, *, level: int = logging.INFO) -> None:
+    """A line for the person at the terminal, and for the log."""
+    logging.getLogger("ldreg").log(level, message)
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,183 @@
+"""Recipes: YAML files that say what differs from the defaults, each perhaps built on another."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ldreg.report.text import printable
+
+Tree = dict[str, Any]
+
+_BASE = "base"  # the key under which a recipe names the one that it builds on
+_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # as 1e-6, which YAML 1.1 takes for text
+_LARGEST = 1_000_000
+_LONGEST = {"int": 100, "float": 100, "str": 1000}  # characters of a value; past them some take long to be read
+_TEXT = "tag:yaml.org,2002:str"
+_PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+
+
+def recipe_names() -> list[str]:
+    """The names of all recipes that come with the package, such as "digits/simclr_ldreg".
+
+    >>> "imagenet/byol_ldreg" in recipe_names()
+    True
+    """
+    root = Path(str(files("ldreg") / "recipes"))
+    # An underscore marks what recipes share, and is no recipe itself.
+    paths = (path for path in root.rglob("*.yaml") if not path.name.startswith("_"))
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in paths)
+
+
+def load_recipe(name: str) -> Tree:
+    """The settings of a recipe by name, or of a YAML file by path, on top of those of its base.
+
+    Raises:
+        ValueError: no recipe has this name (the nearest are named), it is not a mapping, or bases form a circle.
+        OSError: a file cannot be read.
+    """
+    return _load(_path(name, Path()), ())
+
+
+def _load(path: Path, above: tuple[Path, ...]) -> Tree:
+    if path.resolve() in above:
+        raise ValueError(f"recipe: expected bases without a circle, got {' -> '.join(map(str, (*above, path)))}")
+    tree = read_yaml(path)
+    base = tree.pop(_BASE, None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise ValueError(f"{path}: {_BASE}: expected the name of a recipe, got {base!r}")
+    return merged(_load(_path(base, path.parent), (*above, path.resolve())), tree)
+
+
+def _path(name: str, folder: Path) -> Path:
+    """Where a recipe is; that of a file is sought from the folder."""
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    path = Path(str(files("ldreg") / "recipes")) / f"{name}.yaml"
+    if name not in recipe_names() and not (path.name.startswith("_") and path.is_file()):
+        raise ValueError(
+            f"recipe: expected a name of --list_recipes or a .yaml file, got {name!r}; "
+            f"nearest: {nearest(name, recipe_names())}"
+        )
+    return path
+
+
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without types
+    """YAML without what settings have no use for: tags, dates, anchors, and keys that are no names or come twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if event.anchor is not None:  # aliases of aliases grow without bound
+            raise _refused("an anchor or alias", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("a tag", event)
+        node = super().compose_node(parent, index)
+        if node is not None and node.tag not in _PLAIN:
+            raise _refused("a date or sign without quotes", node)
+        if isinstance(node, yaml.ScalarNode):
+            _check_value(node)
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        return node
+
+
+def _check_value(node: yaml.ScalarNode) -> None:
+    kind = node.tag.rpartition(":")[2]
+    if ":" in node.value and kind in ("int", "float"):  # which YAML 1.1 takes for digits of base 60
+        raise _refused("a time without quotes", node)
+    if len(node.value) > _LONGEST.get(kind, len(node.value)):
+        raise _refused(f"a value of {len(node.value)} characters", node)
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    seen = set()
+    for key, _ in node.value:
+        if key.tag != _TEXT:
+            raise _refused("a key that is no name", key)
+        if key.value in seen:
+            raise _refused(f"the key {key.value!r} twice", key)
+        seen.add(key.value)
+
+
+def _refused(found: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=found, problem_mark=at.start_mark)
+
+
+def read_yaml(path: Path) -> Tree:
+    """The mapping in a YAML file, of plain data alone: mappings, lists, text, numbers, booleans and null.
+
+    Raises:
+        ValueError: it is not a file of at most 1 MB, not YAML, not plain, not a mapping, or has a key twice.
+        OSError: it cannot be read.
+    """
+    if path.exists() and not path.is_file():  # reading a pipe would wait forever
+        raise ValueError(f"{path}: expected a file, got a folder, pipe or device")
+    with path.open("rb") as stream:
+        content = stream.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"{path}: expected a YAML file of at most {_LARGEST} bytes, got a larger one")
+    try:
+        tree = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        told = printable(" ".join(str(error).split()))
+        raise ValueError(f"{path}: expected YAML of plain data, got {told}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path}: expected a mapping of names to values, got {type(tree).__name__}")
+    return {key: _numbers(value) for key, value in tree.items()}
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value
+
+
+def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Tree:
+    """The settings of both, the upper's where they meet.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    {'a': {'b': 1, 'c': 3}}
+    """
+    tree = dict(lower)
+    for key, value in upper.items():
+        below = tree.get(key)
+        tree[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return tree
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """Values by their dotted keys.
+
+    >>> flattened({"a": {"b": 1}, "c": [2]})
+    {'a.b': 1, 'c': [2]}
+    """
+    flat: Tree = {}
+    for key, value in tree.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
+    """The names most like a wrong one, for an error message.
+
+    >>> nearest("simcrl", ["byol", "simclr", "moco"], count=1)
+    "'simclr'"
+    >>> nearest("data.size", ["data.limit", "size"], count=1)
+    "'size'"
+    """
+    known, last = sorted(names), name.rpartition(".")[2]
+    alike = [entry for entry in known if entry.rpartition(".")[2] == last]  # the same name in another group
+    close = [*alike, *difflib.get_close_matches(name, [entry for entry in known if entry not in alike], count, 0.4)]
+    if not close:
+        close = [entry for entry in known if last in entry] or known
+    return " or ".join(repr(entry) for entry in close[:count])

@@ -1,0 +1,290 @@
+"""Every setting of a pretraining run: one typed tree, of defaults, a recipe and the command line."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from inspect import signature
+from typing import Any, Literal, get_args
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from ldreg.data import DataConfig
+from ldreg.encoders import EncoderConfig
+from ldreg.methods import METHODS
+from ldreg.monitor.config import MonitorConfig
+from ldreg.optim import OptimizerConfig, ScheduleConfig
+from ldreg.subcommands import complaint
+from ldreg.train.recipes import Tree, flattened, nearest
+from ldreg.train.regularization import REGULARIZERS
+from ldreg.views import ViewsConfig
+
+MethodName = Literal["simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "mae"]
+RegularizerName = Literal["none", "ldreg", "minlid", "covariance", "variance_covariance", "koleo", "sigreg"]
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Where and how a run is carried out.
+
+    Args:
+        device: auto, cpu or cuda
+        devices: processes on each node, with one device each
+        nodes: machines, as torchrun or SLURM started them
+        precision: of the arithmetic; bf16 and fp16 are mixed with float32
+        compile: compile the encoder with torch.compile
+        channels_last: memory layout of images and convolutions
+        accumulate: parts that a batch is taken in, one after another; each part has a loss of its own
+        clip_norm: largest norm of the gradient; null for no clipping
+        sync_batch_norm: batch statistics of all processes together
+        checkpoint_epochs: epochs between checkpoints
+        checkpoint_steps: optimizer steps between checkpoints within an epoch; null for none
+        log_to: further loggers, as [tensorboard,wandb]
+        threads: of the CPU for each process; null for PyTorch's choice
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    accumulate: int = 1
+    clip_norm: float | None = None
+    sync_batch_norm: bool = True
+    checkpoint_epochs: int = 1
+    checkpoint_steps: int | None = None
+    log_to: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "nodes", "accumulate", "checkpoint_epochs", "checkpoint_steps", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise ValueError(f"clip_norm: expected a finite number above 0, or null, got {self.clip_norm}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is trained.
+
+    Args:
+        method: of self-supervision
+        regularizer: added to its loss, on the encoder's representations
+        regularizer_start: epochs before the regularizer is added
+        batch_size: images of one optimizer step, over all processes and accumulated parts
+        seed: of every random draw
+    """
+
+    method: MethodName = "simclr"
+    regularizer: RegularizerName = "none"
+    regularizer_start: float = 0.0
+    batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 2:
+            raise ValueError(f"batch_size: expected at least 2, got {self.batch_size}")
+        if not 0 <= self.regularizer_start < float("inf"):
+            raise ValueError(f"regularizer_start: expected epochs from 0 on, got {self.regularizer_start}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+
+
+# A run may go on elsewhere, but not as another run.
+CHANGEABLE = frozenset({
+    "data.path", "data.cache", "data.workers", "trainer.device", "trainer.devices", "trainer.nodes", "trainer.threads",
+    "trainer.checkpoint_epochs", "trainer.checkpoint_steps", "trainer.log_to",
+})  # fmt: skip
+
+GROUPS: dict[str, type] = {
+    "data": DataConfig,
+    "views": ViewsConfig,
+    "encoder": EncoderConfig,
+    "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "trainer": TrainerConfig,
+    "monitor": MonitorConfig,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, typed; `tree` is the same as plain data, as a recipe has it."""
+
+    run: RunConfig
+    method: Any  # the config class of the method
+    regularizer: dict[str, Any]  # arguments of the regularizer
+    data: DataConfig
+    views: ViewsConfig
+    encoder: EncoderConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    trainer: TrainerConfig
+    monitor: MonitorConfig
+    tree: Tree
+
+    @property
+    def micro_batch(self) -> int:
+        """Images that one process takes at once."""
+        return self.run.batch_size // self._parts
+
+    @property
+    def _parts(self) -> int:
+        return self.trainer.devices * self.trainer.nodes * self.trainer.accumulate
+
+    def __post_init__(self) -> None:
+        if self.run.regularizer_start and self.run.regularizer == "none":
+            raise ValueError(f"regularizer_start: expected 0 without a regularizer, got {self.run.regularizer_start}")
+        if self.run.regularizer_start >= self.schedule.epochs:
+            raise ValueError(
+                f"regularizer_start: expected fewer than the {self.schedule.epochs} epochs, "
+                f"got {self.run.regularizer_start}"
+            )
+        if self.run.batch_size % self._parts:
+            raise ValueError(
+                f"batch_size: expected a multiple of devices × nodes × accumulate = {self._parts}, "
+                f"got {self.run.batch_size}"
+            )
+
+
+def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] = ()) -> Settings:
+    """Settings from a recipe's tree and options of the command line (None: a switch without a value).
+
+    Raises:
+        ValueError: an unknown key, which is named with the nearest valid ones, or a value of the wrong type or range.
+    """
+    given = flattened(tree)
+    chosen = {key: _choice(key, given, options) for key in ("method", "regularizer")}
+    # Who replaces the recipe's method or regularizer by another has no use for its options.
+    replaced = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
+    given = {key: value for key, value in given.items() if key.partition(".")[0] not in replaced}
+    parser, known = _kept_parser(chosen["method"], chosen["regularizer"])
+    for key in given:
+        _check_key(key, known, chosen)
+    arguments = [f"--{key}={_as_word(value)}" for key, value in given.items()]
+    for key, value in options:
+        _check_key(key, known, chosen)
+        if value is None and not isinstance(known[key], bool):
+            raise ValueError(f"--{key}: expected a value, got none")
+        arguments.append(f"--{key}={'true' if value is None else value}")
+    try:
+        return _typed(parser.parse_args(arguments).as_dict())
+    except ArgumentError as error:
+        raise ValueError(_readable(error)) from error
+
+
+def _readable(error: ArgumentError) -> str:
+    """What jsonargparse says about a value, in one line: the key, what was expected, what came."""
+    return re.sub(r'^Parser key "([^"]+)": ', r"\1: ", complaint(error))
+
+
+def _as_word(value: Any) -> str:
+    """A value of a recipe as the command line has it, so that both are checked alike."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def option_help(settings: Settings) -> str:
+    """Every option with its meaning, for this method and regularizer, with these settings as defaults."""
+    parser = _parser(settings.run.method, settings.run.regularizer)
+    parser.set_defaults(flattened(settings.tree))
+    text = parser.format_help().partition("\n\n")[2]
+    # A group as a whole is no option here; what a file says goes through --recipe. Headings come unbroken.
+    text = re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^\S.{80,}$", lambda line: textwrap.fill(line[0], 80), text, flags=re.MULTILINE)
+
+
+def identity(settings: Settings) -> str:
+    """The settings that make a run what it is, as text: a checkpoint of other settings is not of this run."""
+    flat = {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
+    return json.dumps(flat, sort_keys=True)
+
+
+def usual(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
+    """The defaults of these keys, for the method and regularizer of the settings."""
+    _, known = _kept_parser(settings.run.method, settings.run.regularizer)
+    return {key: _plain(known[key]) for key in keys if key in known}
+
+
+def told_settings(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted keys, without those of the regularizer that nobody changed.
+
+    A run without a regularizer has none of them, and a comparison with it would list them all.
+    """
+    flat, name = flattened(settings.tree), settings.run.regularizer
+    if name == "none":
+        return flat
+    usual = signature(REGULARIZERS[name].type).parameters
+    for option, value in settings.regularizer.items():
+        if option not in ("beta", "k") and value == usual[option].default:
+            del flat[f"{name}.{option}"]
+    return flat
+
+
+def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
+    """The method or regularizer chosen: by the command line, else by the recipe, else by default."""
+    name = dict(options).get(key) or given.get(key, getattr(RunConfig(), key))
+    names = get_args(MethodName if key == "method" else RegularizerName)
+    if name not in names:
+        raise ValueError(
+            f"{key}: expected one of {', '.join(names)}, got {name!r}; nearest: {nearest(str(name), names)}"
+        )
+    return str(name)
+
+
+def _check_key(key: str, known: Mapping[str, Any], chosen: Mapping[str, str]) -> None:
+    if key in known:
+        return
+    group = key.partition(".")[0]
+    for kind, names in (("method", METHODS), ("regularizer", REGULARIZERS)):
+        if group in names and group != chosen[kind]:
+            raise ValueError(f"{key}: expected options of the {kind} {chosen[kind]!r}, got one of {group!r}")
+    raise ValueError(f"unknown setting {key!r}; nearest: {nearest(key, known)}")
+
+
+@cache
+def _kept_parser(method: str, regularizer: str) -> tuple[ArgumentParser, Tree]:
+    """The parser, which takes longer to make than to use, and all its keys with their defaults; not to be changed."""
+    parser = _parser(method, regularizer)
+    return parser, flattened(parser.get_defaults().as_dict())
+
+
+def _parser(method: str, regularizer: str) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False, default_env=False)
+    parser.add_class_arguments(RunConfig, as_group=True)
+    parser.add_class_arguments(METHODS[method].config, method)
+    if regularizer != "none":
+        entry = REGULARIZERS[regularizer]
+        parser.add_class_arguments(entry.type, regularizer, skip=set(entry.fixed))
+    for name, config in GROUPS.items():
+        parser.add_class_arguments(config, name)
+    return parser
+
+
+def _typed(tree: Tree) -> Settings:
+    tree = {key: value for key, value in tree.items() if key not in ("config",)}
+    names = ("method", "regularizer", "regularizer_start", "batch_size", "seed")
+    run = RunConfig(**{name: tree[name] for name in names})
+    parts = {name: _built(name, config, tree[name]) for name, config in GROUPS.items()}
+    method = _built(run.method, METHODS[run.method].config, tree[run.method])
+    regularizer = dict(tree.get(run.regularizer, {})) if run.regularizer != "none" else {}
+    return Settings(run=run, method=method, regularizer=regularizer, tree=_plain(tree), **parts)
+
+
+def _built(name: str, config: type, values: Mapping[str, Any]) -> Any:
+    """The config with these values; an error names the whole key."""
+    try:
+        return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """The same without tuples, which YAML does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

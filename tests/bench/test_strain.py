@@ -1,0 +1,84 @@
+"""The page on a too strong LDReg: that its numbers are those that were measured, and how variance is split."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from ldreg.dimension.quality import view_share
+from ldreg.train.checkpoints import LAST
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def strain() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("strain", ROOT / "benchmarks" / "strain.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_the_measured_table_and_commit(strain: ModuleType) -> None:
+    found = json.loads((ROOT / "benchmarks" / "strain.json").read_text())
+    page = (ROOT / "docs" / "too-strong.md").read_text()
+    assert strain.table(found) in page
+    assert strain.votes_table(found) in page
+    assert found["origin"]["commit"] in page
+    assert [run["beta"] for run in found["runs"]] == [0.0, 0.05]
+
+
+def test_the_cosines_that_the_page_tells(strain: ModuleType) -> None:
+    plain, strong = json.loads((ROOT / "benchmarks" / "strain.json").read_text())["runs"]
+
+    def span(run: dict[str, dict[str, dict[str, float]]], name: str) -> list[float]:
+        values = [found[f"cosine/log_lid,{name}"] for found in run["epochs"].values()]
+        return [round(min(values), 2), round(max(values), 2)]
+
+    both = span(plain, "view_share") + span(strong, "view_share")
+    assert [min(both), max(both)] == [0.09, 0.39]
+    assert span(plain, "image_share") == [-0.12, 0.11]
+    assert span(strong, "image_share") == [-0.36, -0.08]
+    assert round(plain["epochs"]["10"]["cosine/log_lid,loss"], 2) == 0.45
+    assert abs(plain["epochs"]["100"]["cosine/log_lid,loss"]) < 0.03
+
+
+def test_variance_is_split_into_what_was_drawn(strain: ModuleType) -> None:
+    source = torch.Generator().manual_seed(0)
+    labels = torch.arange(20_000) % 10
+    centers = 2 * torch.randn(10, 6, generator=source)
+    images = centers[labels] + 3 * torch.randn(20_000, 6, generator=source)
+    views = images + torch.randn(4, 20_000, 6, generator=source)
+    classes, within, between = strain.variances(views, labels)
+    assert classes.item() == pytest.approx(6 * centers.var(0, correction=0).mean().item(), rel=0.02)
+    assert within.item() == pytest.approx(6 * 9, rel=0.02)
+    assert between.item() == pytest.approx(6, rel=0.02)
+    share = between / (classes + within + between)
+    assert view_share(views).item() == pytest.approx(share.item(), rel=0.01)
+
+
+@pytest.mark.slow
+def test_runs_are_measured_from_their_kept_checkpoints(strain: ModuleType, tmp_path: Path) -> None:
+    options = [("data.validation", "0.3"), ("schedule.epochs", "4"), ("schedule.warmup_epochs", "1")]
+    settings = resolve(load_recipe("digits/byol_ldreg"), options)
+    pretrain(settings, tmp_path / "run")
+    kept = tmp_path / "run" / "kept"
+    kept.mkdir()
+    (kept / "4.ckpt").hardlink_to(tmp_path / "run" / "checkpoints" / LAST)
+    found = strain.strained(tmp_path / "run", None, "cpu")
+    (epoch, values), *others = found["epochs"].items()
+    assert epoch == 4
+    assert not others
+    assert sum(values[f"share/{name}"] for name in ("class", "image", "view")) == pytest.approx(1)
+    assert found["beta"] == settings.regularizer["beta"]
+    assert 0 < strain.pull(values, found["beta"]) < 10
+    assert all(0.3 < way["knn"] <= 1 for way in found["votes"].values())
+    assert found["votes"]["mean of 4 views"]["knn"] > found["votes"]["one view"]["knn"]

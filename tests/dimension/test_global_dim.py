@@ -1,0 +1,348 @@
+"""TwoNN and DANCo against closed forms, numeric integrals, scikit-dimension and samples of known dimension."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, optimize, special, stats
+
+from ldreg.dimension.danco_calibration import (
+    REFERENCES,
+    Reference,
+    calibrated_statistics,
+    calibration_dimensions,
+    drawn_statistics,
+)
+from ldreg.dimension.danco_fit import _ratio_divergence, _von_mises_divergence
+from ldreg.dimension.danco_statistics import Statistics, _concentration, _ratio_dimension
+from ldreg.dimension.global_dim import ESTIMATORS, GlobalEstimator, danco, global_dimension, twonn
+from ldreg.dimension.synthetic import SAMPLES, cube, gaussian, local_collapse, sphere
+
+CPU = torch.device("cpu")
+
+
+# TwoNN
+
+
+def test_twonn_by_hand() -> None:
+    # On the line, 0, 1, 3, 7 have ratios 3/1, 2/1, 3/2, 6/4; the largest is discarded.
+    logs = [math.log(1.5), math.log(1.5), math.log(2)]
+    heights = [-math.log(1 - share) for share in (0.25, 0.5, 0.75)]
+    slope = sum(a * b for a, b in zip(logs, heights, strict=True)) / sum(a * a for a in logs)
+    assert twonn([[0.0], [1.0], [3.0], [7.0]]) == pytest.approx(slope, rel=1e-6)
+
+
+@pytest.mark.parametrize("discard", [0.1, 0.3])
+def test_twonn_equals_scikit_dimension(discard: float) -> None:
+    x = gaussian(700, 6, ambient=12, seed=41, dtype=torch.float64)
+    skdim = pytest.importorskip("skdim")
+    expected = skdim.id.TwoNN(discard_fraction=discard).fit(x.numpy()).dimension_
+    assert twonn(x, discard=discard) == pytest.approx(expected, rel=1e-9)
+
+
+def test_twonn_without_discard_leaves_out_the_one_ratio_that_has_no_height() -> None:
+    x = cube(300, 2, seed=42)
+    assert twonn(x, discard=0.0) == pytest.approx(twonn(x, discard=1 / 300), rel=1e-12)
+
+
+@pytest.mark.parametrize(("d", "tolerance"), [(1, 0.05), (2, 0.05), (5, 0.08)])
+def test_twonn_on_known_dimensions(d: int, tolerance: float) -> None:
+    assert twonn(sphere(4000, d, ambient=10, seed=43)) == pytest.approx(d, rel=tolerance)
+
+
+def test_twonn_needs_three_usable_points() -> None:
+    with pytest.raises(ValueError, match=r"^x: expected at least 3"):
+        twonn([[0.0], [1.0]])
+    with pytest.raises(ValueError, match=r"^x: expected at least 3 distinct points, got 2"):
+        twonn([[0.0], [1.0], [0.0], [1.0]])
+    with pytest.raises(ValueError, match=r"^x: expected at least 3 usable points, 2 of them kept, got 4, 1 kept"):
+        twonn([[0.0], [1.0], [3.0], [7.0]], discard=0.7)
+
+
+def test_twonn_refuses_equal_distances() -> None:
+    with pytest.raises(ValueError, match=r"^x: expected neighbors at different distances"):
+        twonn(torch.eye(8))
+
+
+@pytest.mark.parametrize("discard", [-0.1, 1.0, math.nan])
+def test_twonn_checks_discard(discard: float) -> None:
+    with pytest.raises(ValueError, match=r"^discard: expected"):
+        twonn(cube(10, 2), discard=discard)
+
+
+# The parts of DANCo
+
+
+@pytest.mark.parametrize(("k", "d"), [(3, 1.3), (10, 7.0), (30, 60.0)])
+def test_ratio_dimension_maximizes_the_likelihood(k: int, d: float) -> None:
+    log_ratio = np.log(stats.beta(1, k).rvs(500, random_state=0)) / d
+
+    def negative_log_likelihood(candidate: float) -> float:
+        densities = np.log(candidate) + (candidate - 1) * log_ratio + (k - 1) * np.log(-np.expm1(candidate * log_ratio))
+        return -float(densities.sum())
+
+    best = optimize.minimize_scalar(negative_log_likelihood, bounds=(d / 2, d * 2), options={"xatol": 1e-9}).x
+    assert _ratio_dimension(torch.from_numpy(log_ratio), k) == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 0.3, 1.0, 20.0, 900.0, 1e6])
+def test_concentration_inverts_the_ratio_of_bessel_functions(tau: float) -> None:
+    assert _concentration(special.ive(1, tau) / special.ive(0, tau)) == pytest.approx(tau, rel=1e-6)
+
+
+@pytest.mark.parametrize(("k", "d", "other"), [(3, 2.0, 2.5), (10, 8.0, 10.0), (10, 20.0, 12.0), (40, 5.0, 6.0)])
+def test_ratio_divergence_is_the_integral(k: int, d: float, other: float) -> None:
+    def log_density(r: float, dimension: float) -> float:
+        rest = (k - 1) * math.log(-math.expm1(dimension * math.log(r)))
+        return math.log(k * dimension) + (dimension - 1) * math.log(r) + rest
+
+    def integrand(r: float) -> float:
+        return math.exp(log_density(r, d)) * (log_density(r, d) - log_density(r, other))
+
+    expected = integrate.quad(integrand, 0, 1, epsabs=1e-10)[0]
+    found = _ratio_divergence(torch.tensor([other / d], dtype=torch.float64), k).item()
+    assert found == pytest.approx(expected, rel=2e-3)
+
+
+def test_ratio_divergence_of_a_distribution_from_itself_is_zero() -> None:
+    assert _ratio_divergence(torch.ones(1, dtype=torch.float64), 10).item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("nu", "tau", "other_nu", "other_tau"), [(1.5, 2.0, 1.4, 5.0), (1.2, 90.0, 1.25, 60.0)])
+def test_von_mises_divergence_is_the_integral(nu: float, tau: float, other_nu: float, other_tau: float) -> None:
+    p, q = stats.vonmises(tau, loc=nu), stats.vonmises(other_tau, loc=other_nu)
+    expected = integrate.quad(lambda t: p.pdf(t) * (p.logpdf(t) - q.logpdf(t)), nu - math.pi, nu + math.pi)[0]
+    arguments = (torch.tensor([value], dtype=torch.float64) for value in (other_nu, other_tau))
+    assert _von_mises_divergence(Statistics(1.0, nu, tau), *arguments).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_von_mises_divergence_is_finite_where_bessel_functions_overflow() -> None:
+    angle, concentration = torch.tensor([1.0]).double(), torch.tensor([4000.0]).double()
+    # For large tau von Mises is normal with variance 1 / tau.
+    expected = 0.5 * (4000 / 5000 - 1 + math.log(5000 / 4000))
+    found = _von_mises_divergence(Statistics(1.0, 1.0, 5000.0), angle, concentration).item()
+    assert found == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize(("n", "d", "replicates"), [(100, 3, 40), (1000, 22, 5)])
+def test_the_table_holds_what_a_fresh_draw_gives(reference: Reference, n: int, d: int, replicates: int) -> None:
+    # Neither number of points is in the table, so this is its interpolation too.
+    table = calibrated_statistics(reference, d, n, 10, 0, CPU)
+    drawn = drawn_statistics(reference, d, n, 10, replicates=replicates, seed=77, device=CPU)
+    assert table != drawn
+    assert table == pytest.approx(drawn, rel=0.025)
+
+
+def test_the_table_covers_the_dimensions_that_are_walked() -> None:
+    known = calibration_dimensions(150)
+    assert known[:6] == [1, 2, 3, 4, 5, 6]
+    assert all(low < high <= math.ceil(1.5 * low) for low, high in pairwise(known[2:]))
+    drawn_statistics.cache_clear()
+    danco(gaussian(600, 40, seed=44))
+    assert drawn_statistics.cache_info().misses == 0
+
+
+# DANCo as a whole
+
+
+@pytest.mark.parametrize("d", [2, 5, 10, 20, 50])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_danco_is_within_six_percent(name: str, d: int) -> None:
+    for seed, ambient in ((51, None), (52, 2 * d + 1), (53, 100)):
+        assert danco(SAMPLES[name](2000, d, ambient=ambient, seed=seed)) == pytest.approx(d, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("n", "tolerance"), [(500, 0.12), (1000, 0.08), pytest.param(5000, 0.05, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", ["cube", "sphere", "gaussian"])
+def test_danco_at_other_numbers_of_points(name: str, n: int, tolerance: float) -> None:
+    for d in (3, 15, 80):
+        assert danco(SAMPLES[name](n, d, ambient=120, seed=54)) == pytest.approx(d, rel=tolerance)
+
+
+def test_danco_at_a_number_of_neighbors_or_points_beyond_the_table() -> None:
+    drawn_statistics.cache_clear()
+    assert danco(cube(400, 4, ambient=6, seed=55), k=15) == pytest.approx(4, rel=0.1)
+    assert danco(gaussian(28, 2, seed=55)) == pytest.approx(2, abs=0.6)
+    assert drawn_statistics.cache_info().misses > 0
+
+
+@pytest.mark.slow
+def test_danco_at_a_dimension_beyond_the_table() -> None:
+    assert danco(sphere(1000, 250, ambient=400, seed=55)) == pytest.approx(250, rel=0.08)
+
+
+def test_danco_in_the_plane_runs_from_one_to_two() -> None:
+    angle = 0.7
+    line = cube(1500, 1, seed=56) * torch.tensor([[math.cos(angle), math.sin(angle)]])
+    assert danco(line) == pytest.approx(1, abs=0.04)
+    assert danco(cube(1500, 2, seed=57)) == pytest.approx(2, abs=0.06)
+    widths = [0.02, 0.002, 0.0003]
+    strips = [danco(cube(1500, 2, seed=58) * torch.tensor([1.0, width])) for width in widths]
+    assert strips == sorted(strips, reverse=True)
+    assert strips[0] > 1.9
+    assert 1.4 < strips[1] < 1.7
+    assert strips[2] < 1.2
+
+
+def test_danco_on_the_line_is_one() -> None:
+    assert danco(gaussian(300, 1, seed=59)) == 1.0
+
+
+def test_locally_collapsed_points_keep_their_global_dimension() -> None:
+    collapsed = local_collapse(2000, 1.0, seed=60)
+    assert 1.65 < danco(collapsed) < 2
+    assert twonn(collapsed) > 1.75
+    assert danco(local_collapse(2000, 0.0, seed=60)) == pytest.approx(2, abs=0.06)
+
+
+def test_one_reference_is_the_original_and_misses_the_gaussian() -> None:
+    x = gaussian(2000, 5, seed=61)
+    y = gaussian(2000, 5, ambient=20, seed=61)
+    assert danco(x, references=("ball",)) == pytest.approx(5, rel=1e-9)  # at most D
+    assert danco(y, references=("ball",)) > 5.25
+    assert danco(y) == pytest.approx(5, rel=0.04)
+
+
+@pytest.mark.parametrize("d", [3, 4, 6])
+def test_danco_with_one_reference_agrees_with_scikit_dimension_where_that_is_right(d: int) -> None:
+    x = SAMPLES["ball"](1000, d, ambient=10, seed=62, dtype=torch.float64)
+    skdim = pytest.importorskip("skdim")
+    expected = skdim.id.DANCo(k=10, ver="DANCoFit").fit(x.numpy()).dimension_
+    assert danco(x, references=("ball",)) == pytest.approx(float(expected), rel=0.05)
+
+
+def test_danco_takes_a_fixed_sample_of_many_points() -> None:
+    x = cube(3000, 4, ambient=6, seed=63)
+    sampled = danco(x, max_points=1000)
+    assert sampled == danco(x, max_points=1000)
+    assert sampled != danco(x, max_points=1000, seed=1)
+    assert sampled != danco(x)
+    assert sampled == pytest.approx(4, rel=0.08)
+
+
+def test_danco_checks_its_options() -> None:
+    x = cube(50, 2)
+    with pytest.raises(ValueError, match=r"^k: expected at least 3"):
+        danco(x, k=2)
+    with pytest.raises(ValueError, match=r"^max_points: expected at least k \+ 2 = 12, got 11"):
+        danco(x, max_points=11)
+    for references in ((), ("torus",)):
+        with pytest.raises(ValueError, match=r"^references: expected"):
+            danco(x, references=references)  # type: ignore[arg-type]
+
+
+def test_danco_needs_more_points_than_neighbors() -> None:
+    with pytest.raises(ValueError, match=r"^x: expected at least 12 distinct points, got 11"):
+        danco(cube(11, 2))
+    assert 1 <= danco(cube(12, 2)) <= 2
+
+
+def test_danco_refuses_one_hot_rows() -> None:
+    with pytest.raises(ValueError, match=r"^x: expected neighbors at different distances"):
+        danco(torch.eye(40))
+
+
+# Both
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_global_dimension_dispatches(estimator: GlobalEstimator) -> None:
+    x = cube(400, 2, seed=64)
+    assert global_dimension(x, estimator=estimator) == ESTIMATORS[estimator](x)
+    assert isinstance(global_dimension(x, estimator=estimator), float)
+
+
+def test_global_dimension_is_danco_and_refuses_other_names() -> None:
+    x = cube(400, 2, seed=64)
+    assert global_dimension(x) == danco(x) != twonn(x)
+    with pytest.raises(ValueError, match=r"^estimator: expected one of"):
+        global_dimension(x, estimator="pca")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("x", "problem"),
+    [
+        (torch.zeros(20), "non-empty matrix"),
+        (torch.zeros(20, 3, 2), "non-empty matrix"),
+        (torch.zeros(0, 3), "non-empty matrix"),
+        (torch.zeros(20, 0), "non-empty matrix"),
+        (torch.zeros(20, 3, dtype=torch.complex64), "real numbers"),
+        (torch.zeros(20, 3, dtype=torch.bool), "real numbers"),
+        (torch.full((20, 3), math.nan), "finite numbers"),
+        (torch.full((20, 3), -math.inf), "finite numbers"),
+        (torch.full((200, 3), 4.0), "distinct points, got 1"),
+    ],
+)
+def test_bad_points_are_named(estimator: GlobalEstimator, x: torch.Tensor, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^x: expected .*{problem}"):
+        global_dimension(x, estimator=estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_repeated_rows_count_once(estimator: GlobalEstimator) -> None:
+    x = gaussian(500, 4, seed=65)
+    repeated = torch.cat([x, x, x[:20].repeat(30, 1)])
+    assert global_dimension(repeated, estimator=estimator) == pytest.approx(
+        global_dimension(x, estimator=estimator), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_invariance_to_shift_scale_rotation_and_order(estimator: GlobalEstimator) -> None:
+    x = gaussian(500, 4, ambient=7, seed=66, dtype=torch.float64)
+    expected = global_dimension(x, estimator=estimator)
+    rotation = torch.linalg.qr(gaussian(7, 7, seed=67, dtype=torch.float64)).Q
+    order = torch.randperm(500, generator=torch.Generator().manual_seed(0))
+    for changed in (x + 100, x * 1e-12, x * 1e12, x @ rotation, x[order], (x * 1e-12).float(), (x * 1e12).float()):
+        assert global_dimension(changed, estimator=estimator) == pytest.approx(expected, rel=3e-3)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_large_offset_in_float32_costs_no_more_than_the_rounding_of_the_input(estimator: GlobalEstimator) -> None:
+    x = gaussian(500, 5, ambient=8, seed=68) * 1e-2 + 1e3
+    exact = global_dimension(x.double(), estimator=estimator)
+    assert global_dimension(x, estimator=estimator) == pytest.approx(exact, rel=3e-3)
+    assert exact == pytest.approx(5, rel=0.15)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_measured_in_float32(estimator: GlobalEstimator, dtype: torch.dtype) -> None:
+    x = gaussian(400, 5, seed=69, dtype=dtype)
+    assert global_dimension(x, estimator=estimator) == global_dimension(x.float(), estimator=estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_arrays_lists_integers_and_tensors_with_gradients_are_taken(estimator: GlobalEstimator) -> None:
+    whole = (1000 * gaussian(300, 5, seed=70)).round()
+    expected = global_dimension(whole, estimator=estimator)
+    taken: list[Any] = [whole.numpy(), whole.tolist(), whole.int(), whole.clone().requires_grad_()]
+    for x in taken:
+        assert global_dimension(x, estimator=estimator) == pytest.approx(expected, rel=3e-3)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_input_and_the_random_state_are_left_alone(estimator: GlobalEstimator) -> None:
+    x = gaussian(300, 3, seed=71)
+    before, state = x.clone(), torch.get_rng_state()
+    first = global_dimension(x, estimator=estimator)
+    drawn_statistics.cache_clear()
+    assert global_dimension(x, estimator=estimator) == first
+    assert torch.equal(x, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_gpu_gives_the_same(estimator: GlobalEstimator) -> None:
+    x = gaussian(1000, 6, ambient=20, seed=72)
+    expected = global_dimension(x, estimator=estimator)
+    assert global_dimension(x.cuda(), estimator=estimator) == pytest.approx(expected, rel=3e-3)

@@ -1,0 +1,138 @@
+"""The share of the view: against known variance components, scale, offset, and what it refuses."""
+
+import math
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ldreg.dimension.quality import view_share
+
+IMAGES, COLUMNS = 20_000, 8
+
+
+def drawn(views: int, *, image: float, view: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Views (V, N, D) whose variance has these two parts."""
+    source = torch.Generator().manual_seed(0)
+    means = math.sqrt(image) * torch.randn(IMAGES, COLUMNS, generator=source, dtype=torch.float64)
+    noise = math.sqrt(view) * torch.randn(views, IMAGES, COLUMNS, generator=source, dtype=torch.float64)
+    return (means + noise).to(dtype)
+
+
+@pytest.mark.parametrize("views", [2, 3, 8])
+@pytest.mark.parametrize(("image", "view"), [(3.0, 1.0), (1.0, 1.0), (1.0, 9.0)])
+def test_it_is_the_share_that_was_drawn_whatever_the_number_of_views(views: int, image: float, view: float) -> None:
+    found = view_share(drawn(views, image=image, view=view))
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(view / (image + view), abs=0.01)
+
+
+def test_it_is_that_of_the_analysis_of_variance() -> None:
+    x = drawn(3, image=2.0, view=1.0)[:, :50].numpy()
+    views, images, _ = x.shape
+    grand = x.mean((0, 1))
+    mean_squares = {
+        "image": views * sum(((x[:, i].mean(0) - grand) ** 2).sum() for i in range(images)) / (images - 1),
+        "view": sum(((x[v, i] - x[:, i].mean(0)) ** 2).sum() for v in range(views) for i in range(images))
+        / (images * (views - 1)),
+    }
+    of_images = (mean_squares["image"] - mean_squares["view"]) / views
+    expected = mean_squares["view"] / (mean_squares["view"] + of_images)
+    assert view_share(list(x)).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_views_that_are_other_images_are_all_of_it() -> None:
+    x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    assert view_share([x, x.roll(1, 0)]).item() > 0.95
+    assert view_share([x, -x]).item() == 1.0  # the variance of the means is less than chance would make it
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+def test_scale_and_offset_do_not_matter(scale: float) -> None:
+    x = drawn(2, image=1.0, view=1.0)[:, :100]
+    usual = view_share(x).item()
+    assert view_share(scale * x).item() == pytest.approx(usual, rel=1e-9)
+    assert view_share(scale * (x + 1000)).item() == pytest.approx(usual, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
+def test_other_dtypes_are_summed_in_float64(dtype: torch.dtype) -> None:
+    x = (10 * drawn(2, image=1.0, view=1.0)).to(dtype)
+    assert view_share(x).item() == view_share(x.double()).item()
+
+
+def test_views_are_not_rounded_to_the_dtype_of_others() -> None:
+    i = torch.tensor([[2**25 + 1], [2**25 + 3], [2**25 + 2]])
+    assert view_share([i, i.float()]).item() == pytest.approx(12 / 37)
+
+
+@pytest.mark.parametrize("largest", [1.7e308, 5e-324 * 2**20])
+def test_the_whole_range_of_float64_is_taken(largest: float) -> None:
+    x = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    share = view_share([largest * x, largest * (0.5 * x)]).item()
+    assert share == pytest.approx(view_share([x, 0.5 * x]).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("views", [3, 7, 100])
+def test_equal_views_have_a_share_of_exactly_0(views: int) -> None:
+    x = drawn(2, image=1.0, view=1.0)[0, :100] / 3
+    assert view_share([x] * views).item() == 0
+
+
+def test_small_differences_beside_a_large_constant_column_count() -> None:
+    x = torch.zeros(2, 4, 2, dtype=torch.float64)
+    x[..., 0], x[..., 1] = 1.0, 1e-200 * torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 3.0, 4.0]]).double()
+    assert view_share(x).item() == pytest.approx(view_share(1e200 * x[..., 1:]).item())
+
+
+@pytest.mark.parametrize("given", [None, 5, torch.tensor(3.0)])
+def test_what_holds_no_views_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^views: expected two or more \(N, D\), got "):
+        view_share(given)
+
+
+def test_where_nothing_varies_there_is_no_share() -> None:
+    assert math.isnan(view_share(torch.full((2, 5, 3), 0.1)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_has_no_share(bad: float) -> None:
+    x = drawn(2, image=1.0, view=1.0)[:, :10]
+    x[1, 3, 2] = bad
+    assert math.isnan(view_share(x))
+
+
+def test_a_file_is_read_as_it_lies(tmp_path: Path) -> None:
+    x = drawn(2, image=1.0, view=3.0, dtype=torch.float32)
+    np.save(tmp_path / "views.npy", x.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert view_share(np.load(tmp_path / "views.npy", mmap_mode="r")).item() == view_share(x).item()
+
+
+def test_gradients_are_not_asked_for() -> None:
+    x = torch.randn(2, 5, 3, requires_grad=True)
+    assert not view_share(x).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("views", "got"),
+    [
+        ([], "none"),
+        ([torch.zeros(4, 2)], "float32 (4, 2)"),
+        ([torch.zeros(4, 2), torch.zeros(5, 2)], "float32 (4, 2), float32 (5, 2)"),
+        ([torch.zeros(1, 2), torch.zeros(1, 2)], "float32 (1, 2), float32 (1, 2)"),
+        ([torch.zeros(4, 0), torch.zeros(4, 0)], "float32 (4, 0), float32 (4, 0)"),
+        ([torch.zeros(4), torch.zeros(4)], "float32 (4,), float32 (4,)"),
+        (2 * [torch.zeros(4, 2, dtype=torch.complex64)], "complex64 (4, 2), complex64 (4, 2)"),
+    ],
+)
+def test_what_is_no_views_of_images_is_refused(views: list[Tensor], got: str) -> None:
+    wanted = f"views: expected two or more real (N, D) of one shape with N >= 2, got {got}"
+    with pytest.raises(ValueError, match=f"^{re.escape(wanted)}$"):
+        view_share(views)

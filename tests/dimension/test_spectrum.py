@@ -1,0 +1,205 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ldreg.dimension import spectrum
+from ldreg.dimension.spectrum import covariance_eigenvalues, effective_rank, entropy_rank, rankme
+
+SHAPES = [(60, 7), (7, 60), (20, 20), (2, 5), (5, 1), (2, 1)]
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def orthonormal(rows: int, columns: int, *, centered: bool = False, seed: int = 0) -> Tensor:
+    """Orthonormal columns in float64, each of mean 0 if centered."""
+    x = normal(rows, columns, seed=seed, dtype=torch.float64)
+    basis: Tensor = torch.linalg.qr(x - x.mean(0) if centered else x).Q
+    return basis
+
+
+def with_singular_values(values: Tensor, rows: int, columns: int, *, centered: bool = False) -> Tensor:
+    """A float64 matrix of these singular values, its columns of mean 0 if centered."""
+    left = orthonormal(rows, len(values), centered=centered)
+    return left @ torch.diag(values) @ orthonormal(columns, len(values), seed=1).T
+
+
+def reference_rank(values: np.ndarray) -> float:
+    """Exp of the entropy of normalized values, term by term."""
+    shares = values[values > 0] / values.sum()
+    return float(np.prod(shares ** (-shares)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_eigenvalues_are_those_of_the_covariance(shape: tuple[int, int]) -> None:
+    x = normal(*shape)
+    expected = np.linalg.eigvalsh(np.atleast_2d(np.cov(x.double().numpy(), rowvar=False)))[::-1][: min(shape)]
+    found = covariance_eigenvalues(x)
+    assert found.shape == (min(shape),)
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-13 * expected[0])
+    assert bool((found >= 0).all())
+    assert bool((found.diff() <= 0).all())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ranks_against_svd(shape: tuple[int, int]) -> None:
+    x = normal(*shape) + 0.3
+    wide = x.double().numpy()
+    singular = np.linalg.svd(wide, compute_uv=False)
+    variances = np.linalg.svd(wide - wide.mean(0), compute_uv=False) ** 2
+    variances[variances < 1e-20] = 0
+    assert rankme(x).item() == pytest.approx(reference_rank(singular), rel=1e-10)
+    assert effective_rank(x).item() == pytest.approx(reference_rank(variances), rel=1e-10)
+    assert effective_rank(x).item() == pytest.approx(entropy_rank(covariance_eigenvalues(x)).item(), rel=1e-12)
+
+
+def test_hand_computed() -> None:
+    # Variances 3/4 and 1/4 of the total: (3/4)^(-3/4) (1/4)^(-1/4) = 4 / 3^(3/4). Singular values 3 and 1 likewise.
+    x = torch.tensor([[3**0.5, 0], [-(3**0.5), 0], [0, 1], [0, -1]])
+    assert effective_rank(x).item() == pytest.approx(4 / 3**0.75, rel=1e-6)
+    assert rankme(torch.tensor([[3.0, 0], [0, 1]])).item() == pytest.approx(4 / 3**0.75, rel=1e-12)
+    assert entropy_rank(torch.tensor([3.0, 0.0, 1.0])).item() == pytest.approx(4 / 3**0.75, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(400, 2048), (2048, 400), pytest.param(2500, 2048, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_99_equal_directions_count_99(rows: int, columns: int, dtype: torch.dtype) -> None:
+    x = with_singular_values(torch.ones(99, dtype=torch.float64), rows, columns, centered=True).to(dtype)
+    assert rankme(x).item() == pytest.approx(99, abs=1e-3)
+    # Storing in half precision moves variances by a relative 1e-6; the count follows.
+    assert effective_rank(x).item() == pytest.approx(99, abs=1e-3 if dtype != torch.float16 else 1e-2)
+
+
+@pytest.mark.parametrize(("rows", "columns", "rank"), [(500, 300, 40), (300, 500, 150), (1000, 64, 1), (64, 1000, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_low_rank_products_do_not_exceed_their_rank(rows: int, columns: int, rank: int, dtype: torch.dtype) -> None:
+    # The product is formed in the dtype itself, which leaves rounding errors in every direction.
+    x = normal(rows, rank, dtype=dtype) @ normal(rank, columns, seed=1, dtype=dtype)
+    exact = normal(rows, rank, dtype=dtype).double() @ normal(rank, columns, seed=1, dtype=dtype).double()
+    values = np.linalg.svd(exact.numpy(), compute_uv=False)[:rank]
+    assert rankme(x).item() <= rank + 1e-9
+    assert effective_rank(x).item() <= rank + 1e-9
+    assert rankme(x).item() == pytest.approx(reference_rank(values), rel=1e-6)
+
+
+def test_small_but_real_singular_values_count() -> None:
+    values = torch.tensor([1.0] + [1e-4] * 200, dtype=torch.float64)
+    x = with_singular_values(values, 500, 300)
+    for dtype in (torch.float64, torch.float32):
+        assert rankme(x.to(dtype)).item() == pytest.approx(reference_rank(values.numpy()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(300, 40), (40, 300)])
+def test_offset_far_above_the_spread(rows: int, columns: int) -> None:
+    x = (1e3 + 1e-2 * normal(rows, columns, dtype=torch.float64)).float()
+    exact = x.double().numpy() - 1000  # exact by Sterbenz
+    variances = np.linalg.svd(exact - exact.mean(0), compute_uv=False) ** 2 / (rows - 1)
+    np.testing.assert_allclose(covariance_eigenvalues(x)[:39].numpy(), variances[:39], rtol=1e-9)
+    variances[variances < 1e-16 * variances[0]] = 0
+    assert effective_rank(x).item() == pytest.approx(reference_rank(variances), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_any_float32_scale(scale: float) -> None:
+    x = normal(50, 20) + 0.5
+    assert effective_rank(scale * x).item() == pytest.approx(effective_rank(x).item(), rel=1e-6)
+    assert rankme(scale * x).item() == pytest.approx(rankme(x).item(), rel=1e-6)
+    torch.testing.assert_close(
+        covariance_eigenvalues(scale * x), covariance_eigenvalues(x) * scale**2, rtol=1e-5, atol=0
+    )
+
+
+@pytest.mark.parametrize("exponent", [-1000, -600, 600, 1000])
+def test_any_float64_scale_changes_nothing_at_all(exponent: int) -> None:
+    x = normal(50, 20, dtype=torch.float64)
+    scaled = torch.ldexp(x, torch.tensor(exponent))
+    assert effective_rank(scaled) == effective_rank(x)
+    assert rankme(scaled) == rankme(x)
+
+
+def test_constant_data_fills_no_dimension() -> None:
+    for shape in ((1000, 3), (3, 1000)):
+        x = torch.full(shape, 0.1)
+        assert effective_rank(x).item() == 0
+        assert covariance_eigenvalues(x).tolist() == [0, 0, 0]
+        assert rankme(x).item() == pytest.approx(1)
+        assert rankme(torch.zeros(shape)).item() == 0
+        assert effective_rank(torch.zeros(shape)).item() == 0
+
+
+def test_invariances() -> None:
+    x = normal(80, 12, dtype=torch.float64) * torch.arange(1, 13)
+    rotated = x @ orthonormal(12, 12)
+    permuted = x.flip(0)[:, torch.randperm(12, generator=torch.Generator().manual_seed(0))]
+    for function in (effective_rank, rankme):
+        assert function(rotated).item() == pytest.approx(function(x).item(), rel=1e-10)
+        assert function(permuted).item() == pytest.approx(function(x).item(), rel=1e-10)
+    assert effective_rank(x + 100).item() == pytest.approx(effective_rank(x).item(), rel=1e-10)
+    assert rankme(x + 100).item() < 0.9 * rankme(x).item()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(301, 12), (12, 301)])
+def test_blocks_are_bounded_and_change_nothing(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(rows, columns) + 3
+    whole = [function(x).clone() for function in (covariance_eigenvalues, effective_rank, rankme)]
+    sizes = []
+    widen = spectrum._float64
+
+    def recorded(block: Tensor, scale: float) -> Tensor:
+        sizes.append(block.numel())
+        return widen(block, scale)
+
+    monkeypatch.setattr(spectrum, "_BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr(spectrum, "_float64", recorded)
+    for function, expected in zip((covariance_eigenvalues, effective_rank, rankme), whole, strict=True):
+        torch.testing.assert_close(function(x), expected, rtol=1e-10, atol=1e-14)
+    assert max(sizes) <= 100
+    assert len(sizes) > 3 * rows * columns // 100
+
+
+def test_what_it_takes(tmp_path: Path) -> None:
+    x = normal(30, 4)
+    expected = effective_rank(x).item()
+    np.save(tmp_path / "x.npy", x.numpy())
+    assert effective_rank(np.load(tmp_path / "x.npy", mmap_mode="r")).item() == expected
+    assert effective_rank(x.tolist()).item() == pytest.approx(expected, rel=1e-6)
+    assert effective_rank(x.T.contiguous().T).item() == pytest.approx(expected, rel=1e-12)
+    assert effective_rank(x.half()).item() == pytest.approx(expected, rel=1e-3)
+    assert effective_rank(x.bfloat16()).item() == pytest.approx(expected, rel=1e-2)
+    assert not effective_rank(x.requires_grad_()).requires_grad
+    whole = (10 * x.detach()).round()
+    for function in (effective_rank, rankme):
+        assert function(whole.long()).item() == pytest.approx(function(whole).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("function", [covariance_eigenvalues, effective_rank, rankme])
+def test_bad_input(function: Callable[[Tensor], Tensor]) -> None:
+    for shape in ((5,), (2, 3, 4), (1, 3), (0, 3), (3, 0)):
+        with pytest.raises(ValueError, match=r"x must have shape \(N, D\).*has shape"):
+            function(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\); pool or flatten all axes but the first"):
+        function(torch.zeros(2, 3, 4))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        x = normal(5, 3)
+        x[2, 1] = bad
+        with pytest.raises(ValueError, match="x must be finite"):
+            function(x)
+    with pytest.raises(ValueError, match="x must be real"):
+        function(torch.zeros(5, 3, dtype=torch.complex64))
+
+
+@pytest.mark.gpu
+def test_on_the_gpu() -> None:
+    x = normal(500, 64) + 1
+    for function in (covariance_eigenvalues, effective_rank, rankme):
+        found = function(x.cuda())
+        assert found.is_cuda
+        torch.testing.assert_close(found.cpu(), function(x), rtol=1e-9, atol=1e-12)

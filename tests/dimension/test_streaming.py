@@ -1,0 +1,389 @@
+"""Searches in chunks and blocks against searches at once; "cpu:0" stands for a device that the points do not lie on."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ldreg.dimension import streaming
+from ldreg.dimension.estimators import Estimator, estimate_lid
+from ldreg.dimension.memory import within_memory
+from ldreg.dimension.neighbors import neighbors
+from ldreg.dimension.search import Neighbors
+from ldreg.dimension.streaming import resident, stream_lid, stream_neighbors
+
+ELSEWHERE = "cpu:0"
+Watched = list[tuple[int, int]]
+
+
+def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """How many queries and rows each search of a block had."""
+    seen: Watched = []
+    search: Callable[..., Neighbors] = streaming.__dict__["search"]
+
+    def watched(x: Tensor, reference: Tensor, *arguments: Any, **options: Any) -> Neighbors:
+        seen.append((len(x), len(reference)))
+        return search(x, reference, *arguments, **options)
+
+    monkeypatch.setattr(streaming, "search", watched)
+    return seen
+
+
+def some_blocks(rng: np.random.Generator, rows: int, d: int) -> int:
+    """A budget under which so many rows of float32 come in four to ten blocks."""
+    return int(6 * 4 * d * rows * rng.uniform(0.1, 0.3))
+
+
+def assert_same(found: Neighbors, expected: Neighbors) -> None:
+    """Equal distances to the last bit, and the same rows."""
+    assert found.distances.dtype == expected.distances.dtype
+    assert torch.equal(found.distances, expected.distances)
+    assert torch.equal(found.indices, expected.indices)
+
+
+@pytest.mark.parametrize("device", ["cpu", ELSEWHERE])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_set_against_itself_is_searched_as_at_once(seed: int, device: str, searched: Watched) -> None:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(3, 80)), int(rng.integers(1, 120))
+    k = int(rng.integers(1, n))
+    x = gaussian(n, d, seed=seed) + rng.normal(scale=10 ** rng.uniform(-2, 4))
+    budget = some_blocks(rng, n, d)
+    assert_same(stream_neighbors(x, k, device=device, budget=budget), neighbors(x, k))
+    assert searched or device == "cpu"  # where the points need no room
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_queries_in_a_reference_are_searched_as_at_once(seed: int, searched: Watched) -> None:
+    rng = np.random.default_rng(seed)
+    n, m, d = int(rng.integers(1, 30)), int(rng.integers(5, 100)), int(rng.integers(1, 120))
+    reference = gaussian(m, d, seed=seed)
+    own = torch.from_numpy(rng.integers(-1, m, size=n))
+    x = torch.where((own >= 0).unsqueeze(1), reference[own], gaussian(n, d, seed=seed + 100))
+    k, budget = int(rng.integers(1, m - 1)), some_blocks(rng, m, d)
+    found = stream_neighbors(x, k, reference, self_index=own, device=ELSEWHERE, budget=budget)
+    assert_same(found, neighbors(x, k, reference, self_index=own))
+    apart = gaussian(n, d, seed=seed + 200)
+    assert_same(
+        stream_neighbors(apart, k + 1, reference, device=ELSEWHERE, budget=budget), neighbors(apart, k + 1, reference)
+    )
+    assert searched
+
+
+def test_blocks_may_have_fewer_rows_than_k_and_a_single_one(searched: Watched) -> None:
+    x = gaussian(41, 200)
+    assert_same(stream_neighbors(x, 40, device=ELSEWHERE, budget=6 * 800 * 4), neighbors(x, 40))
+    assert {rows for _, rows in searched} <= {3, 4}
+    searched.clear()
+    assert_same(stream_neighbors(x[:12], 5, device=ELSEWHERE, budget=1), neighbors(x[:12], 5))
+    assert {rows for _, rows in searched} == {1}
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
+def test_chunks_and_blocks_stay_within_the_budget(dtype: torch.dtype, size: int, searched: Watched) -> None:
+    """Counting that the search has rows of float16 as float32."""
+    x, budget = gaussian(500, 64).to(dtype), 60_000
+    stream_neighbors(x, 10, device=ELSEWHERE, budget=budget)
+    width, working, result = 64 * size, 64 * 4, 64 * (10 + 8)
+    of_queries, of_rows = width + working + result, 2 * width + working
+    assert max(queries * of_queries + rows * of_rows for queries, rows in searched) <= budget
+    assert max(queries for queries, _ in searched) > 10
+    assert max(rows for _, rows in searched) > 30
+
+
+def test_copies_in_other_blocks_are_neighbors_at_zero() -> None:
+    x = gaussian(30, 32).repeat(3, 1)[torch.randperm(90, generator=torch.Generator().manual_seed(0))]
+    found, expected = stream_neighbors(x, 12, device=ELSEWHERE, budget=6 * 128 * 20), neighbors(x, 12)
+    assert ((found.distances == 0).sum(1) == 2).all()
+    # A search that meets a distance of zero takes all distances of that query with more digits before it rounds them.
+    torch.testing.assert_close(found.distances, expected.distances, rtol=2e-7, atol=0)
+    assert not (found.indices == torch.arange(90).unsqueeze(1)).any()
+    assert all(len(set(row)) == 12 for row in found.indices.tolist())
+    again = torch.linalg.vector_norm(x[found.indices] - x.unsqueeze(1), dim=2)
+    torch.testing.assert_close(found.distances, again, rtol=1e-6, atol=0)
+
+
+def grid(side: int) -> Tensor:
+    """Points of a square grid, in random order: most distances are those of several others."""
+    points = torch.cartesian_prod(torch.arange(float(side)), torch.arange(float(side)))
+    return points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0))]
+
+
+@pytest.mark.parametrize("budget", [1000, 10_000, None])
+def test_rows_at_the_same_distance_come_in_ascending_order(budget: int | None, searched: Watched) -> None:
+    x = grid(9)
+    found = stream_neighbors(x, 20, device=ELSEWHERE, budget=budget)
+    assert bool(searched) == (budget is not None)
+    assert torch.equal(found.distances, neighbors(x, 20).distances)
+    tied = found.distances[:, 1:] == found.distances[:, :-1]
+    assert tied.any(1).all()
+    assert (found.indices.diff(dim=1)[tied] > 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_ties_within_the_neighborhood_change_nothing(estimator: Estimator) -> None:
+    x = torch.cat([grid(3) + 100 * i for i in range(8)])  # the 8 others of each grid are the 8 nearest, with many ties
+    x = x[torch.randperm(72, generator=torch.Generator().manual_seed(1))]
+    whole = stream_lid(x, 8, estimator=estimator, device="cpu")
+    for budget in (1000, 3000):
+        found = stream_lid(x, 8, estimator=estimator, device=ELSEWHERE, budget=budget)
+        assert_same(found.neighbors, whole.neighbors)
+        assert torch.equal(found.lid, whole.lid)
+    rows = torch.arange(30, 60)
+    part = stream_lid(x[rows], 8, x, self_index=rows, estimator=estimator, device="cpu")
+    assert torch.equal(part.lid, whole.lid[rows])
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle"])
+def test_ties_for_the_last_place_change_no_estimate_from_distances(estimator: Estimator) -> None:
+    x = grid(9)
+    whole = stream_lid(x, 10, estimator=estimator, device="cpu")
+    for budget in (2000, 10_000):
+        found = stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=budget)
+        assert torch.equal(found.lid, whole.lid)
+
+
+def test_of_equally_far_rows_the_first_are_kept() -> None:
+    first = Neighbors(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[4, 3, 0]]))
+    second = Neighbors(torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([[9, 7, 6]]))
+    best = streaming._merged(None, first, 3)
+    assert best.indices.tolist() == [[4, 0, 3]]
+    best = streaming._merged(best, second, 4)
+    assert best.distances.tolist() == [[1, 1, 1, 2]]
+    assert best.indices.tolist() == [[4, 7, 9, 0]]
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_far_clusters_in_blocks_of_their_own_keep_their_digits(offset: float) -> None:
+    # Every cluster has a center of its own, far from all others.
+    x = gaussian(90, 30) + torch.arange(3).repeat_interleave(30).unsqueeze(1) * offset
+    found = stream_neighbors(x, 20, device=ELSEWHERE, budget=6 * 120 * 30)
+    assert_same(found, neighbors(x, 20))
+    exact = neighbors(x.double(), 20)
+    torch.testing.assert_close(found.distances.double(), exact.distances, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_every_precision_is_measured_as_at_once(dtype: torch.dtype) -> None:
+    x = gaussian(100, 24).to(dtype)
+    assert_same(stream_neighbors(x, 9, device=ELSEWHERE, budget=8000), neighbors(x, 9))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_mapped_file_is_measured_as_it_is(dtype: str, order: Any, tmp_path: Path) -> None:
+    values = np.asarray(np.random.default_rng(0).normal(size=(80, 12)), dtype=dtype, order=order)
+    np.save(tmp_path / "x.npy", values)
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    expected = neighbors(torch.from_numpy(values), 7)
+    assert_same(stream_neighbors(mapped, 7, device=ELSEWHERE, budget=5000), expected)
+    assert_same(stream_neighbors(mapped, 7, device=ELSEWHERE, budget=None), expected)
+
+
+@pytest.mark.parametrize("budget", [None, 4000])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_bad_rows_are_counted_over_all_blocks(bad: float, budget: int | None) -> None:
+    x = gaussian(100, 8)
+    x[[3, 50, 98], 2] = bad
+    with pytest.raises(ValueError, match=r"^x: expected .*NaN or inf in 3 of 100 rows \(from 0: 3, 50, 98\)$"):
+        stream_neighbors(x, 5, device=ELSEWHERE, budget=budget)
+    with pytest.raises(ValueError, match=r"^reference: .* in 3 of 100 rows \(from 0: 3, 50, 98\)$"):
+        stream_neighbors(x[10:20], 5, x, device=ELSEWHERE, budget=budget)
+
+
+def test_values_too_large_for_their_distances_are_refused() -> None:
+    x = gaussian(50, 4).clamp(-3, 3) * 1e38
+    with pytest.raises(ValueError, match=r"^x: expected values whose distances float32 can hold"):
+        stream_neighbors(x, 5, device=ELSEWHERE, budget=1000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k: expected an integer from 1 to 19"),
+        ({"k": 20}, "k: expected an integer from 1 to 19"),
+        ({"k": 3, "reference": torch.zeros(5, 4)}, "reference: expected 3 columns"),
+        ({"k": 3, "self_index": torch.arange(20)}, "self_index: expected None without a reference"),
+        ({"k": 3, "reference": torch.ones(9, 3), "self_index": torch.arange(20)}, "rows of the reference, 0 to 8"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stream_neighbors(gaussian(20, 3), device=ELSEWHERE, budget=1000, **arguments)
+
+
+def test_what_fits_is_searched_at_once(searched: Watched) -> None:
+    x = gaussian(100, 8)
+    enough = 100 * (2 * 32 + 64 * (5 + 8))
+    assert_same(stream_neighbors(x, 5, device=ELSEWHERE, budget=enough), neighbors(x, 5))
+    assert_same(stream_neighbors(x, 5, device="cpu"), neighbors(x, 5))
+    assert not searched
+    stream_neighbors(x, 5, device=ELSEWHERE, budget=enough - 1)
+    assert searched
+
+
+def test_searches_are_told_how_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of what is free is the search's; to run out of a gigabyte again in every block would take long."""
+    told: list[int] = []
+    search: Callable[..., Neighbors] = streaming.__dict__["search"]
+
+    def noted(*arguments: Any, memory: int) -> Neighbors:
+        told.append(memory)
+        return search(*arguments, memory=memory)
+
+    monkeypatch.setattr(streaming, "search", noted)
+    x = gaussian(400, 64)
+    stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
+    assert set(told) == {16 << 20}
+    told.clear()
+    monkeypatch.setattr(streaming, "_LEAST_WORK", 1)
+    found = stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
+    assert set(told) == {30_000}
+    assert_same(found, neighbors(x, 5))
+
+
+def hungry(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> list[int]:
+    """Make a function of `streaming` run out of memory where it has more queries than `most`; returns their numbers."""
+    seen: list[int] = []
+    function: Callable[..., Neighbors] = getattr(streaming, name)
+
+    def limited(x: Tensor, *arguments: Any, **options: Any) -> Neighbors:
+        seen.append(len(x))
+        if len(x) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return function(x, *arguments, **options)
+
+    monkeypatch.setattr(streaming, name, limited)
+    monkeypatch.setattr(streaming, "within_memory", partial(within_memory, floor=1))
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_running_out_of_memory_halves_the_chunk_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = hungry(monkeypatch, "search", 13)
+    x = gaussian(200, 64)
+    fractions: list[float] = []
+    found = stream_neighbors(x, 5, device=ELSEWHERE, budget=150_000, progress=fractions.append)
+    assert_same(found, neighbors(x, 5))
+    too_many = [queries for queries in seen if queries > 13]
+    assert len(too_many) in (2, 3)
+    assert seen[: len(too_many)] == too_many  # a budget that was too much is not tried again
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_running_out_of_memory_at_once_goes_on_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gaussian(200, 64)
+    expected = neighbors(x, 5)
+    seen = hungry(monkeypatch, "neighbors", 100)
+    assert_same(stream_neighbors(x, 5, device="cpu", budget=200 * 64 * 13), expected)
+    assert seen == [200]
+
+
+def test_memory_that_is_never_enough_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    hungry(monkeypatch, "search", 0)
+    monkeypatch.setattr(streaming, "within_memory", within_memory)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        stream_neighbors(gaussian(50, 4), 5, device=ELSEWHERE, budget=5000)
+
+
+@pytest.mark.parametrize("budget", [None, 8000, 50_000])
+def test_progress_rises_to_one(budget: int | None) -> None:
+    fractions: list[float] = []
+    stream_neighbors(gaussian(120, 64), 6, device=ELSEWHERE, budget=budget, progress=fractions.append)
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    assert budget is None or len(fractions) > 4
+
+
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+@pytest.mark.parametrize(("device", "budget"), [("cpu", None), (ELSEWHERE, None), ("cpu", 9000), (ELSEWHERE, 9000)])
+def test_lid_is_that_of_a_search_at_once(estimator: Estimator, device: str, budget: int | None) -> None:
+    x = gaussian(90, 10)
+    found, expected = (
+        stream_lid(x, 12, estimator=estimator, device=device, budget=budget),
+        estimate_lid(x, 12, estimator=estimator),
+    )
+    assert_same(found.neighbors, expected.neighbors)
+    assert torch.equal(found.lid, expected.lid)
+    assert torch.equal(found.standard_error, expected.standard_error)
+    rows = torch.arange(20, 60)
+    part = stream_lid(x[20:60], 12, x, self_index=rows, estimator=estimator, device=device, budget=budget)
+    assert torch.equal(part.lid, expected.lid[20:60])
+
+
+def test_conventions_and_wrong_options_reach_the_estimate() -> None:
+    x = gaussian(60, 5)
+    found = stream_lid(x, 9, convention="pseudocode", device=ELSEWHERE, budget=4000)
+    assert torch.equal(found.lid, estimate_lid(x, 9, convention="pseudocode").lid)
+    with pytest.raises(ValueError, match="k: expected at least 2"):
+        stream_lid(x, 1, device=ELSEWHERE)
+
+
+def test_results_know_no_gradient() -> None:
+    x = gaussian(30, 4).requires_grad_()
+    assert not stream_neighbors(x, 3, device=ELSEWHERE, budget=1000).distances.requires_grad
+    assert not stream_lid(x, 3, device="cpu").lid.requires_grad
+
+
+def test_points_are_brought_to_a_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gaussian(50, 4)
+    assert torch.equal(resident(x, 5, torch.device(ELSEWHERE)), x)
+    assert resident(x, 5, torch.device("cpu")).data_ptr() == x.data_ptr()
+    meta = torch.device("meta")  # has a type of its own, and no memory
+    monkeypatch.setattr(streaming, "_available", lambda device: 50 * (2 * 16 + 64 * 13))
+    assert resident(x, 5, meta).device == meta
+    monkeypatch.setattr(streaming, "_available", lambda device: 50 * (2 * 16 + 64 * 13) - 1)
+    assert resident(x, 5, meta) is x
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:out of memory")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_set_larger_than_the_memory_of_the_gpu(dtype: torch.dtype) -> None:
+    device = torch.device("cuda", 0)
+    total = torch.cuda.get_device_properties(device).total_memory
+    x = gaussian(300_000, 512).to(dtype) + 3
+    rows = torch.arange(0, 300_000, 1000)
+    expected = neighbors(x[rows], 20, x, self_index=rows)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.set_per_process_memory_fraction(x.nbytes * 0.8 / total, device)
+    try:
+        assert resident(x, 20, device) is x
+        with pytest.raises(torch.OutOfMemoryError):
+            x.to(device)
+        found = stream_neighbors(x, 20, device=device)
+        assert torch.cuda.max_memory_reserved(device) <= x.nbytes
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.empty_cache()
+    torch.testing.assert_close(found.distances[rows], expected.distances, rtol=1e-6, atol=0)
+    assert (found.indices[rows] == expected.indices).float().mean() > 0.999
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
+def test_blocks_on_the_gpu_give_what_all_at_once_does(estimator: Estimator) -> None:
+    x = gaussian(20_000, 100) + 10
+    whole = stream_lid(x, 32, estimator=estimator, device="cuda")
+    parts = stream_lid(x, 32, estimator=estimator, device="cuda", budget=8 << 20)
+    torch.testing.assert_close(parts.neighbors.distances, whole.neighbors.distances, rtol=1e-6, atol=0)
+    # Which of two equally far rows is the last neighbor is open, and TLE looks at more than its distance.
+    same = (parts.neighbors.indices.sort(1).values == whole.neighbors.indices.sort(1).values).all(1)
+    assert same.float().mean() > 0.999
+    torch.testing.assert_close(parts.lid[same], whole.lid[same], rtol=1e-5, atol=0)

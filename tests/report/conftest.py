@@ -1,0 +1,88 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ldreg.dimension.geometry import regular
+from ldreg.report.record import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
+
+MakeReport = Callable[..., DimensionReport]
+
+
+def _make(
+    *, points: int = 60, names: tuple[str, ...] = (), comparison: str | None = None, **changes: Any
+) -> DimensionReport:
+    """A report with made-up but coherent numbers; `names` are its class names in turn."""
+    generator = torch.Generator().manual_seed(0)
+    lid = 2 + 8 * torch.rand(points, generator=generator)
+    labels = tuple(names[i % len(names)] for i in range(points)) if names else None
+    fields: dict[str, Any] = {
+        "points": points,
+        "dimensions": 16,
+        "measured": points,
+        "k": 20,
+        "estimator": "mom",
+        "convention": "paper",
+        "seed": 0,
+        "device": "cpu",
+        "mean": MeanLID(5.5, 5.1, 5.9),
+        "quartiles": (4.0, 5.5, 7.0),
+        "frechet_variance": 0.2,
+        "arithmetic_mean": 6.0,
+        "harmonic_mean": 5.0,
+        "zero": 0,
+        "infinite": 0,
+        "duplicated": 0,
+        "effective_rank": 9.5,
+        "rankme": 10.5,
+        "twonn": Reading(6.25),
+        "danco": Reading(None, "not available: expected at least 12 distinct points, got 5"),
+        "comparison": None if comparison is None else _compared(comparison),
+        "most_collapsed": tuple(
+            CollapsedPoint(i, lid[i].item(), 0.5, None if labels is None else labels[i])
+            for i in lid.argsort()[:10].tolist()
+        ),
+        "classes": tuple(ClassLID(name, 9, 8, MeanLID(4.0 + i, 3.5 + i, 4.5 + i)) for i, name in enumerate(names)),
+        "index": torch.arange(points),
+        "lid": lid,
+        "standard_error": lid / 4,
+        "kth_distance": 1 + torch.rand(points, generator=generator),
+        "eigenvalues": torch.logspace(0, -4, 16, dtype=torch.float64),
+        "coordinates": torch.randn(points, 2, generator=generator),
+        "labels": labels,
+        "version": "1.2.3",
+        "title": "embeddings.npy",
+    }
+    return DimensionReport(**{**fields, **changes})
+
+
+def _compared(title: str) -> Comparison:
+    """With 40 points of LID 3 to 5 in 8 dimensions."""
+    other = _make(
+        points=40, dimensions=8, title=title, mean=MeanLID(4.0, 3.5, 4.5), quartiles=(3.25, 3.75, 4.75),
+        effective_rank=6.5, twonn=Reading(3.125), lid=torch.linspace(3, 5, 40),
+        kth_distance=torch.linspace(0.1, 0.2, 40), eigenvalues=torch.linspace(1, 0.5, 8, dtype=torch.float64),
+    )  # fmt: skip
+    return Comparison(other, 0.318)
+
+
+@pytest.fixture
+def make_report() -> MakeReport:
+    return _make
+
+
+@pytest.fixture
+def collapsed_report() -> DimensionReport:
+    """Of points that are all the same."""
+    nan = float("nan")
+    lid = torch.zeros(60)
+    assert not regular(lid).any()
+    return _make(
+        mean=MeanLID(nan, nan, nan), quartiles=(nan, nan, nan), frechet_variance=nan, arithmetic_mean=nan,
+        harmonic_mean=nan, zero=60, duplicated=60, effective_rank=0.0, rankme=1.0, twonn=Reading(None, "not available"),
+        lid=lid, standard_error=torch.full((60,), nan), kth_distance=torch.zeros(60), eigenvalues=torch.zeros(16),
+        coordinates=torch.zeros(60, 2), names=("a", "b"),
+        classes=(ClassLID("a", 30, 0, MeanLID(nan, nan, nan)), ClassLID("b", 30, 0, MeanLID(nan, nan, nan))),
+        most_collapsed=(CollapsedPoint(0, 0.0, nan, "a"),),
+    )  # fmt: skip

@@ -1,0 +1,414 @@
+"""The pages as a browser shows them: nothing is asked of the network, nothing is said in the console, all fits."""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from ldreg.report.comparison import RunRecord, comparison_page
+from ldreg.report.page import clouds_section, document, page
+from ldreg.report.plots import Series, bars, lines, scatter_panels
+from ldreg.report.record import CollapsedPoint, DimensionReport, PointCloud, Reading
+from ldreg.report.study import StudyCell, StudyTable, study_page, study_section
+from ldreg.report.thumbnails import Thumbnail, data_uri
+
+CHROMIUM = next(
+    filter(
+        None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"))
+    ),
+    None,
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe"),
+]
+# Chromium talks through the descriptors 3 and 4, which a child cannot be given by number.
+START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+PATIENCE = 60
+
+
+class Browser:
+    """Chromium at the other end of a pipe; `events` is all that it told without being asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._number, self._rest = 0, b""
+        to_read, self._out = os.pipe()
+        self._in, to_write = os.pipe()
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, to_write)]
+        words = [sys.executable, "-c", START, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}"]
+        self._process = subprocess.Popen(words, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for end in (to_read, to_write, *ends):
+            os.close(end)
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The answer of the page."""
+        return self.call(method, session=self._session, **parameters)
+
+    def call(self, method: str, *, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        os.write(self._out, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+            self.events.append(answer)
+
+    def open(self, path: Path, *, width: int, scheme: str = "light") -> None:
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.ask("Page.navigate", url=path.as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+        time.sleep(0.2)  # for what comes after
+        self.evaluate("0")  # and has been told by then
+
+    def evaluate(self, expression: str) -> Any:
+        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def complaints(self) -> list[str]:
+        """Everything in the console."""
+        kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        return [json.dumps(event["params"]) for event in self.events if event["method"] in kinds]
+
+    def requests(self) -> list[str]:
+        """Every address that was asked for, other than those that hold their content themselves."""
+        sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
+        addresses = [event["params"]["request"]["url"] for event in sent]
+        return [address for address in addresses if not address.startswith("data:")]
+
+    def screenshot(self, path: Path) -> None:
+        picture = self.ask("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(picture))
+
+    def close(self) -> None:
+        os.close(self._out)  # which Chromium takes for good-bye
+        os.close(self._in)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], PATIENCE)
+            part = os.read(self._in, 1 << 20) if ready else b""
+            assert part, "Chromium has nothing more to say"
+            self._rest += part
+        message, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(message))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+def run(name: str, seed: int) -> RunRecord:
+    generator = numpy.random.default_rng(seed)
+    pictures = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    images = [
+        Thumbnail(data_uri(image), i, 1.0 + i, "a long class name", f"{i}.png") for i, image in enumerate(pictures)
+    ]
+    flat = [(float(x), float(y)) for x, y in generator.normal(size=(60, 2))]
+    return RunRecord(
+        name,
+        settings={f"group.setting_{i}": f"{seed} value" * (i + 1) for i in range(6)},
+        results={"lid": 5.0 + seed, "effective_rank": 30.0, "linear": 0.96, "knn": 0.95, "minutes": 1.5},
+        curves={key: [(i, 0.5 + i / 40) for i in range(10)] for key in ("lid", "loss", "linear", "something_else")},
+        lid=generator.uniform(4, 12, 60).tolist(),
+        eigenvalues=numpy.logspace(0, -4, 16).tolist(),
+        map=flat,
+        labels=[str(place % 3) for place in range(60)],
+        origin={"command": "ldreg pretrain " + "--an-option-without-a-space/" * 12},
+        points=5000,
+        k=64,
+        most_collapsed=images,
+        least_collapsed=images[:4],
+        tsne=flat,
+        tsne_labels=["x"] * 60,
+        notes=["something is missing: /a/path/without/any/space/" + "in/it/" * 30],
+    )
+
+
+def study() -> str:
+    names = ["Method", "Regularizer", *(f"Measure {i}" for i in range(9))]
+    cells = [
+        StudyCell("98.6 ± 0.2", "64.8", "agrees"),
+        StudyCell("6.4", "20.0", "disagrees"),
+        StudyCell("24", "", "noise"),
+    ]
+    table = StudyTable(names, [[StudyCell("SimCLR"), StudyCell("LDReg"), *cells * 3]] * 4, keys=2)
+    figures = {
+        "Lines\nOf something.": lines([Series("SimCLR", [(1, 2.0), (2, 3.0)])], xlabel="epoch", ylabel="LID"),
+        "Bars": bars([f"method {i}" for i in range(8)], [("a", [1.0] * 8), ("b", [2.0] * 8)], ylabel="LID"),
+        "Panels": scatter_panels([("a", [(0, 0), (1, 1)], ["x", "y"])] * 4, columns=4),
+    }
+    sections = [study_section("Study of " + "words " * 12, "A text.\n\nAnother.", table, figures)]
+    sections += [study_section(f"Study {i}", "", None, {}) for i in range(4)]
+    return study_page("A study", "What it is about.", sections, footer="From here.")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    long = "a_name_without_any_space_" * 8
+    texts = {
+        "one": comparison_page([replace(run("SimCLR", 0), map=[], curves={})], title="One run"),
+        "two": comparison_page([run("SimCLR", 0), run("SimCLR + LDReg", 1)], title="Two runs"),
+        "many": comparison_page([replace(run(f"{long}{i}", i), tsne=[], map=[]) for i in range(6)], title=long),
+        "study": study(),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+OPEN_ALL = "document.querySelectorAll('details').forEach(part => part.open = true)"
+WIDTH = "document.documentElement.scrollWidth"
+CUT = "[...document.querySelectorAll('.card')].filter(card => card.scrollWidth > card.clientWidth).length"
+
+
+@pytest.mark.parametrize("name", ["one", "two", "many", "study"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_pages_are_quiet_and_fit(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
+    browser.open(pages[name], width=width)
+    assert browser.requests() == [pages[name].as_uri()]
+    assert browser.complaints() == []
+    assert browser.evaluate(WIDTH) == width
+    browser.evaluate(OPEN_ALL)
+    assert browser.evaluate(WIDTH) == width
+
+
+def test_a_table_that_is_cut_has_a_shadow_at_its_edge(browser: Browser, pages: dict[str, Path]) -> None:
+    """The cover of the shadow goes along with the content: it lies over the edge only at the end of the table."""
+    browser.open(pages["study"], width=400)
+    card = "document.querySelector('.card')"
+    assert browser.evaluate(f"{card}.scrollWidth > {card}.clientWidth")
+    attached = browser.evaluate(f"getComputedStyle({card}).backgroundAttachment")
+    assert attached.split(", ")[:2] == ["local", "scroll"]
+
+
+def test_thumbnails_are_shown(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["two"], width=400)
+    shown = "[...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width])"
+    assert browser.evaluate(shown) == [[8, 64]] * 32
+    assert browser.evaluate("getComputedStyle(document.images[0]).imageRendering") == "pixelated"
+
+
+def test_colors_follow_the_scheme(browser: Browser, pages: dict[str, Path]) -> None:
+    found = {}
+    look = "(style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
+    for scheme in ("light", "dark"):
+        browser.open(pages["two"], width=1400, scheme=scheme)
+        found[scheme] = browser.evaluate(look)
+    assert found["light"] == ["rgb(28, 33, 39)", "rgb(246, 247, 249)"]
+    assert found["dark"] == ["rgb(230, 233, 237)", "rgb(20, 23, 26)"]
+
+
+def test_links_of_a_study_lead_to_its_sections(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["study"], width=1400)
+    names = "[...document.querySelectorAll('nav a')].map(link => !!document.querySelector(link.getAttribute('href')))"
+    assert browser.evaluate(names) == [True] * 5
+
+
+def test_what_is_looked_for_would_be_found(browser: Browser, tmp_path: Path) -> None:
+    loud = tmp_path / "loud.html"
+    wide = '<div style="width: 700px">wide</div><script>console.error("wrong")</script>'
+    loud.write_text(f'<meta name="viewport" content="width=device-width"><img src="http://127.0.0.1:9/x.png">{wide}')
+    browser.open(loud, width=400)
+    assert browser.requests()[1:] == ["http://127.0.0.1:9/x.png"]
+    assert any("wrong" in complaint for complaint in browser.complaints())
+    assert browser.evaluate(WIDTH) > 400
+
+
+def test_page_of_inspect_is_quiet_and_fits(
+    browser: Browser, make_report: Any, collapsed_report: DimensionReport, tmp_path: Path
+) -> None:
+    long = "a_name_without_any_space_" * 8
+    path = tmp_path / "inspect.html"
+    for report in (collapsed_report, make_report(names=("a", "b"), comparison=long, title=long)):
+        path.write_text(page(report), encoding="utf-8")
+        for width in (400, 1400):
+            browser.open(path, width=width)
+            assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
+            assert browser.evaluate(WIDTH) == width
+
+
+def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "inspect.html"
+    path.write_text(page(make_report(comparison="other.npy")), encoding="utf-8")
+    row = "[...document.querySelectorAll('.both tr')].find(row => row.textContent.startsWith('RankMe'))"
+    below = f"(cells => cells[3].top >= cells[1].bottom)([...{row}.children].map(cell => cell.getBoundingClientRect()))"
+    for width, narrow in ((400, True), (760, False)):
+        browser.open(path, width=width)
+        assert (browser.evaluate(CUT), browser.evaluate(below)) == (0, narrow)
+
+
+def test_long_names_of_two_sets_leave_room_for_the_numbers_of_classes(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    long = "a_name_without_any_space_" * 3
+    first = "document.querySelector('.named thead th').firstChild"
+    lines = f"(range => (range.selectNode({first}), range.getClientRects().length))(document.createRange())"
+    report = make_report(names=("airplane", "b"), comparison=long, title=long)
+    other = replace(report.comparison.other, classes=report.classes)
+    path = tmp_path / "inspect.html"
+    path.write_text(page(replace(report, comparison=replace(report.comparison, other=other))), encoding="utf-8")
+    for width in (400, 1120):
+        browser.open(path, width=width)
+        assert browser.evaluate(CUT) == 0
+        assert browser.evaluate(lines) == 1
+
+
+def test_the_number_of_the_first_of_two_sets_has_the_color_of_text(
+    browser: Browser, make_report: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "inspect.html"
+    color = "getComputedStyle(document.querySelector('.tile.first b')).color"
+    for comparison, expected in ((None, "rgb(180, 81, 26)"), ("other.npy", "rgb(28, 33, 39)")):
+        path.write_text(page(make_report(comparison=comparison)), encoding="utf-8")
+        browser.open(path, width=1400)
+        assert browser.evaluate(color) == expected
+
+
+# Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
+# style, in a comment, in SVG, in what is unescaped twice.
+PAYLOADS = [
+    "<script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 1'>",
+    '"><svg onload="window.hit = 1">',
+    "' autofocus onfocus='window.hit = 1' x='",
+    "</title></style></textarea><script>window.hit = 1</script>",
+    "--><script>window.hit = 1</script><!--",
+    "]]></text></svg><script>window.hit = 1</script>",
+    "javascript:window.hit=1",
+    "&lt;script&gt;window.hit = 1&lt;/script&gt;",
+    "&#60;script&#62;window.hit = 1&#60;/script&#62;",
+    "<iframe srcdoc='<script>top.hit = 1</script>'></iframe>",
+    "<base href='http://127.0.0.1:9/'><link rel=stylesheet href=x>",
+    "$\\frac{<script>}{window.hit}$ {{7*7}} ${7*7}",
+    "\u202e<script>window.hit = 1</script>\x00\x1b[31m\u2028",
+]
+
+
+WHOLE = " ".join(PAYLOADS)  # where each one would be one more figure
+
+
+def hostile_run(name: str, seed: int) -> RunRecord:
+    """A run all of whose words are payloads."""
+    plain, words = run(name, seed), [*PAYLOADS, *PAYLOADS]
+    images = [
+        replace(image, label=words[place], file=words[place + 1]) for place, image in enumerate(plain.most_collapsed)
+    ]
+    return replace(
+        plain,
+        settings=dict(zip(PAYLOADS, words[seed + 1 :], strict=False)),
+        results={**plain.results, **{f"knn/{word}": 0.5 for word in PAYLOADS}},
+        curves={word: [(0, 1.0), (1, 2.0)] for word in [WHOLE]},
+        labels=[words[place % len(PAYLOADS)] for place in range(60)],
+        tsne_labels=[words[place % len(PAYLOADS)] for place in range(60)],
+        origin={"command": " ".join(PAYLOADS), **{word: word for word in PAYLOADS}},
+        most_collapsed=images,
+        least_collapsed=images,
+        notes=PAYLOADS,
+    )
+
+
+def hostile_study(word: str) -> str:
+    cells = [StudyCell(word, word, "agrees")] * 3
+    table = StudyTable([word, f"{word} 2", f"{word} 3"], [cells], keys=1)
+    figures = {
+        f"{word}\n{word}": lines([Series(word, [(1, 2.0), (2, 3.0)])], xlabel=word, ylabel=word),
+        f"{word} bars": bars([word], [(word, [1.0])], ylabel=word),
+        f"{word} panels": scatter_panels([(word, [(0, 0), (1, 1)], [word, "y"])], columns=1),
+    }
+    return study_section(word, f"{word}\n\n{word}", table, figures)
+
+
+def hostile_pages(full: DimensionReport) -> dict[str, str]:
+    cloud = PointCloud(WHOLE, torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
+    report = replace(
+        full,
+        title=WHOLE,
+        command=WHOLE,
+        version=WHOLE,
+        device=WHOLE,
+        most_collapsed=tuple(CollapsedPoint(i, 1.0, 0.5, word) for i, word in enumerate(PAYLOADS)),
+        danco=Reading(None, WHOLE),
+        twonn=Reading(None, WHOLE),
+    )
+    runs = [hostile_run(PAYLOADS[0], 0), hostile_run(PAYLOADS[2], 1)]
+    return {
+        "inspect": page(report, further=[clouds_section("clouds", WHOLE, WHOLE, [cloud])]),
+        "report": comparison_page(runs, title=WHOLE),
+        "study": study_page(WHOLE, WHOLE, [hostile_study(WHOLE)], footer=WHOLE),
+    }
+
+
+FOREIGN = """[...document.querySelectorAll('*')].flatMap(part => [
+    ...(['SCRIPT', 'IFRAME', 'OBJECT', 'EMBED', 'BASE', 'LINK', 'FORM', 'INPUT', 'TEXTAREA'].includes(
+        part.tagName.toUpperCase()) ? [part.outerHTML.slice(0, 200)] : []),
+    ...[...part.attributes].filter(its => /^on|^srcdoc$|^autofocus$/i.test(its.name)
+        || (/^(href|src|xlink:href|action)$/i.test(its.name) && !/^(#|data:image\\/png;)/.test(its.value)))
+        .map(its => `${part.tagName} ${its.name}=${its.value}`.slice(0, 200)),
+])"""
+
+
+def test_names_that_are_scripts_are_names(browser: Browser, make_report: Any, tmp_path: Path) -> None:
+    """Also where the page's policy, which forbids scripts, is taken out: escaping alone must do."""
+    full = make_report(names=tuple(PAYLOADS), comparison=PAYLOADS[0])
+    for name, text in hostile_pages(full).items():
+        meta = text[text.index("<meta http-equiv") : text.index("<meta name")]
+        assert "Content-Security-Policy" in meta
+        for policy in (meta, ""):
+            path = tmp_path / f"{name}.html"
+            path.write_text(text.replace(meta, policy), encoding="utf-8")
+            browser.open(path, width=1400)
+            browser.evaluate(OPEN_ALL)
+            assert browser.evaluate("typeof window.hit") == "undefined", name
+            assert browser.evaluate(FOREIGN) == [], name
+            assert (browser.requests(), browser.complaints()) == ([path.as_uri()], []), name
+            shown = browser.evaluate("document.body.textContent")
+            assert [word for word in PAYLOADS[:-1] if word not in shown] == [], name
+
+
+def test_scripts_would_be_found(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "open.html"
+    for word in (PAYLOADS[0], PAYLOADS[1], PAYLOADS[2], PAYLOADS[10], PAYLOADS[11]):
+        text = document("a title", [f"<p>{word}</p>"])
+        path.write_text(text[: text.index("<meta http")] + text[text.index("<meta name") :], encoding="utf-8")
+        browser.open(path, width=400)
+        assert browser.evaluate(FOREIGN) != []
+    path.write_text(f"<p>{PAYLOADS[0]}</p>")
+    browser.open(path, width=400)
+    assert browser.evaluate("window.hit") == 1

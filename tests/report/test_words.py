@@ -1,0 +1,72 @@
+"""Sentences of findings: one for each kind, with its numbers, harmless whatever the labels are."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from tests.report.conftest import MakeReport
+
+from ldreg.report.page import page
+from ldreg.report.record import Finding, Kind
+from ldreg.report.table import as_text
+from ldreg.report.words import USES, sentence
+
+BESIDE = {"lid_5": 2.34, "lid_25": 5.0, "lid_50": 7.0, "degenerate": 0.25, "effective_rank": 9.5}
+NUMBERS: dict[str, dict[str, float]] = {
+    "complete_collapse": {"equal": 0.0, "spread": 2.34e-5},
+    "degenerate": {"zero": 234, "infinite": 2, "dead": 200, "noise": 9},
+    "collapsed_group": {"points": 6, "lid": 2.34, "bulk": 18.0},
+    "collapsed_class": {"points": 6, "lid": 2.34, "ratio": 3.0},
+    "duplicates": {"groups": 234, "largest": 4},
+    "near_duplicates": {"groups": 234, "largest": 4},
+    "copies": {"before": 2.34},
+    "small_clusters": {"before": 12.0},
+    "low_rank": {"effective_rank": 2.34, "most": 16},
+    "hubs": {"taken": 0.234, "never": 0.5, "largest": 40},
+    "nothing_unusual": {},
+}
+
+
+def finding(kind: Kind, **changes: object) -> Finding:
+    numbers = NUMBERS.get(kind) or {**BESIDE, **{f"other_{name}": value for name, value in BESIDE.items()}}
+    found = Finding(kind, "warning", 0.1, numbers, (3, 5, 8), (5, 3), (("cat", 2), ("dog", 1)))
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_is_told_with_its_numbers(make_report: MakeReport, kind: Kind) -> None:
+    report = make_report(comparison="other.npy", findings=(finding(kind),))
+    told = sentence(report.findings[0], report)
+    assert told == report.in_words()
+    assert told.endswith(".")
+    shown = {"complete_collapse": "2.34e-05", "hubs": "23.4 %", "copies": " 2 of", "small_clusters": "12"}
+    expected = "234" if kind in ("degenerate", "duplicates", "near_duplicates") else shown.get(kind, "2.34")
+    assert kind in ("nothing_unusual", "not_compared") or expected in told
+
+
+def test_text_page_and_json_begin_with_the_same_finding(make_report: MakeReport) -> None:
+    first, second = finding("degenerate", severity="critical"), finding("low_rank", severity="note")
+    report = make_report(findings=(first, second))
+    told = sentence(first, report)
+    assert " ".join(as_text(report, width=500).splitlines()[0].split()) == f"[critical] {told}"
+    assert page(report).index(told) < page(report).index(sentence(second, report))
+    kept = report.to_dict()["findings"]
+    assert [entry["kind"] for entry in kept] == ["degenerate", "low_rank"]
+    assert kept[0]["text"] == told
+    assert kept[0]["rows"] == [3, 5, 8]
+    for text in (" ".join(as_text(report).split()), page(report)):
+        assert USES in text
+
+
+def test_many_findings_of_one_kind_are_summed_up(make_report: MakeReport) -> None:
+    report = make_report(findings=tuple(finding("collapsed_group") for _ in range(9)))
+    assert "6 more findings of the kind collapsed_group, 60.0 % of the points." in as_text(report, width=200)
+    assert page(report).count("is collapsed: LID") == 9
+
+
+def test_labels_are_harmless(make_report: MakeReport) -> None:
+    evil = finding("collapsed_class", labels=(("<b>x</b>\x1b[31m", 3),))
+    report = make_report(findings=(evil,), comparison="<i>.npy")
+    assert "<b>x" not in page(report)
+    assert "\x1b" not in as_text(report)
+    assert "<i>" not in page(report)

@@ -1,0 +1,346 @@
+"""Lightly's recipe: its pixels, loss and schedule, that it goes on where it stood, and its measures, each by hand."""
+
+import json
+import math
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightly.models import ResNetGenerator
+from lightly.utils.benchmarking import knn_predict
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from ldreg.data import DataConfig, ResidentImages, load_images
+from ldreg.evaluation.linear import linear_accuracy
+from ldreg.report.run_record import RunRecord
+from ldreg.reproduce import lightly_run
+from ldreg.reproduce.anchor import measure_anchor, train_anchor
+from ldreg.reproduce.lightly_recipe import LightlySimCLR, Pictures, batches
+from ldreg.reproduce.lightly_run import EpochLog
+from ldreg.reproduce.lightly_settings import UNTOLD, Recipe
+from ldreg.train.module import SETTINGS
+from ldreg.train.run import InterruptedRunError
+
+CLASSES = ("blue", "green", "red")
+SIZE, K, EPOCHS, BATCH = 8, 8, 3, 32
+COUNTS = {"train": 26, "test": 10}  # of every class: 78 and 30, so that two batches of 32 leave 14 images out
+
+
+def draw(folder: Path, counts: dict[str, int]) -> Path:
+    """Noise with a tint for each class, as PNG, which keeps every pixel."""
+    generator = np.random.default_rng(0)
+    for split, count in counts.items():
+        for number, name in enumerate(CLASSES):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(0, 160, (SIZE, SIZE, 3), dtype=np.uint8)
+                pixels[..., number] += 90
+                Image.fromarray(pixels).save(folder / split / name / f"{index:02}.png")
+    return folder
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that was interrupted in its second epoch and went on."""
+
+    folder: Path
+    data: DataConfig
+    out: Path
+    record: RunRecord
+    interruption: InterruptedRunError
+    said: tuple[list[str], list[str]]  # before and after
+    rates: list[float]  # of every step
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    top = tmp_path_factory.mktemp("anchor")
+    folder = draw(top / "images", COUNTS)
+    with tarfile.open(top / "cifar10.tar", "w") as tar:
+        tar.add(folder, "cifar10")
+    data = DataConfig("cifar10", str(top / "cifar10.tar"), cache=str(top / "cache"), workers=0)
+    first: list[str] = []
+    second: list[str] = []
+    rates: list[float] = []
+    step = LightlySimCLR.training_step
+
+    def watched(module: Any, batch: Any, batch_idx: int) -> Tensor:
+        rates.append(module.optimizers().param_groups[0]["lr"])
+        return step(module, batch, batch_idx)
+
+    def interrupt(message: str) -> None:
+        first.append(message)
+        if len(first) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LightlySimCLR, "training_step", watched)
+        patch.setattr(lightly_run, "say", interrupt)
+        with pytest.raises(InterruptedRunError) as caught:
+            run(data, top / "out")
+        patch.setattr(lightly_run, "say", second.append)
+        record = run(data, top / "out", command="ldreg reproduce anchor")
+    return Made(folder, data, top / "out", record, caught.value, (first, second), rates)
+
+
+def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> RunRecord:
+    recipe = Recipe(data, **{"epochs": EPOCHS, "seed": 0, "batch_size": BATCH, **options})
+    trained = train_anchor(recipe, out=out, device="cpu", k=k)
+    return measure_anchor(trained, name=out.name, device="cpu", k=k, command=command)
+
+
+def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> None:
+    before, after = made.said
+    assert [line.rsplit(", ", 1)[0] for line in before] == ["lightly, epoch 1/3", "lightly, epoch 2/3"]
+    assert [line.rsplit(", ", 1)[0] for line in after] == ["lightly, epoch 2/3", "lightly, epoch 3/3"]
+    assert made.interruption.status == 130
+    assert "in epoch 2; the same command goes on" in str(made.interruption)
+    losses = dict(made.record.curves["loss"])
+    assert list(losses) == [1, 2, 3]
+    speeds, seconds = (dict(made.record.curves[name]) for name in ("images_per_second", "seconds"))
+    assert list(speeds) == list(seconds) == [1, 2, 3]
+    assert 0 < seconds[1] < seconds[2] < seconds[3] <= 60 * made.record.results["minutes"]
+    assert made.record.results["images_per_second"] == speeds[3]
+    assert f"loss {losses[1]:.4f} " in before[0]
+    assert [f"loss {losses[epoch]:.4f} " in line for epoch, line in zip((2, 3), after, strict=True)] == [True, True]
+    assert losses[2] != pytest.approx(float(before[1].split("loss ")[1].split()[0]), abs=1e-4), (
+        "the views of the first epoch again"
+    )
+    # The first epoch of each process starts workers and warms up; the third is the one left.
+    assert f"img/s {made.record.results['images_per_second']:,.0f}" in after[1]
+
+
+def test_the_learning_rate_falls_by_a_cosine_from_epoch_to_epoch_through_an_interruption(made: Made) -> None:
+    top = 0.06 * BATCH / 128
+    wanted = [top / 2 * (1 + math.cos(math.pi * epoch / EPOCHS)) for epoch in (0, 1, 1, 2)]
+    assert made.rates == pytest.approx(np.repeat(wanted, sum(COUNTS["train"] for _ in CLASSES) // BATCH).tolist())
+
+
+def test_a_finished_run_is_measured_again_but_not_trained(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lightly_run, "say", said.append)
+    state = torch.get_rng_state()
+    again = run(made.data, made.out)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert said == []
+    assert again.curves == made.record.curves
+    same = made.record.results.keys() - {"minutes"}
+    assert {key: again.results[key] for key in same} == {key: made.record.results[key] for key in same}
+    assert again.results["minutes"] == pytest.approx(made.record.results["minutes"], abs=1), "a loaded machine is slow"
+
+
+def test_measures_are_those_of_the_backbone_on_plain_normalized_images(made: Made) -> None:
+    x, y = by_hand(made, "train")
+    x_test, y_test = by_hand(made, "test")
+    results = made.record.results
+    assert results["lid"] == pytest.approx(brute_force_lid(x_test.double()), rel=1e-4)
+    assert results["effective_rank"] == pytest.approx(brute_force_rank(x_test.double()), rel=1e-3)
+    unit, unit_test = functional.normalize(x), functional.normalize(x_test)
+    votes = knn_predict(unit_test, unit.T, y, len(CLASSES), knn_k=len(x), knn_t=0.1)
+    assert results["knn"] == pytest.approx((votes[:, 0] == y_test).float().mean().item())
+    assert results["linear"] == pytest.approx(linear_accuracy(x, y, x_test, y_test).accuracy)
+    assert results["linear"] > 0.8, "the tint tells the classes"
+
+
+def by_hand(made: Made, split: str) -> tuple[Tensor, Tensor]:
+    """Representations from the checkpoint's weights in lightly's own model, of images read by torchvision."""
+    network = ResNetGenerator("resnet-18")
+    names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]
+    weights = torch.load(made.out / "last.ckpt", weights_only=True)["state_dict"]
+    for number, name in enumerate(names):
+        prefix = f"backbone.{number}."
+        part = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+        network.get_submodule(name).load_state_dict(part)
+    network.eval()
+    plain = transforms.Compose([
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ])  # fmt: skip
+    pairs = list(ImageFolder(str(made.folder / split), plain))
+    x = torch.stack([image for image, _ in pairs])
+    with torch.no_grad():
+        for name in names:
+            x = network.get_submodule(name)(x)
+    return x.mean((2, 3)), torch.tensor([label for _, label in pairs])
+
+
+def brute_force_lid(x: Tensor) -> float:
+    """Geometric mean of the method-of-moments estimate: mean / (largest - mean) of the k distances."""
+    distances = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(math.inf)
+    near = distances.sort(1).values[:, :K]
+    return (near.mean(1) / (near[:, -1] - near.mean(1))).log().mean().exp().item()
+
+
+def brute_force_rank(x: Tensor) -> float:
+    """The exponential of the entropy of the covariance's eigenvalues, by numpy."""
+    values = np.linalg.svd((x - x.mean(0)).numpy(), compute_uv=False) ** 2
+    shares = values[values > 0] / values.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_path: Path) -> None:
+    record = made.record
+    assert record.name == made.out.name
+    told = {"by": "lightly", "method": "simclr", "batch_size": 32, "seed": 0, "schedule.epochs": 3}
+    assert told.items() <= record.settings.items()
+    # Our linear scaling is from batches of 256, lightly's from 128.
+    assert (record.settings["optimizer.lr"], record.settings["optimizer.lr_scaling"]) == (0.12, "linear")
+    assert record.settings["trainer.precision"] == "fp32"
+    origin = record.origin
+    assert origin["command"] == "ldreg reproduce anchor"
+    assert "lightly 1." in str(origin["version"])
+    assert (origin["seed"], origin["epochs"], origin["held_out"], origin["workers"]) == (0, 3, 30, 0)
+    assert {"commit", "hardware"} <= origin.keys()
+    assert 0 < record.results["minutes"] < 2
+    assert origin["minutes"] == pytest.approx(record.results["minutes"], abs=1e-4)
+    assert (record.points, record.k) == (30, K)
+    record.to_json(tmp_path / "record.json")
+    read = RunRecord.from_json(tmp_path / "record.json")
+    assert (read.settings, read.origin) == (record.settings, record.origin)
+    assert read.results == pytest.approx(record.results)
+
+
+@pytest.mark.parametrize(("option", "key"), [({"seed": 1}, "seed"), ({"epochs": 4}, "schedule.epochs")])
+def test_a_checkpoint_of_another_run_is_refused(made: Made, option: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValueError, match=f"expected a checkpoint made with the same {key}, got others"):
+        run(made.data, made.out, **option)
+
+
+def test_a_checkpoint_from_before_a_setting_was_told_is_the_same_run(made: Made) -> None:
+    told = json.loads(torch.load(made.out / "last.ckpt", weights_only=True)[SETTINGS])
+    older = {key: value for key, value in told.items() if key not in UNTOLD}
+    path = made.out / "older.ckpt"
+    torch.save({**torch.load(made.out / "last.ckpt", weights_only=True), SETTINGS: json.dumps(older)}, path)
+    assert lightly_run.epochs_done(path, json.dumps(told)) == 3
+    with pytest.raises(ValueError, match=r"made with the same optimizer\.decay_all, got others"):
+        lightly_run.epochs_done(made.out / "last.ckpt", json.dumps({**told, "optimizer.decay_all": False}))
+    older.pop("seed")
+    torch.save({**torch.load(path, weights_only=True), SETTINGS: json.dumps(older)}, path)
+    with pytest.raises(ValueError, match=r"made with the same seed, got others"):
+        lightly_run.epochs_done(path, json.dumps(told))
+
+
+def test_a_damaged_checkpoint_is_refused(made: Made, tmp_path: Path) -> None:
+    whole = (made.out / "last.ckpt").read_bytes()
+    (tmp_path / "last.ckpt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"last\.ckpt: expected a checkpoint of this recipe, got one that cannot"):
+        run(made.data, tmp_path)
+
+
+def test_what_cannot_be_measured_is_refused_before_training(made: Made, tmp_path: Path) -> None:
+    alone, mixed = draw(tmp_path / "alone", {"train": 12}), draw(tmp_path / "mixed", {"train": 12, "test": 4})
+    for index in range(12):
+        Image.new("RGB", (9 + index, 8)).save(mixed / "train" / "red" / f"{index:02}.png")
+    refused: list[tuple[DataConfig, dict[str, Any], str]] = [
+        (DataConfig("folder", str(alone), workers=0), {}, "expected a folder test or val"),
+        (DataConfig("folder", str(mixed), workers=0), {"batch_size": 8, "k": 4}, "data: expected square images of one"),
+        (made.data, {"k": 30}, "k: expected at least 1 and fewer than the 30 test images, got 30"),
+        (made.data, {"batch_size": 79}, "batch_size: expected at most 78 for 78 images, got 79"),
+        (made.data, {"batch_size": 0}, "batch_size: expected at least 1, got 0"),
+        (made.data, {"epochs": 0}, "epochs: expected at least 1, got 0"),
+        (made.data, {"precision": "fp16"}, "precision: expected fp32 or bf16, got 'fp16'"),
+    ]
+    for data, options, message in refused:
+        with pytest.raises(ValueError, match=message):
+            run(data, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_lightly_gets_the_archives_pixels(made: Made) -> None:
+    images = load_images(made.data, "train")
+    assert isinstance(images, ResidentImages)
+    pictures = Pictures(images)
+    read = ImageFolder(str(made.folder / "train"))
+    assert len(pictures) == len(read) == 78
+    for (picture, label), (image, number) in zip((pictures[index] for index in range(78)), read, strict=True):
+        assert label == number
+        assert np.array_equal(np.asarray(picture), np.asarray(image))
+
+
+def test_gray_images_become_color() -> None:
+    images = load_images(DataConfig(), "test")
+    assert isinstance(images, ResidentImages)
+    picture, _ = Pictures(images)[7]
+    assert np.array_equal(np.asarray(picture), np.repeat(images.images[7].numpy()[0, :, :, None], 3, 2))
+
+
+def test_batches_are_two_different_normalized_views_of_the_same_images(made: Made) -> None:
+    images = load_images(made.data, "train")
+    assert isinstance(images, ResidentImages)
+    found = list(batches(images, size=SIZE, batch_size=BATCH, workers=0, pin=False))
+    assert len(found) == 2
+    (first, second), labels, names = found[0]
+    assert first.shape == second.shape == (BATCH, 3, SIZE, SIZE)
+    assert not torch.equal(first, second)
+    indices = torch.tensor([int(name) for name in names])
+    assert not torch.equal(indices, indices.sort().values), "in the order of the archive"
+    assert torch.equal(labels, images.labels[indices])
+    # Black is (0 - mean) / deviation of ImageNet, white (1 - mean) / deviation: no value lies beyond.
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    pixels = torch.cat([first, second]) * deviation + mean
+    assert -1e-5 < pixels.min() < 0.2 and 0.8 < pixels.max() < 1 + 1e-5  # noqa: PT018
+
+
+def test_the_loss_is_that_of_simclr() -> None:
+    torch.manual_seed(0)
+    module = LightlySimCLR(epochs=1, lr=0.1).double()
+    views = torch.randn(2, 6, 3, SIZE, SIZE, dtype=torch.float64)
+    loss = module.training_step(((views[0], views[1]), None, None), 0)
+    head = module.projection_head.layers
+    assert [type(layer) for layer in head] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear, nn.BatchNorm1d]
+    z = torch.cat([head(module.backbone(view)) for view in views])
+    z = z / z.norm(dim=1, keepdim=True)
+    similar = (z @ z.T / 0.5).fill_diagonal_(-math.inf)
+    terms = [similar[i].logsumexp(0) - similar[i, (i + 6) % 12] for i in range(12)]
+    assert loss.item() == pytest.approx(torch.stack(terms).mean().item())
+
+
+def test_the_optimizer_is_that_of_the_benchmark() -> None:
+    [optimizer], [schedule] = LightlySimCLR(epochs=30, lr=0.24).configure_optimizers()
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
+    assert len(optimizer.param_groups) == 1
+    assert (schedule.T_max, schedule.eta_min) == (30, 0.0)
+    assert Recipe(DataConfig(), epochs=30, seed=0).lr == 0.24
+
+
+def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> None:
+    log = EpochLog(Path("last.ckpt"), "")
+    speeds = [(10.0, 1.0), (100.0, 0.0), (20.0, 1.0), (300.0, 0.0), (120.0, 0.0)]
+    epochs = [{"loss": 1.0, "speed": speed, "first": first} for speed, first in speeds]
+    log.load_state_dict({"epochs": epochs[:1], "seconds": 60.0})
+    assert log.speed == 10.0
+    log.load_state_dict({"epochs": epochs, "seconds": 60.0})
+    assert log.speed == 120.0
+    assert 60.0 <= log.seconds < 61.0
+    assert json.dumps(log.state_dict()["epochs"]) == json.dumps(epochs)
+
+
+def test_epochs_from_before_their_seconds_were_kept_have_none() -> None:
+    log = EpochLog(Path("last.ckpt"), "")
+    older, newer = (
+        {"loss": 2.0, "speed": 10.0, "first": 1.0},
+        {"loss": 1.0, "speed": 20.0, "seconds": 9.0, "first": 0.0},
+    )
+    log.load_state_dict({"epochs": [older, newer], "seconds": 9.0})
+    assert log.curves == {
+        "loss": [(1, 2.0), (2, 1.0)], "images_per_second": [(1, 10.0), (2, 20.0)], "seconds": [(2, 9.0)]
+    }  # fmt: skip
+
+
+def test_worker_processes_and_mixed_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = DataConfig("shapes", limit=64, workers=1, cache=str(tmp_path / "cache"))
+    record = run(data, tmp_path / "out", epochs=2, precision="bf16")
+    assert record.settings["trainer.precision"] == "bf16"
+    assert record.origin["workers"] == 1
+    assert all(math.isfinite(value) for value in record.results.values())
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rsplit(", ", 1)[0] for line in lines] == ["lightly, epoch 1/2", "lightly, epoch 2/2"]

@@ -1,0 +1,346 @@
+"""The results file is what the records say, to the byte, and says what they lack."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import matplotlib
+import pytest
+from PIL import Image
+
+from ldreg.cli import main
+from ldreg.report.run_record import RunRecord
+from ldreg.reproduce.document import document
+from ldreg.reproduce.jobs import Arm, Job
+from ldreg.reproduce.scales import SCALES
+from ldreg.reproduce.shelf import gather_records
+from ldreg.reproduce.studies import STUDIES, chosen
+from ldreg.reproduce.workplace import paths_of
+from ldreg.train.settings import told_settings
+
+ROOT = Path(__file__).parents[2]
+DIGITS = SCALES["digits"]
+SIMCLR, LDREG = DIGITS.arm("simclr"), DIGITS.arm("simclr_ldreg")
+
+
+def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settings: float) -> None:
+    """A record for each of these results, of seeds from 0 on."""
+    folder.mkdir(exist_ok=True)
+    for seed, found in enumerate(results):
+        job = Job(arm, seed)
+        origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
+        curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
+        told = {**told_settings(job.settings), **settings}
+        RunRecord(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
+
+
+def text_of(folder: Path, what: str = "all") -> str:
+    return document(chosen(what), DIGITS, folder, what=what, folder="images/results").text
+
+
+def section(text: str, title: str) -> str:
+    return next(part for part in text.split("\n## ") if part.startswith(title))
+
+
+def source_of(path: Path) -> str:
+    with Image.open(path) as picture:
+        return str(picture.info["Source"])
+
+
+def test_the_results_in_the_docs_are_what_the_records_say(tmp_path: Path) -> None:
+    records, committed = ROOT / "results" / "cifar10", ROOT / "docs" / "results.md"
+    fresh = tmp_path / "results.md"
+    command = ["reproduce", "all", "--scale", "cifar10", "--results", str(records), "--write", str(fresh)]
+    assert main(command) == 0
+    assert fresh.read_bytes() == committed.read_bytes(), "write docs/results.md again, as its last lines say"
+    linked = set(re.findall(r"\]\((images/results/[^)]+)\)", fresh.read_text(encoding="utf-8")))
+    assert linked
+    for folder in (tmp_path, committed.parent):
+        assert {f"images/results/{path.name}" for path in (folder / "images" / "results").iterdir()} == linked
+    for link in linked:  # bytes of a picture depend on matplotlib; what it was drawn from does not
+        assert source_of(tmp_path / link) == source_of(committed.parent / link)
+
+
+def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
+    results = {SIMCLR: {"lid": 6.0}, LDREG: {"lid": 7.0}, DIGITS.arm("byol"): {"lid": 5.0}}
+    for place, arms in (("here", list(results)), ("there", list(results)[::-1])):
+        for arm in arms:
+            put(tmp_path / place, arm, [results[arm]] * 2)
+    one, other = (
+        document(chosen("all"), DIGITS, tmp_path / place, what="all", folder="images/results")
+        for place in ("here", "there")
+    )
+    assert one == other
+    assert one.pictures
+    assert str(tmp_path) not in one.text
+
+
+def test_a_picture_tells_of_which_records_it_is(tmp_path: Path) -> None:
+    told = []
+    for lid in (6.0, 6.1):
+        put(tmp_path / "records", SIMCLR, [{"lid": lid}])
+        target = tmp_path / "text.md"
+        assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
+        told.append(source_of(tmp_path / "images" / "text" / "figure2a-lid-over-training.png"))
+    assert told[0] != told[1]
+
+
+def test_the_command_says_how_much_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "records", SIMCLR, [{"lid": 6.0}])
+    put(tmp_path / "records", STUDIES["ablation"].rows(DIGITS)[1].arm, [{"lid": 6.0}] * 30)
+    target = tmp_path / "text.md"
+    assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert "1 study, 1 run, " in told
+    assert "; its end names 30 records that no table shows" in told
+
+
+def test_pictures_are_found_from_a_text_whose_name_has_spaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "records", SIMCLR, [{"lid": 6.0, "linear": 0.9}])
+    target = tmp_path / "meine Übersicht (1).md"
+    words = ["reproduce", "--results", str(tmp_path / "records"), "--write", str(target)]
+    assert main(["reproduce", "figure2a", *words[1:]]) == 0
+    links = re.findall(r"\]\(([^)\s]+)\)", target.read_text(encoding="utf-8"))
+    assert links
+    assert all((tmp_path / unquote(link)).is_file() for link in links)
+    capsys.readouterr()
+    assert main(["reproduce", "table1", *words[1:]]) == 0
+    assert capsys.readouterr().out.replace("\n", " ").rstrip().endswith("1 study, 1 run")
+
+
+def test_the_text_names_the_command_that_writes_it(tmp_path: Path) -> None:
+    put(tmp_path, DIGITS.with_epochs(7).arm("simclr").but(batch_size=64), [{"lid": 6.0}])
+    target = tmp_path / "text.md"
+    words = ["--epochs", "7", "--batch_size", "64", "--results", str(tmp_path), "--write", str(target)]
+    assert main(["reproduce", "table1", *words]) == 0
+    named = "`ldreg reproduce table1 --scale digits --epochs 7 --batch_size 64 --results FOLDER --write FILE`"
+    assert named in target.read_text(encoding="utf-8")
+
+
+def test_the_usual_number_of_epochs_can_be_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    for recipe in ("simclr", "simclr_ldreg"):
+        put(tmp_path, DIGITS.with_epochs(7).arm(recipe), [{"lid": 4.0}])
+    target = tmp_path / "text.md"
+    words = ["reproduce", "table1", "--results", str(tmp_path), "--write", str(target)]
+    for more, shown in (([], "4.00"), (["--epochs", "40"], "6.00")):
+        assert main([*words, *more]) == 0
+        assert f"| {shown} (paper: 18.8) |" in target.read_text(encoding="utf-8")
+
+
+def test_pictures_are_the_same_whatever_matplotlib_is_told(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    usual = document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images")
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "savefig.bbox": "tight"}):
+        assert document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images") == usual
+
+
+def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"linear": 0.90, "lid": 6.0}, {"linear": 0.92, "lid": 6.2}, {"linear": 0.94, "lid": 6.4}])
+    put(tmp_path, LDREG, [{"linear": 0.90, "lid": 7.0}, {"linear": 0.93, "lid": 7.3}, {"lid": 7.3}])
+    part = section(text_of(tmp_path), "Table 1")
+    assert "| SimCLR | \\- | 3 | 92.0 ± 2.00 (paper: 64.3) | – (paper: 470.2) | 6.20 ± 0.20 (paper: 18.8) | – |" in part
+    assert "| SimCLR | LDReg, β 0.1 | 3 | 91.5 ± 2.12 (of 2 seeds) ≈ (paper: 64.8) |" in part
+    assert "7.20 ± 0.17 ✓ (paper: 20.0)" in part
+    # Of the two seeds that both have, linear differs by 0 and 1 percent: 12.71 * 0.707 / sqrt(2) = 6.36; LID of all
+    # three by 1.0, 1.1 and 0.9: 4.3 * 0.1 / sqrt(3) = 0.25.
+    assert "| SimCLR | LDReg, β 0.1 | SimCLR | +0.50 (noise 6.36) ≈ | – | +1.00 (noise 0.25) | – |" in part
+    assert "6 runs of 40 epochs." in part
+    assert "±: standard deviation over seeds." in part
+
+
+def test_what_is_missing_is_left_out_and_named(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"linear": 0.9, "lid": 6.0}])
+    put(tmp_path, DIGITS.arm("byol_ldreg"), [{"linear": 0.9, "lid": 6.0}])
+    (tmp_path / "search.json").write_text("{}")
+    put(tmp_path, SIMCLR.but(batch_size=77), [{"lid": 6.0}])
+    text = text_of(tmp_path)
+    part = section(text, "Table 1")
+    assert part.count("\n| SimCLR") == part.count("\n| BYOL") == 1
+    assert "Not measured: SimCLR, LDReg, β 0.1; SimCLR-Tuned; SimCLR-Tuned, LDReg, β 0.1; BYOL; SimCLR (ViT);" in part
+    assert "Differences" not in part, "there is nothing to compare with"
+    assert "## Figure 1" not in text, "it is of no records"
+    missing = section(text, "What is missing")
+    for title in ("Table 2: transfer", "Table 13", "Table 14", "Table 15", "Figure 5"):
+        assert f"- {title}" in missing
+        assert f"\n## {title}" not in text
+    other = section(text, "Other records")
+    assert "\n| simclr-batch\\_size77-epochs40-seed0 | test | 40 | – | – | 6.00 | – |\n" in other
+    assert "Files that are no records of runs: search." in other
+
+
+def test_a_search_is_shown_at_each_length_and_the_longest_counts(tmp_path: Path) -> None:
+    usual, longer = (STUDIES["search"].rows(scale) for scale in (DIGITS, DIGITS.with_epochs(80)))
+    put(tmp_path, usual[0].arm, [{"linear": 0.9, "lid": 6.0}])
+    text = text_of(tmp_path)
+    assert section(text, "How beta").startswith("How beta and k were chosen\n"), "there is one length"
+    put(tmp_path, longer[1].arm, [{"linear": 0.8, "lid": 7.0}])
+    put(tmp_path, longer[2].arm, [{"linear": 0.9, "lid": 6.0}])
+    text = text_of(tmp_path)
+    assert text.index("chosen, at 40 epochs") < text.index("chosen, at 80 epochs")
+    short, long = (section(text, f"How beta and k were chosen, at {epochs} epochs") for epochs in (40, 80))
+    assert ("judged by the other tenth" in short, "judged by the other tenth" in long) == (True, False)
+    assert "Chosen" not in short
+    assert f"Chosen: SimCLR beta = {longer[2].names[1]}" in long
+    assert f"Not measured: {len(longer) - 2} of {len(longer)} rows" in long
+    assert "How beta" not in section(text, "What is missing")
+
+
+def test_a_sweep_is_shown_as_soon_as_one_of_its_own_runs_is_there(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    assert "\n## Table 13" not in text_of(tmp_path)
+    put(tmp_path, STUDIES["minlid"].rows(DIGITS)[3].arm, [{"lid": 3.0}])
+    part = section(text_of(tmp_path), "Table 13")
+    assert "| Min LID | 0.1 | 1 | – (paper: 63.1) | – (paper: 15.0) | 3.00 ✓ (paper: 3.8) |" in part
+    assert "| Min LID | 0.1 | no regularization | – | – | -3.00 (noise 0.30) |" in part
+
+
+def test_transfer_of_a_short_pretraining_is_enough_to_be_shown(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "transfer/shapes": 0.5}])
+    put(tmp_path, LDREG, [{"lid": 6.0}])
+    part = section(text_of(tmp_path), "Table 2")
+    assert "| SimCLR | \\- | short | 1 | – | 50.0 | – |" in part
+    assert "Not measured: SimCLR, LDReg, short; SimCLR, long; SimCLR, LDReg, long." in part
+    assert "1 run of 40 epochs." in part
+    assert "Differences" not in part
+
+
+def test_a_study_is_shown_at_the_length_at_which_it_was_run(tmp_path: Path) -> None:
+    short = DIGITS.with_epochs(7)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    put(tmp_path, LDREG, [{"lid": 7.0}])
+    put(tmp_path, DIGITS.arm("byol"), [{"lid": 7.0}])
+    for row in STUDIES["ablation"].rows(short)[:3]:
+        put(tmp_path, row.arm, [{"lid": 4.0 + row.x}])
+    text = text_of(tmp_path)
+    assert "| SimCLR | \\- | 1 | – (paper: 64.3) | – (paper: 470.2) | 6.00 (paper: 18.8) | – |" in text
+    assert "| \\- | \\- | \\- | 1 | – | – | 4.00 |" in section(text, "Figure 5")
+    assert "no table here shows" not in text
+    only = document(chosen("all"), short, tmp_path, what="all", folder="images/results")
+    assert all("epochs7" in name for name in only.shown)
+    assert len(only.unused) == 3
+
+
+def test_effects_that_an_earlier_table_has_are_not_told_twice(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    put(tmp_path, LDREG, [{"lid": 7.0}])
+    assert "Differences" in section(text_of(tmp_path), "Table 1")
+    assert "Differences" not in section(text_of(tmp_path), "Figure 2(c, d)")
+    assert "Differences" in section(text_of(tmp_path, "figure2cd"), "Figure 2(c, d)")
+
+
+def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected records of these studies, got none"):
+        text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], batch_size=99)
+    with pytest.raises(ValueError, match=r"simclr-epochs40-seed0\.json: expected batch_size = 256, .* got 99"):
+        text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}])
+    (tmp_path / "simclr-epochs40-seed1.json").replace(tmp_path / "simclr-epochs40-seed2.json")
+    with pytest.raises(ValueError, match=r"seed2\.json: expected the record of .*seed2, got that of .*seed1 of seed 1"):
+        text_of(tmp_path)
+
+
+def test_a_record_cannot_lack_what_it_is_about(tmp_path: Path) -> None:
+    arm = LDREG.but(ldreg__norm="l2")
+    put(tmp_path, arm, [{"lid": 6.0}])
+    (path,) = tmp_path.iterdir()
+    made = RunRecord.from_json(path)
+    assert text_of(tmp_path, "norms")
+    for key in ("schedule.epochs", "method", "ldreg.norm"):
+        told = {name: value for name, value in made.settings.items() if name != key}
+        replace(made, settings=told).to_json(path)
+        with pytest.raises(ValueError, match=rf"json: expected {key} = .* among its settings, got none"):
+            text_of(tmp_path, "norms")
+    replace(made, settings={**made.settings, "seed": 5}).to_json(path)
+    with pytest.raises(ValueError, match=r"got that of .* of seed 5"):
+        text_of(tmp_path, "norms")
+    given = LDREG.but(ldreg__norm="l1")  # as records of it, which leave out what nobody changed
+    put(tmp_path, given, [{"lid": 6.0}])
+    assert gather_records([given], paths_of(tmp_path), ())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--write", "x.md", "--plan"], "--write: expected to be given without --plan, got both"),
+        (["--write", "x.md", "--show"], "--write: expected to be given without --show, got both"),
+        (["--write", "x.md", "--seeds", "2"], "--seeds: expected to be left out, as --write takes all records"),
+        (["--write", "x.md", "--jobs", "2"], "--jobs: expected to be left out, as --write takes all records"),
+        (["--write"], "--write: expected a value"),
+        (["--write", "nowhere/x.md"], "cannot write 'nowhere/x.md'"),
+        (["--write", "x.md"], "expected records of these studies, got none"),
+    ],
+)
+def test_wrong_words_beside_write_are_answered_in_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "table1", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_replaces_no_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    (record,) = tmp_path.glob("*.json")
+    before = record.read_text()
+    words = ["reproduce", "table1", "--results", str(tmp_path), "--write"]
+    assert main([*words, str(record)]) == 2
+    assert "it is there and no text of ldreg reproduce --write" in capsys.readouterr().err
+    assert record.read_text() == before
+    for _ in range(2):
+        assert main([*words, str(tmp_path / "text.md")]) == 0
+
+
+def test_the_first_table_counts_runs_and_effects_of_each_study(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0, "linear": 0.9, "minutes": 1.0}] * 2)
+    put(tmp_path, LDREG, [{"lid": 7.0, "effective_rank": 19.0, "linear": 0.9, "minutes": 1.0}])
+    told = section(text_of(tmp_path, "table1,wallclock"), "At a glance").splitlines()
+    assert told[2] == (
+        "For how many methods LDReg does what it does in the paper: Linear probe within noise 1; Effective rank within "
+        "noise 1; LID as in the paper 1."
+    )
+    del told[2:4]
+    assert told[2] == "| Study | Runs | Epochs | Seeds | As in the paper | Opposite | Within noise |"
+    assert told[4] == "| Table 1: linear evaluation and dimensions | 3 | 40 | 1 to 2 | 1 | 0 | 2 |"
+    assert told[5] == "| Table 4: wall-clock time | 3 | 40 | 1 to 2 | – | – | – |"
+    assert "At a glance" not in text_of(tmp_path, "table1")
+
+
+def test_the_first_table_counts_claims_that_are_no_number_of_the_papers(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0}])
+    put(tmp_path, DIGITS.arm("byol"), [{"lid": 7.0, "effective_rank": 10.0}])
+    told = section(text_of(tmp_path, "figure2a,figure2cd"), "At a glance").splitlines()
+    assert told[4] == "| Figure 2(a): LID over training | 2 | 40 | 1 | 0 | 0 | 2 |", "neither falls late"
+    # BYOL should have the highest rank of the two, SimCLR the lowest, and BYOL the lowest LID.
+    assert told[5].endswith("| 2 | 40 | 1 | 0 | 3 | 0 |")
+
+
+def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:
+    for scale in (DIGITS, DIGITS.with_epochs(5)):
+        rows = STUDIES["references"].rows(scale)
+        for row in rows[:3]:
+            put(tmp_path, row.arm, [{"lid": 6.0, "linear": 0.9}])
+    titles = re.findall(r"^## (Beyond the paper: neighbors.*)$", text_of(tmp_path, "references"), flags=re.MULTILINE)
+    usual = DIGITS.epochs
+    assert titles == [f"Beyond the paper: neighbors from a queue, at {epochs} epochs" for epochs in (5, usual)]
+
+
+def test_what_people_say_of_the_runs_is_put_last_and_linked_first(tmp_path: Path) -> None:
+    put(tmp_path, SIMCLR, [{"lid": 6.0}])
+    (tmp_path / "notes.md").write_text("Images were *small*: 8 × 8.\n", encoding="utf-8")
+    text = text_of(tmp_path, "table1")
+    assert "\n\n## About these runs\n\nImages were *small*: 8 × 8.\n\n## Where the numbers come from" in text
+    assert text.index("[about these runs](#about-these-runs)") < text.index("## Table 1") < text.index("## About these")
+    (tmp_path / "notes.md").write_text(" \n")
+    assert "bout these runs" not in text_of(tmp_path, "table1")
+    (tmp_path / "notes.md").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"notes\.md: expected text in UTF-8, got other bytes"):
+        text_of(tmp_path, "table1")

@@ -1,0 +1,231 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightly.transforms.simclr_transform import SimCLRTransform
+
+from ldreg.dimension.geometry import (
+    arithmetic_mean,
+    fisher_rao,
+    frechet_mean,
+    geometric_mean,
+    harmonic_mean,
+    kl_distance,
+)
+from ldreg.methods.simclr import SimCLRConfig
+from ldreg.optim import scaled_lr
+from ldreg.reproduce import paper
+from ldreg.reproduce.jobs import Arm, Job, merged
+from ldreg.reproduce.request import request
+from ldreg.reproduce.rows import METHODS, all_methods, k_of, methods, neighborhoods
+from ldreg.reproduce.scales import SCALES
+from ldreg.reproduce.studies import STUDIES, chosen
+from ldreg.reproduce.usage import TITLES
+from ldreg.train.regularization import REGULARIZERS, build_regularizer
+from ldreg.views.config import NORMALIZATIONS
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
+
+
+@cache
+def tree(recipe: str) -> dict[str, Any]:
+    return Job(Arm(recipe), 0).settings.tree
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_study_has_settings_and_a_name_of_its_own(scale: str) -> None:
+    asked = request(["all", "--scale", scale, "--coco", "coco"])
+    names = [job.name for job in asked.jobs]
+    assert len(set(names)) == len(names) > 40
+    assert all(re.fullmatch(r"[A-Za-z0-9_.=-]+", name) for name in names)
+    identities = {str(sorted(job.settings.tree.items())) for job in asked.jobs}
+    assert len(identities) == len(names), "two names for one run"
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_an_arm_that_equals_its_recipe_is_the_recipe(scale) -> None:  # type: ignore[no-untyped-def]
+    """Runs are shared between studies only where the usual value of an ablation is known to be the recipe's.
+
+    Those of the search have all values in their names, since recipes change by what it finds.
+    """
+    for study in (study for study in STUDIES.values() if study.name != "search"):
+        for row in study.rows(scale):
+            known = tree(row.arm.recipe)
+            for key, value in row.arm.options:
+                node = known
+                for part in key.split("."):
+                    node = node.get(part, {}) if isinstance(node, dict) else {}
+                told = key.startswith(("schedule", "minlid", "data", "encoder"))  # given to be plain, not to vary
+                assert told or str(node) != value, f"{study.name}: {row.arm.slug} has {key} = {value} anyway"
+
+
+def test_rows_are_compared_with_a_row_that_is_no_comparison_itself_but_for_norms() -> None:
+    for scale in SCALES.values():
+        for study in STUDIES.values():
+            rows = study.rows(scale)
+            for row in rows:
+                assert len(row.names) == len(study.keys)
+                base = None if row.baseline is None else rows[row.baseline]
+                if study.name == "norms" and row.names[0] == "L2":
+                    assert base is not None
+                    assert base.names == ("L1", row.names[1])
+                    assert row.arm == base.arm.but(ldreg__norm="l2")
+                else:
+                    assert base is None or base.baseline is None
+
+
+def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
+    cifar10 = SCALES["cifar10"]
+    usual = {method: k_of(cifar10.arm(f"{method}_ldreg")) == cifar10.k for method in methods(cifar10)}
+    assert not usual["byol"]
+    for row in all_methods(cifar10):
+        assert (", k " in row.names[1]) == (row.baseline is not None and not usual[row.group])
+    rows = neighborhoods(cifar10)
+    assert {row.names[0] for row in rows} == {METHODS[name] for name in usual if name == "moco" or not usual[name]}
+    for method in dict.fromkeys(row.names[0] for row in rows):
+        plain, *with_ldreg = [row for row in rows if row.names[0] == method]
+        assert [row.names[2] for row in with_ldreg] == (["16", "64", "128"] if method == "MoCo" else ["64", "128"])
+        for row in with_ldreg:
+            assert row.baseline == rows.index(plain)
+            assert Job(row.arm, 0).settings.regularizer["k"] == int(row.names[2])
+    assert neighborhoods(SCALES["imagenet"]) == []
+    assert {row.names[0] for row in neighborhoods(SCALES["digits"])} == {"MoCo"}
+
+
+def test_studies_of_other_things_have_the_usual_k() -> None:
+    for scale in SCALES.values():
+        for study in ("norms", "minlid", "batches", "regularizers", "ablation", "conventions"):
+            own = [row.arm for row in STUDIES[study].rows(scale) if "ldreg.k" not in dict(row.arm.options)]
+            found = {k_of(arm) for arm in own if arm.recipe.endswith("_ldreg")}
+            assert found <= {scale.k}, (scale.name, study)
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_conventions_and_references_vary_that_alone(scale) -> None:  # type: ignore[no-untyped-def]
+    for name, key, usual, values in (
+        ("conventions", "convention", "paper", ["pseudocode", "pseudocode"]),
+        ("references", "queue_size", 0, [*scale.queues, scale.queues[1]]),
+    ):
+        rows = STUDIES[name].rows(scale)
+        compared = [(row, rows[row.baseline]) for row in rows if row.baseline is not None]
+        assert len(values) == len(compared) > 1
+        for (row, base), value in zip(compared, values, strict=True):
+            own, other = (Job(one.arm, 0).settings for one in (row, base))
+            assert build_regularizer("ldreg", own.regularizer).__dict__[key] == value
+            assert build_regularizer("ldreg", other.regularizer).__dict__[key] == usual
+            assert {**own.regularizer, key: usual} == {**other.regularizer, key: usual}
+            assert own.run == other.run
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_starts_vary_the_first_epoch_of_ldreg_alone(scale) -> None:  # type: ignore[no-untyped-def]
+    rows = STUDIES["starts"].rows(scale)
+    compared = [(row, rows[row.baseline]) for row in rows if row.baseline is not None]
+    assert len(compared) == 4
+    for row, base in compared:
+        own, other = (Job(one.arm, 0).settings for one in (row, base))
+        assert own.run == replace(other.run, regularizer_start=float(row.x))
+        assert row.names[2] == str(int(row.x) + 1)
+        assert (own.regularizer, other.run.regularizer_start) == (other.regularizer, 0.0)
+    share = {row.x / Job(row.arm, 0).settings.schedule.epochs for row, _ in compared}
+    assert share == {0.1, 0.5}
+    assert [row.names[2] for row in STUDIES["starts"].rows(scale.with_epochs(2))] == ["-", "1", "2"] * 2
+    assert [row.names[2] for row in STUDIES["starts"].rows(scale.with_epochs(1))] == ["-", "1"] * 2
+
+
+def test_every_regularizer_is_compared_on_byol() -> None:
+    for scale in SCALES.values():
+        rows = STUDIES["regularizers"].rows(scale)
+        names = [row.names[0] for row in rows[::2]]
+        assert names == ["None", "Cov", "Cov+Var", "KoLeo", "SIGReg", "SIGReg, centered"]
+        assert len({row.arm for row in rows}) == len(rows)
+        assert {Job(row.arm, 0).settings.run.regularizer for row in rows} == {"none", *REGULARIZERS} - {"minlid"}
+        assert {Job(row.arm, 0).settings.run.method for row in rows} == {"byol"}
+
+
+def test_lightlys_recipe_is_lightlys_in_our_settings() -> None:
+    settings = Job(Arm("cifar10/simclr_lightly"), 0).settings
+    assert scaled_lr(settings.optimizer, settings.run.batch_size) == 0.24
+    assert (settings.optimizer.name, settings.optimizer.momentum, settings.optimizer.weight_decay) == ("sgd", 0.9, 5e-4)
+    assert settings.optimizer.decay_all  # its SGD has one group of all parameters
+    assert (settings.encoder.init, settings.encoder.zero_init) == ("torch", False)
+    assert (settings.schedule.warmup_epochs, settings.run.batch_size, settings.run.regularizer) == (0, 512, "none")
+    assert settings.method == SimCLRConfig(temperature=0.5, projector=(512, 128))
+    # The defaults of lightly's transform, its four intensities halved, without blur.
+    theirs = signature(SimCLRTransform).parameters
+    policy = settings.views.resolve()
+    assert policy.jitter == tuple(
+        0.5 * theirs[name].default for name in ("cj_bright", "cj_contrast", "cj_sat", "cj_hue")
+    )
+    assert policy.jitter_probability == theirs["cj_prob"].default
+    assert (policy.scale, policy.interpolation) == ((theirs["min_scale"].default, 1.0), "bilinear")
+    assert (policy.flip, policy.grayscale) == (theirs["hf_prob"].default, theirs["random_gray_scale"].default)
+    assert policy.blur == policy.solarize == (0.0, 0.0)
+    assert theirs["normalize"].default["mean"] == list(NORMALIZATIONS[settings.views.normalization][0])
+
+
+def test_names_and_numbers_of_the_paper_choose_studies() -> None:
+    assert [study.name for study in chosen("table13,figure2c")] == ["minlid", "figure2cd"]
+    assert len(chosen("all")) == len(chosen("All")) == len(STUDIES)
+    assert chosen(" Tables ,TABLE1") == chosen("tables")
+    with pytest.raises(ValueError, match=r"got ''$"):
+        chosen("table1,,minlid")
+    with pytest.raises(ValueError, match=r"expected all or names among table1.*got 'table99'"):
+        chosen("table1,table99")
+    assert list(TITLES) == list(STUDIES)
+
+
+def test_a_run_that_two_studies_need_is_one_run_with_both_measures() -> None:
+    arm = Arm("digits/simclr")
+    jobs = merged([Job(arm, 0, frozenset({"tsne"})), Job(arm, 1), Job(arm, 0, frozenset({"transfer"}))])
+    assert [(job.seed, sorted(job.measures)) for job in jobs] == [(0, ["transfer", "tsne"]), (1, [])]
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+def test_the_paper_says_these_numbers() -> None:
+    text = re.sub(r"\\textbf\{([^}]*)\}", r"\1", PAPER.read_text())
+    lines = re.sub(r"[ \t]+", " ", text)
+    for pair in (*paper.LINEAR.values(),):
+        for values in pair:
+            assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
+    titles = {"covariance": "Cov", "variance_covariance": "Cov+Var"}
+    rows = [("Min LID", beta, values) for beta, values in paper.MINLID.items()]
+    rows += [(titles[name], beta, values) for (name, beta), values in paper.REGULARIZERS.items()]
+    for title, beta, values in rows:
+        told = f"{values['linear']} & {values['effective_rank']} & {values['lid']}"
+        assert f"& {title} & {beta} & {told.replace('nan & nan & nan', 'Complete collapse & - & -')} " in lines
+    for pair in (*paper.TRANSFER.values(), *paper.DETECTION.values()):
+        for values in pair:
+            numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
+            assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
+    for accuracies in zip(*paper.BATCHES.values(), strict=True):
+        assert "& " + " & ".join(map(str, accuracies)) + " " in lines
+    for norm in ("L1", "L2"):
+        both = " & ".join(str(paper.NORMS[norm.lower(), k]) for k in (64, 128))
+        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both} " in lines
+    assert f"SimCLR & {paper.HOURS[0]} hours" in lines
+    assert f"SimCLR + LDReg & {paper.HOURS[1]} hours" in lines
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+@pytest.mark.parametrize(
+    ("function", "kind", "label"),
+    [
+        (fisher_rao, "Definition", "asymFR"),
+        (frechet_mean, "Definition", "frechet"),
+        (geometric_mean, "Theorem", "frechetmeanvar"),
+        (arithmetic_mean, "Theorem", "themeans"),
+        (harmonic_mean, "Theorem", "themeans"),
+        (kl_distance, "Lemma", "asymKL"),
+    ],
+)
+def test_what_the_paper_numbers_is_cited_by_its_number(function: Callable[..., Any], kind: str, label: str) -> None:
+    before = PAPER.read_text().partition(f"\\label{{{label}}}")[0]
+    environment = {"Definition": "mydefinition"}.get(kind, kind.lower())
+    number = before.count(f"\\begin{{{environment}}}")
+    assert re.findall(rf"{kind} (\d+)", str(function.__doc__)) == [str(number)]

@@ -1,0 +1,160 @@
+"""`ldreg pretrain`: words to a request, and one line where they are wrong."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ldreg.cli import main
+from ldreg.train.command import request, words_to_options
+from ldreg.train.folder import create
+from ldreg.train.recipes import load_recipe, recipe_names
+from ldreg.train.settings import resolve
+
+
+def test_print_config_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["pretrain", "--recipe", "imagenet/byol_ldreg", "--data.path", "x", "--print_config"]) == 0
+    text = capsys.readouterr().out
+    path = tmp_path / "printed.yaml"
+    path.write_text(text)
+    assert resolve(load_recipe(str(path))) == resolve(load_recipe("imagenet/byol_ldreg"), [("data.path", "x")])
+    assert yaml.safe_load(text)["ldreg"]["beta"] == 0.005
+
+
+def test_print_config_needs_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "--recipe", "imagenet/mae", "--print-config"]) == 0
+    assert "vit_base" in capsys.readouterr().out
+
+
+def test_list_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "--list_recipes"]) == 0
+    assert capsys.readouterr().out.split() == recipe_names()
+
+
+def test_help_has_examples_and_the_chosen_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "--method", "moco", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "examples:" in text
+    assert "--moco.queue_size" in text
+    assert main(["--help"]) == 0
+    assert "pretrain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "regularizer", "recipe"),
+    [
+        (None, None, "digits/simclr_ldreg"),
+        ("byol", None, "digits/byol_ldreg"),
+        ("byol", "none", "digits/byol"),
+        (None, "koleo", "digits/simclr"),
+    ],
+)
+def test_the_default_recipe_follows_method_and_regularizer(
+    method: str | None, regularizer: str | None, recipe: str
+) -> None:
+    options = [(key, value) for key, value in (("method", method), ("regularizer", regularizer)) if value]
+    asked = request([*options, ("out", "x")])
+    assert asked.recipe == recipe
+    assert asked.settings.run.regularizer == (regularizer or "ldreg")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["digits"], "expected an option such as --recipe NAME, got 'digits'"),
+        (["--recipe", "digits/simclrr"], "got 'digits/simclrr'; nearest: 'digits/simclr'"),
+        (["--recipe"], "--recipe: expected a value, got none"),
+        (
+            ["--method", "dino"],
+            "method: expected one of barlow_twins, byol, mae, moco, simclr, simclr_tuned, vicreg, got",
+        ),
+        (["--resume", "nowhere"], "resume: expected a run folder with a config.yaml, got 'nowhere'"),
+        (["--resume", "nowhere", "--out", "x"], "--out: expected nothing beside --resume"),
+        (["--batch_size", "40", "--ldreg.k", "80"], "ldreg.k: expected fewer than the 80 representations"),
+        (["--batch_size", "2000"], "batch_size: expected at most 1437"),
+        (["--batch_size", "2000", "--trainer.accumulate", "2"], "batch_size: expected at most the 1437 images"),
+        (
+            ["--batch_size", "4", "--trainer.accumulate", "4", "--regularizer", "none"],
+            "batch_size: expected at least 2",
+        ),
+        (
+            ["--data.limit", "150", "--batch_size", "64", "--monitor.knn_k", "200"],
+            "monitor.knn_k: expected at most the 150 images",
+        ),
+        (
+            ["--data.limit", "30", "--batch_size", "20", "--ldreg.k", "8"],
+            "monitor.k: expected fewer than the 30 images",
+        ),
+        (
+            ["--schedule.epochs", "1", "--schedule.warmup_epochs", "0.95"],
+            "schedule.warmup_epochs: expected to leave a step of 5 after the warm-up, got 0.95 epochs of 5; take 0, or",
+        ),
+        (["--schedule.min_lr", "5"], "schedule.min_lr: expected at most the peak learning rate"),
+        (
+            ["--trainer.precision", "fp16", "--trainer.device", "cpu"],
+            "trainer.precision: expected fp32 or bf16 on a CPU",
+        ),
+        (["--trainer.nodes", "2"], "trainer.nodes: expected torchrun or SLURM"),
+        (["--data.name", "folder"], "data.path: expected"),
+        (["--data.name", "folder", "--data.path", "nowhere"], "nowhere"),
+        (
+            ["--views.policy", "mae", "--views.jitter", "0", "--views.blur", "false"],
+            "views.policy: expected a policy of 2 view(s) for simclr",
+        ),
+        (["--trainer.device", "cuda"], "trainer.device: expected a CUDA device"),
+        (["--batch_size", "x"], "batch_size"),
+    ],
+)
+def test_errors_are_one_line_and_leave_no_folder(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["pretrain", *words]) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if "error" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("ldreg pretrain: error: ")
+    assert message in lines[0]
+    assert not list(tmp_path.rglob("*.yaml"))
+
+
+def test_an_empty_folder_of_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["pretrain", "--data.name", "folder", "--data.path", str(tmp_path), "--out", str(tmp_path / "r")]) == 2
+    assert "found none" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_something_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    assert main(["pretrain", "--out", str(tmp_path)]) == 2
+    assert "out: expected a new or empty folder" in capsys.readouterr().err
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(["pretrain", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_resume_keeps_the_runs_settings(tmp_path: Path) -> None:
+    tree = resolve(load_recipe("digits/byol"), [("seed", "7")]).tree
+    create(tmp_path / "run", tree, command="ldreg pretrain")
+    asked = request([("resume", str(tmp_path / "run")), ("trainer.threads", "1")])
+    assert (asked.settings.run.method, asked.settings.run.seed, asked.resume) == ("byol", 7, True)
+    with pytest.raises(ValueError, match=r"--seed: --resume goes on with the run's own settings"):
+        request([("resume", str(tmp_path / "run")), ("seed", "8")])
+
+
+def test_resume_refuses_an_option_that_is_newer_than_the_run(tmp_path: Path) -> None:
+    tree = resolve(load_recipe("digits/byol"), []).tree
+    optimizer = {name: value for name, value in tree["optimizer"].items() if name != "decay_all"}
+    create(tmp_path / "run", {**tree, "optimizer": optimizer}, command="ldreg pretrain")
+    assert request([("resume", str(tmp_path / "run"))]).resume
+    with pytest.raises(ValueError, match=r"--optimizer.decay_all: --resume goes on with the run's own settings"):
+        request([("resume", str(tmp_path / "run")), ("optimizer.decay_all", "true")])
+    with pytest.raises(ValueError, match=r"decay_none"):
+        request([("resume", str(tmp_path / "run")), ("optimizer.decay_none", "true")])
+
+
+def test_words() -> None:
+    assert words_to_options(["--a.b-c=1", "-h", "--x", "-1"]) == [("a.b_c", "1"), ("help", None), ("x", "-1")]

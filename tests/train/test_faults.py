@@ -1,0 +1,258 @@
+"""Disks that fill up, losses that go NaN, machines of SLURM that are taken away: what is said, and what stays."""
+
+import os
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train.options import as_words, changed
+from tests.train.processes import PATIENCE, ended
+
+from ldreg.cli import main
+from ldreg.train.checkpoints import LAST, PREVIOUS, CheckpointFiles, latest
+from ldreg.train.folder import RunFolder, held, say
+from ldreg.train.progress import ProgressBar
+
+QUICK = {
+    "recipe": "digits/byol_ldreg",
+    "schedule.epochs": "3",
+    "schedule.warmup_epochs": "0",
+    "monitor.every_epochs": "50",
+    "trainer.device": "cpu",
+    "trainer.threads": "1",
+}
+
+
+def words(**options: str) -> list[str]:
+    return as_words(changed(QUICK, **options))
+
+
+def start(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ldreg", "pretrain", *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(shown: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not shown():
+        assert time.monotonic() < deadline, "nothing to be seen"
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+
+
+def state(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(path, weights_only=True)
+    return loaded
+
+
+def the_error(said: str) -> str:
+    """The one line that says what was wrong."""
+    assert "Traceback" not in said
+    assert "Logging error" not in said
+    [line] = [line for line in said.splitlines() if line.startswith("ldreg pretrain: error: ")]
+    return line.removeprefix("ldreg pretrain: error: ")
+
+
+def assert_goes_on(run: RunFolder, said: str, reason: str) -> None:
+    """The error has this reason and tells the step that the newest checkpoint, which is whole, stands at."""
+    error = the_error(said)
+    newest = latest(run.checkpoints)
+    assert newest == run.checkpoints / LAST
+    assert f": {reason}; --resume run goes on from step {state(newest)['global_step']}" in error
+    assert error.startswith("cannot write ")
+    assert not (run.checkpoints / "writing.ckpt").exists()
+    assert list(run.path.rglob(".*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [100_000, 20_000, 10])
+def test_a_file_that_may_not_grow_is_one_line_and_the_checkpoints_before_it_stay(limit: int, tmp_path: Path) -> None:
+    process = start(*words(schedule__epochs="400"), "--out", "run", folder=tmp_path)
+    run = RunFolder(tmp_path / "run")
+    wait_for((run.checkpoints / PREVIOUS).exists, process)
+    before = (run.checkpoints / LAST).stat().st_size
+    assert before > 100_000
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    status, said = ended(process)
+    assert status == 2, said
+    assert_goes_on(run, said, "File too large")
+    assert not run.encoder.exists()
+    resumed = start("--resume", "run", folder=tmp_path)
+    step = state(run.checkpoints / LAST)["global_step"]
+    wait_for(lambda: state_or_none(run.checkpoints / LAST, above=step), resumed)
+    resumed.kill()
+    resumed.communicate()
+
+
+def state_or_none(path: Path, *, above: int) -> bool:
+    """Whether there is a checkpoint of a later step."""
+    return path.exists() and state(path)["global_step"] > above
+
+
+def can_mount() -> bool:
+    """Whether a file system of its own can be had without being the superuser."""
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
+    return tried.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="needs a file system of a few megabytes")
+def test_a_full_disk_is_one_line_and_the_run_goes_on_elsewhere_to_the_same_weights(tmp_path: Path) -> None:
+    status, said = ended(start(*words(schedule__epochs="6"), "--out", "whole", folder=tmp_path))
+    assert status == 0, said
+    whole = RunFolder(tmp_path / "whole")
+    size = (whole.checkpoints / LAST).stat().st_size
+    # Room for two checkpoints and a half: the third, for which two are kept, finds the disk full.
+    command = shlex.join([sys.executable, "-m", "ldreg", "pretrain", *words(schedule__epochs="6"), "--out", "run"])
+    script = f"""
+        mkdir small && mount -t tmpfs -o size={size * 5 // 2 // 1024}k tmpfs small && cd small && {command}
+        status=$?; cp -r run ..; exit $status
+    """
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    run = RunFolder(tmp_path / "run")
+    assert_goes_on(run, done.stderr, "No space left on device")
+    assert [state(run.checkpoints / name)["global_step"] for name in (LAST, PREVIOUS)] == [10, 5]
+    status, said = ended(start("--resume", "run", folder=tmp_path))
+    assert status == 0, said
+    assert run.encoder.read_bytes() == whole.encoder.read_bytes()
+
+
+def test_the_error_behind_a_state_that_came_out_too_short_is_told(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        CheckpointFiles().save_checkpoint({"weights": torch.zeros(100_000)}, tmp_path / "full")
+    assert caught.value.filename == str(tmp_path / "full")
+    assert not (tmp_path / "full").is_symlink()
+    with pytest.raises(TypeError, match="cannot pickle"):  # what is no fault of the disk stays as it is
+        CheckpointFiles().save_checkpoint({"weights": (value for value in [1.0])}, tmp_path / "state")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_is_written_beside_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.mkstemp", lambda *_, **__: pytest.fail("made a temporary file"))
+    CheckpointFiles().save_checkpoint({"weights": torch.arange(5)}, tmp_path / "state")
+    assert torch.equal(state(tmp_path / "state")["weights"], torch.arange(5))
+
+
+def test_a_log_on_a_full_disk_is_an_error_and_no_traceback_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder(tmp_path).log.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"), held(RunFolder(tmp_path)):
+        say("pretraining")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_loss_gone_infinite_stops_the_run_with_its_cause_and_the_last_good_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The regularizer comes in after two epochs of five steps, and is too large for float32 at once.
+    options = {"recipe": "digits/simclr_ldreg", "regularizer_start": "2", "ldreg__beta": "3e38"}
+    assert main(["pretrain", *words(**options), "--out", "run"]) == 1
+    error = the_error(capsys.readouterr().err)
+    assert error.startswith("the loss is not finite at step 11: loss = -inf, ssl_loss = ")
+    assert "regularizer = -inf" in error
+    assert error.endswith("; the last good state, of step 10, is run/checkpoints/last.ckpt")
+    run = RunFolder(tmp_path / "run")
+    assert error in run.log.read_text()
+    good = state(run.checkpoints / LAST)
+    assert good["global_step"] == 10
+    assert all(bool(weight.isfinite().all()) for weight in good["state_dict"].values() if weight.is_floating_point())
+    assert not run.encoder.exists()
+    assert not run.card.exists()
+
+
+def test_a_loss_not_finite_before_anything_was_saved_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"recipe": "digits/simclr_ldreg", "ldreg__beta": "3e38"}
+    assert main(["pretrain", *words(**options), "--out", "run"]) == 1
+    error = the_error(capsys.readouterr().err)
+    assert error.startswith("the loss is not finite at step 1: ")
+    assert error.endswith("; nothing was saved yet")
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_ends_before_an_interruption_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    def interrupt(self: ProgressBar, trainer: Any, *rest: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgressBar, "on_train_epoch_end", interrupt)
+    assert main(["pretrain", *words(), "--out", str(tmp_path / "run")]) == 130
+    bar, _, told = terminal.getvalue().partition("ldreg pretrain: interrupted at step 5")
+    assert "epoch 1/3" in bar
+    assert told == f"; --resume {tmp_path / 'run'} goes on from step 5\n"
+
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_NTASKS": "1",
+    "SLURM_NTASKS_PER_NODE": "1",
+    "SLURM_NNODES": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NODELIST": "localhost",
+}
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_that_is_signaled_and_queued_again_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    # Lightning would save into the working directory at SIGUSR1, queue the job again by itself, and take what it finds
+    # there for the state of any run that begins later.
+    (tmp_path / "hpc_ckpt_1.ckpt").write_bytes(b"another run's")
+    asked = [*words(schedule__epochs="60"), "--out"]
+    process = start(*asked, "run", folder=tmp_path, **SLURM)
+    run = RunFolder(tmp_path / "run")
+    wait_for((run.checkpoints / PREVIOUS).exists, process)
+    process.send_signal(signal.SIGUSR1)
+    status, said = ended(process)
+    assert status == 128 + signal.SIGUSR1, said
+    stopped = state(run.checkpoints / LAST)["global_step"]
+    assert f"interrupted at step {stopped}; --resume run goes on from step {stopped}" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hpc_ckpt_1.ckpt", "run"]
+    again = {**SLURM, "SLURM_RESTART_COUNT": "1"}
+    status, said = ended(start(*asked, "run", "--seed", "1", folder=tmp_path, **again))
+    assert status == 2, said
+    assert "out: expected the settings of the run in 'run' to go on with it, got others" in the_error(said)
+    status, said = ended(start(*asked, "run", folder=tmp_path, **again))
+    assert status == 0, said
+    assert f"going on from {Path('run/checkpoints') / LAST}" in said
+    status, said = ended(start(*asked, "whole", folder=tmp_path))
+    assert status == 0, said
+    assert run.encoder.read_bytes() == RunFolder(tmp_path / "whole").encoder.read_bytes()
+    assert state(run.checkpoints / LAST)["global_step"] == 300
