@@ -43,7 +43,7 @@ import ldreg
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
 from ldreg.inspection.findings import Points, compare, find, serious
-from ldreg.report.record import Finding
+from ldreg.record import Finding
 
 OUT = Path(__file__).with_name("findings.json")
 Array = NDArray[Any]

@@ -56,7 +56,7 @@ from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
 from ldreg.io import load_embeddings, load_labels
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.train.checkpoints import latest, peek
 from ldreg.train.folder import RunFolder, existing
 from ldreg.train.module import SETTINGS
@@ -335,7 +335,7 @@ def run_readers() -> dict[str, Reader]:
         "checkpoint": _single("last.ckpt", _torch(state), lambda path: (latest(path.parent), peek(path))),
         "encoder": _single("e.safetensors", weights, load_encoder),
         "encoder pt": _single("e.pt", _torch({"model": encoder.state_dict()}), _load_pt),
-        "record": _single("r.json", record, RunRecord.from_json),
+        "record": _single("r.json", record, Record.from_json),
         "run folder": Reader(_keyed(files), _run),
     }
 
@@ -362,7 +362,7 @@ def _run(folder: Path) -> object:
 
 
 def _written_record() -> bytes:
-    record = RunRecord(
+    record = Record(
         "a", {"seed": 0, "ldreg.beta": 0.01}, {"lid": 5.0, "knn": 0.5}, {"lid": [(1, 2.0)]}, [1.0, 2.0], [2.0, 1.0],
         [(0.0, 1.0), (1.0, 2.0)], ["a", "b"], {"command": "x", "epochs": 3},
     )  # fmt: skip

@@ -14,13 +14,16 @@ SOURCE = Path(ldreg.__file__).parent
 # Each room imports only rooms that stand before it.
 ORDER = (
     *("version", "extras", "distributed", "completion", "subcommands", "terminal", "notices", "termination", "elapsed"),
-    *("dimension", "optim", "io", "views", "methods", "regularizers", "record", "report", "data", "inspection"),
-    *("encoders", "evaluation", "detection", "monitor", "train", "integrations", "assessment", "bench", "reproduce"),
-    *("commands", "demo_plain", "demo", "cli", "__main__"),
+    *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
+    *("data", "encoders", "evaluation", "detection", "monitor", "train", "integrations", "assessment"),
+    *("bench", "reproduce", "commands", "demo_plain", "demo", "cli", "__main__"),
 )
 # These know nothing of one another: a method no dimension, a regularizer no method.
 APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}
 APART |= {"regularizers": {"dimension", "distributed"}, "data": {"views", "io"}}
+
+# A report renders itself: its methods import the pages and tables. The rest moves with the files and the text.
+APART |= {"record": {"thumbnails", "report"}, "inspection": {"dimension", "distributed", "record", "report"}}
 
 
 def imports(path: Path) -> set[str]:

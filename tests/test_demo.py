@@ -13,7 +13,7 @@ import pytest
 
 from ldreg.cli import main
 from ldreg.demo import Demo, _draw_panels, demo
-from ldreg.report.comparison import RunRecord
+from ldreg.report.comparison import Record
 from ldreg.report.page import clouds_section
 from ldreg.reproduce.plane import collapse_and_cure
 
@@ -96,7 +96,7 @@ def test_demo_trains_without_and_with_ldreg(made: Made) -> None:
         assert len(run.lid) == len(run.map) == 1437
         assert {"lid", "effective_rank", "loss"} <= set(run.curves)
         assert [image.lid for image in run.most_collapsed] == pytest.approx(sorted(run.lid)[:12])
-    assert RunRecord.from_json(made.demo.report.parent / "simclr_ldreg.json").name == "SimCLR + LDReg"
+    assert Record.from_json(made.demo.report.parent / "simclr_ldreg.json").name == "SimCLR + LDReg"
 
 
 def test_a_second_demo_takes_new_folders(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ldreg.dimension.neighbors import neighbor_distances
     from ldreg.dimension.spectrum import effective_rank
     from ldreg.inspection import inspect
+    from ldreg.inspection.report import DimensionReport
     from ldreg.regularizers.ldreg import LDReg
-    from ldreg.report.record import DimensionReport
     from ldreg.version import __version__ as __version__
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DimensionReport": "ldreg.report.record",
+    "DimensionReport": "ldreg.inspection.report",
     "LDReg": "ldreg.regularizers.ldreg",
     "__version__": "ldreg.version",
     "effective_rank": "ldreg.dimension.spectrum",

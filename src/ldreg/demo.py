@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.extras import missing
-from ldreg.report.comparison import RunRecord, comparison_page
+from ldreg.record import PointCloud
+from ldreg.report.comparison import Record, comparison_page
 from ldreg.report.figures import plain_style
 from ldreg.report.files import write_atomically
 from ldreg.report.page import clouds_section
 from ldreg.report.panels import panels
-from ldreg.report.record import PointCloud
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 
 _THUMBNAILS = 12
@@ -37,7 +37,7 @@ _TARGET_TEXT = (
 class Demo:
     """What was measured, and where the report is."""
 
-    runs: list[RunRecord]
+    runs: list[Record]
     reached: list[PointCloud]
     report: Path
 
@@ -96,7 +96,7 @@ def _draw_panels(collapsed: Sequence[PointCloud], reached: Sequence[PointCloud],
     panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
 
 
-def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> RunRecord:
+def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> Record:
     """One run by its recipe, in a new folder; in plain PyTorch where that cannot be."""
     if missing("train") is not None:
         from ldreg.demo_plain import EPOCHS, plain_run

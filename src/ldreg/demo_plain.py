@@ -15,10 +15,10 @@ from ldreg.dimension.spectrum import effective_rank
 from ldreg.evaluation.knn import knn_accuracy, voters
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
+from ldreg.inspection.report import DimensionReport, findings_in_words
+from ldreg.record import Record
 from ldreg.regularizers.ldreg import LDReg
-from ldreg.report.record import DimensionReport
-from ldreg.report.run_record import RunRecord, findings_in_words
-from ldreg.report.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import Thumbnail, data_uri
 from ldreg.version import __version__
 
 EPOCHS = 60
@@ -30,7 +30,7 @@ _RATE = 2e-3
 _EVERY = 10  # epochs between measurements
 
 
-def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, thumbnails: int = 12) -> RunRecord:
+def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, thumbnails: int = 12) -> Record:
     """Train a small CNN with LDReg of strength `beta` added (0: SimCLR alone), and measure it as a record.
 
     Raises:
@@ -51,7 +51,7 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
     report = inspect(train, [str(digit) for digit in classes[~held].tolist()], _K)
     order = report.lid.argsort()
     settings = {"method": "simclr", "regularizer": "ldreg" if beta else "none", "batch_size": _BATCH}
-    return RunRecord(
+    return Record(
         name,
         settings=settings | ({"ldreg.beta": beta, "ldreg.k": _K} if beta else {}),
         results={

@@ -12,7 +12,7 @@ from ldreg.assessment.evaluated import evaluated
 from ldreg.assessment.records import record
 from ldreg.assessment.source import Source, open_source
 from ldreg.cli import main
-from ldreg.report.run_record import PRECISIONS
+from ldreg.record import PRECISIONS
 
 
 @pytest.fixture(scope="module")

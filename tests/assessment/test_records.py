@@ -16,7 +16,7 @@ from ldreg.assessment.source import Source, open_source
 from ldreg.data import DataConfig, ImageFiles, load_images
 from ldreg.evaluation.features import Features, features
 from ldreg.inspection import inspect
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
@@ -66,11 +66,11 @@ def source(run: Path) -> Source:
 
 
 @pytest.fixture(scope="module")
-def made(source: Source) -> RunRecord:
+def made(source: Source) -> Record:
     return record(source, thumbnails=6)
 
 
-def test_dimensions_are_those_of_all_training_images(made: RunRecord, source: Source) -> None:
+def test_dimensions_are_those_of_all_training_images(made: Record, source: Source) -> None:
     assert source.data is not None
     found = features(source.encoder, source.data, "train")
     report = inspect(found.representations, k=8)
@@ -88,7 +88,7 @@ def test_dimensions_are_those_of_all_training_images(made: RunRecord, source: So
     assert made.results["linear"] > 0.6
 
 
-def test_settings_curves_and_origin_come_from_the_folder(made: RunRecord, run: Path) -> None:
+def test_settings_curves_and_origin_come_from_the_folder(made: Record, run: Path) -> None:
     assert made.name == "run"
     assert made.settings["ldreg.k"] == 8
     assert "ldreg.estimator" not in made.settings  # which nobody changed
@@ -99,7 +99,7 @@ def test_settings_curves_and_origin_come_from_the_folder(made: RunRecord, run: P
     assert made.results["minutes"] == json.loads((run / "card.json").read_text())["minutes"]
 
 
-def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: RunRecord, source: Source) -> None:
+def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: Record, source: Source) -> None:
     assert source.data is not None
     images = load_images(source.data, "train")
     assert isinstance(images, ImageFiles)
@@ -112,9 +112,9 @@ def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: RunRecord, so
         assert image.file.startswith(image.label)
 
 
-def test_record_survives_json(made: RunRecord, tmp_path: Path) -> None:
+def test_record_survives_json(made: Record, tmp_path: Path) -> None:
     made.to_json(tmp_path / "run.json")
-    again = RunRecord.from_json(tmp_path / "run.json")
+    again = Record.from_json(tmp_path / "run.json")
     assert again.most_collapsed == [
         image.__class__(image.image, image.index, pytest.approx(image.lid), image.label, image.file)  # type: ignore[arg-type]
         for image in made.most_collapsed
@@ -133,14 +133,14 @@ def test_of_many_points_an_even_choice_is_listed(source: Source, monkeypatch: py
     assert len(part.map) == 5
 
 
-def test_lid_of_a_sample_keeps_all_as_neighbors(source: Source, made: RunRecord) -> None:
+def test_lid_of_a_sample_keeps_all_as_neighbors(source: Source, made: Record) -> None:
     sampled = record(source, points=20, thumbnails=3)
     assert (sampled.points, len(sampled.lid)) == (20, 20)
     for image in sampled.most_collapsed:
         assert image.lid == pytest.approx(made.lid[image.index], rel=1e-4)
 
 
-def test_without_the_images_the_rest_is_told_and_why(run: Path, made: RunRecord, tmp_path: Path) -> None:
+def test_without_the_images_the_rest_is_told_and_why(run: Path, made: Record, tmp_path: Path) -> None:
     gone = record(open_source(run, data=[("data.path", str(tmp_path / "gone"))]))
     assert gone.curves == made.curves
     assert gone.settings == made.settings

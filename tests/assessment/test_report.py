@@ -11,7 +11,7 @@ from tests.assessment.short import short_run
 
 from ldreg.assessment.report import check_run
 from ldreg.cli import main
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_records_travel_as_json(runs: Path) -> None:
     assert report(runs / "simclr", "--json", "records", "--names", "SimCLR / here", "--thumbnails", 2) == 0
     path = Path("records/SimCLR_here.json")
-    assert RunRecord.from_json(path).name == "SimCLR / here"
+    assert Record.from_json(path).name == "SimCLR / here"
     assert path.stat().st_size < 60_000
     assert report(path, runs / "simclr_ldreg", "--title", "A <b>title</b>", "--out", "both.html") == 0
     assert headings(Path("both.html"))[0] == "A &lt;b&gt;title&lt;/b&gt;"
@@ -71,7 +71,7 @@ def test_records_travel_as_json(runs: Path) -> None:
 
 
 def test_json_files_have_the_names_of_the_runs() -> None:
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     assert report("good.json", "good.json", "--names", "x,../y", "--json", "named") == 0
     assert sorted(file.name for file in Path("named").iterdir()) == ["x.json", "y.json"]
     assert report("good.json", "good.json", "--json", "same") == 0
@@ -79,7 +79,7 @@ def test_json_files_have_the_names_of_the_runs() -> None:
 
 
 def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     again = "wrote comparison.html, in place of an earlier one\nwrote named/a.json, in place of an earlier one\n"
     for title, said in (("first", "wrote comparison.html\nwrote named/a.json\n"), ("second", again)):
         assert report("good.json", "--json", "named", "--title", title) == 0
@@ -89,7 +89,7 @@ def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("content", ["mine", "{}", '{"name": "a"}'])
 def test_a_file_that_is_no_record_is_not_replaced_by_one(content: str, capsys: pytest.CaptureFixture[str]) -> None:
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     Path("named").mkdir()
     Path("named", "a.json").write_text(content)
     assert report("good.json", "--json", "named") == 2
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_record_is_not_replaced_by_one(content: str, capsys: p
 
 
 def test_links_in_a_circle_give_way_to_the_page() -> None:
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     Path("loop.html").symlink_to("loop.html")
     assert report("good.json", "--out", "loop.html") == 0
     assert headings(Path("loop.html"))
@@ -115,7 +115,7 @@ def test_a_page_of_somebody_else_stays(content: bytes, runs: Path, capsys: pytes
 
 
 def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture[str]) -> None:
-    RunRecord("a", {}, {"lid": 5.0}).to_json("good.json")
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     Path("empty.html").touch()
     for path in ("empty.html", os.devnull):
         assert report("good.json", "--out", path) == 0
@@ -124,7 +124,7 @@ def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture
 
 
 def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:
-    RunRecord("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
+    Record("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
     assert report("few.json", runs / "simclr_ldreg", "--thumbnails", 0, "--points", 200) == 0
     page = Path("comparison.html").read_text(encoding="utf-8")
     assert "LID was measured on sets of between 100 and 200 points" in page
@@ -189,7 +189,7 @@ def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: py
     Path("text.json").write_text("hello")
     for name in ("mine.pth", "binary"):
         Path(name).write_bytes(b"\x80\x02weights")
-    RunRecord("good", {}, {"lid": 5.0}).to_json("good.json")
+    Record("good", {}, {"lid": 5.0}).to_json("good.json")
     before = Path("good.json").read_bytes()
     assert report(*words) == 2
     assert reason in one_error(capsys)
@@ -212,7 +212,7 @@ def test_other_images_are_said_to_be_measured(runs: Path, capsys: pytest.Capture
         report(runs / "simclr", "--data.name", "shapes", "--data.limit", "120", "--thumbnails", 0, "--json", ".") == 0
     )
     assert "simclr: measured on shapes; trained on digits" in capsys.readouterr().err
-    record = RunRecord.from_json("simclr.json")
+    record = Record.from_json("simclr.json")
     assert (record.settings["data.name"], record.settings["data.limit"]) == ("shapes", 120)
     assert (record.images, record.points) == (120, 120)
 
@@ -242,7 +242,7 @@ def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:
     shutil.copy(runs / "simclr" / "encoder.safetensors", "mine.safetensors")
     words = ["--data.name", "digits", "--data.limit", 100, "--k", 8, "--thumbnails", 0]
     assert report("mine.safetensors", *words, "--json", "records") == 0
-    assert RunRecord.from_json("records/mine.json").points == 100
+    assert Record.from_json("records/mine.json").points == 100
 
 
 def test_one_wrong_run_costs_no_work(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

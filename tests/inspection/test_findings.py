@@ -14,8 +14,8 @@ from torch import Tensor
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
 from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked, serious
+from ldreg.record import Finding
 from ldreg.report.plain import strict
-from ldreg.report.record import Finding
 
 
 def normal(n: int, d: int, seed: int = 0) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor
 from ldreg.assessment.source import open_source
 from ldreg.evaluation.features import features
 from ldreg.inspection import inspect
-from ldreg.report.record import Kind
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
@@ -35,6 +34,6 @@ def test_an_encoder_that_minimized_lid_is_told_from_sound_ones(tmp_path: Path) -
     assert told(flat, plain) == "collapsed_beside"
 
 
-def told(x: Tensor, trusted: Tensor) -> Kind:
+def told(x: Tensor, trusted: Tensor) -> str:
     report = inspect(x, k=64, compare=trusted)
     return next(finding.kind for finding in report.findings if "lid_5" in finding.numbers)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ldreg.dimension.geometry import regular
-from ldreg.report.record import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
+from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
 
 MakeReport = Callable[..., DimensionReport]
 

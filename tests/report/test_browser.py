@@ -18,12 +18,13 @@ import numpy
 import pytest
 import torch
 
-from ldreg.report.comparison import RunRecord, comparison_page
+from ldreg.inspection.report import CollapsedPoint, DimensionReport, Reading
+from ldreg.record import PointCloud
+from ldreg.report.comparison import Record, comparison_page
 from ldreg.report.page import clouds_section, document, page
 from ldreg.report.plots import Series, bars, lines, scatter_panels
-from ldreg.report.record import CollapsedPoint, DimensionReport, PointCloud, Reading
 from ldreg.report.study import StudyCell, StudyTable, study_page, study_section
-from ldreg.report.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import Thumbnail, data_uri
 
 CHROMIUM = next(
     filter(
@@ -131,14 +132,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     browser.close()
 
 
-def run(name: str, seed: int) -> RunRecord:
+def run(name: str, seed: int) -> Record:
     generator = numpy.random.default_rng(seed)
     pictures = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     images = [
         Thumbnail(data_uri(image), i, 1.0 + i, "a long class name", f"{i}.png") for i, image in enumerate(pictures)
     ]
     flat = [(float(x), float(y)) for x, y in generator.normal(size=(60, 2))]
-    return RunRecord(
+    return Record(
         name,
         settings={f"group.setting_{i}": f"{seed} value" * (i + 1) for i in range(6)},
         results={"lid": 5.0 + seed, "effective_rank": 30.0, "linear": 0.96, "knn": 0.95, "minutes": 1.5},
@@ -324,7 +325,7 @@ PAYLOADS = [
 WHOLE = " ".join(PAYLOADS)  # where each one would be one more figure
 
 
-def hostile_run(name: str, seed: int) -> RunRecord:
+def hostile_run(name: str, seed: int) -> Record:
     """A run all of whose words are payloads."""
     plain, words = run(name, seed), [*PAYLOADS, *PAYLOADS]
     images = [

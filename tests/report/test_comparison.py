@@ -11,7 +11,8 @@ import numpy
 import pytest
 import torch
 
-from ldreg.report.comparison import RunRecord, comparison_page, comparison_text
+from ldreg.record import Finding, Severity
+from ldreg.report.comparison import Record, comparison_page, comparison_text
 from ldreg.report.curves import curve, histograms, lid_maps, spectra, style
 from ldreg.report.differences import (
     chances,
@@ -24,8 +25,7 @@ from ldreg.report.differences import (
     setting_rows,
     what_was_measured,
 )
-from ldreg.report.run_record import RunFinding
-from ldreg.report.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import Thumbnail, data_uri
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2"
@@ -35,7 +35,7 @@ FINDING = '{"of": "images", "kind": "hubs", "severity": "%s", "share": %s, "numb
 WITH = '{"name": "a", "settings": {}, "results": {}, %s}'
 
 
-def make(name: str = "SimCLR", *, points: int = 40, **changes: Any) -> RunRecord:
+def make(name: str = "SimCLR", *, points: int = 40, **changes: Any) -> Record:
     """A record with made-up but coherent numbers."""
     generator = numpy.random.default_rng(0)
     epochs = (0.0, 5.0, 10.0)
@@ -53,10 +53,10 @@ def make(name: str = "SimCLR", *, points: int = 40, **changes: Any) -> RunRecord
         "labels": [str(place % 3) for place in range(points)],
         "origin": {"command": "ldreg pretrain --seed 0", "commit": "abc1234", "hardware": "2 cores", "minutes": 1.5},
     }
-    return RunRecord(name, **{**values, **changes})
+    return Record(name, **{**values, **changes})
 
 
-def regularized(name: str = "SimCLR + LDReg", **results: float) -> RunRecord:
+def regularized(name: str = "SimCLR + LDReg", **results: float) -> Record:
     record = make(name)
     settings = {**record.settings, "regularizer": "ldreg", "ldreg.beta": 0.01}
     return replace(
@@ -104,7 +104,7 @@ def hostile() -> str:
         curves={EVIL: [(0, 1.0), (1, 2.0)], "lid": [(0, 1.0)]},
         labels=[EVIL] * 40,
         origin={EVIL: EVIL, "command": EVIL},
-        findings=[RunFinding(EVIL, EVIL, "note", 1.0, {EVIL: 1.0}, EVIL)],
+        findings=[Finding(EVIL, "note", 1.0, {EVIL: 1.0}, of=EVIL, text=EVIL)],
         classes={EVIL: 1.0},
     )
     return comparison_page([make(), evil], title=EVIL)
@@ -198,7 +198,7 @@ def test_any_number_of_runs(count: int) -> None:
 
 
 def test_what_is_missing_is_left_out() -> None:
-    bare = RunRecord("bare", {}, {})
+    bare = Record("bare", {}, {})
     root = body(comparison_page([bare], title="nothing"))
     assert not {"figure", "table", "h2"} & set(tags(root))
     root = body(comparison_page([bare, make(curves={}, labels=None)], title="partly"))
@@ -279,7 +279,7 @@ def test_what_must_not_be_compared_is_said() -> None:
         "LID was measured on sets of between 1,000 and 5,000 points, which alone changes it.",
         "LID was estimated from k = 20 and 64 neighbors, which alone changes it.",
     ]
-    unmeasured = RunRecord("bare", {"data.name": "stl10"}, {})
+    unmeasured = Record("bare", {"data.name": "stl10"}, {})
     assert not any("different images" in sentence for sentence in in_words([first, unmeasured]))
 
 
@@ -290,7 +290,7 @@ def test_notes_are_on_the_page_and_in_the_text() -> None:
 
 
 def test_further_sections_are_kept() -> None:
-    root = body(comparison_page([RunRecord("a", {}, {})], title="t", further=["<section>more</section>"]))
+    root = body(comparison_page([Record("a", {}, {})], title="t", further=["<section>more</section>"]))
     assert root.findtext(".//section") == "more"
 
 
@@ -352,8 +352,8 @@ def test_whether_the_lowest_points_rose_is_said(low: float, moved: str) -> None:
     assert not [told for told in in_words([make(), regularized(lid_low=low)]) if "5 % quantile" in told]
 
 
-def found(kind: str, severity: str, *, of: str = "representations", text: str = "") -> RunFinding:
-    return RunFinding(of, kind, severity, 0.5, {"points": 20.0}, text or f"told of {kind}")
+def found(kind: str, severity: Severity, *, of: str = "representations", text: str = "") -> Finding:
+    return Finding(kind, severity, 0.5, {"points": 20.0}, of=of, text=text or f"told of {kind}")
 
 
 def test_findings_come_first_on_the_page_and_in_the_text() -> None:
@@ -420,8 +420,8 @@ def test_json_round_trip(tmp_path: Path) -> None:
     findings = [found("collapsed_group", "critical"), found("duplicates", "warning", of="images")]
     record = replace(record, eigenvalues=[1.0, 0.125], findings=findings, classes={"a": 2.5})
     record.to_json(tmp_path / "run.json")
-    assert RunRecord.from_json(tmp_path / "run.json") == record
-    again = RunRecord.from_json(tmp_path / "run.json")
+    assert Record.from_json(tmp_path / "run.json") == record
+    again = Record.from_json(tmp_path / "run.json")
     again.to_json(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "run.json").read_bytes()
 
@@ -430,7 +430,7 @@ def test_json_has_null_for_what_it_cannot_hold(tmp_path: Path) -> None:
     make(results={"lid": NAN}, lid=[math.inf, 1.0], map=[], labels=None).to_json(tmp_path / "run.json")
     content = json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
     assert (content["results"], content["lid"]) == ({"lid": None}, [None, 1.0])
-    record = RunRecord.from_json(tmp_path / "run.json")
+    record = Record.from_json(tmp_path / "run.json")
     assert math.isnan(record.results["lid"])
     assert record.lid == [math.inf, 1.0]
 
@@ -473,14 +473,14 @@ def test_json_has_null_for_what_it_cannot_hold(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(ValueError, match=re.escape(reason)) as error:
-        RunRecord.from_json(tmp_path / "run.json")
+        Record.from_json(tmp_path / "run.json")
     assert str(error.value).startswith(f"{tmp_path / 'run.json'}: expected the record of a run, got ")
 
 
 def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(b"\x80\x02weights")
     with pytest.raises(ValueError, match=r"run\.json: expected the record of a run, got a file that is not text"):
-        RunRecord.from_json(tmp_path / "run.json")
+        Record.from_json(tmp_path / "run.json")
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_whatever_is_read_can_be_drawn(tmp_path: Path, fields: dict[str, Any]) -
     """Warnings are errors here."""
     record = make(**{"map": [], "lid": [], "labels": None, "results": {"lid": 1e60, "minutes": 1e60}} | fields)
     record.to_json(tmp_path / "run.json")
-    read = RunRecord.from_json(tmp_path / "run.json")
+    read = Record.from_json(tmp_path / "run.json")
     body(comparison_page([read, make()], title="t"))
     comparison_text([make(), read])
 
@@ -559,7 +559,7 @@ def test_what_was_measured_is_said_once_or_for_each_run() -> None:
     assert line in words(body(comparison_page([record], title="t")))
     assert line in " ".join(comparison_text([record]).split())
     part = replace(record, points=200, tested=None)
-    assert what_was_measured([record, part, RunRecord("bare", {}, {})]) == [
+    assert what_was_measured([record, part, Record("bare", {}, {})]) == [
         f"SimCLR (1): {line}",
         "SimCLR (2): LID: 200 of 1,437 training images, k = 32; effective rank: all of them.",
     ]

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ldreg.inspection.report import DimensionReport
 from ldreg.report.figures import INK, figures, plain_log, svg
-from ldreg.report.record import DimensionReport
 
 MakeReport = Callable[..., DimensionReport]
 

@@ -6,8 +6,8 @@ from typing import Any
 import matplotlib
 import pytest
 
+from ldreg.inspection.report import DimensionReport
 from ldreg.report.page import page
-from ldreg.report.record import DimensionReport
 
 MakeReport = Callable[..., DimensionReport]
 

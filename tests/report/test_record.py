@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from ldreg.report.record import DimensionReport
+from ldreg.inspection.report import DimensionReport
 
 MakeReport = Callable[..., DimensionReport]
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from ldreg.report.record import DimensionReport, Expected
+from ldreg.inspection.report import DimensionReport, Expected
 from ldreg.report.summary import local_rows
 from ldreg.report.table import as_text
 

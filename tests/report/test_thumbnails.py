@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ldreg.report.run_record import RunRecord
-from ldreg.report.thumbnails import Thumbnail, data_uri, png_size, read_thumbnail
+from ldreg.record import Record
+from ldreg.thumbnails import Thumbnail, data_uri, png_size, read_thumbnail
 
 PREFIX = "data:image/png;base64,"
 
@@ -70,9 +70,9 @@ def test_nothing_but_small_pngs(uri: str) -> None:
 
 def test_round_trip_in_a_record(tmp_path: Path) -> None:
     images = [Thumbnail(encoded(3, 4), 7, 1.5, "cat", "a.png"), Thumbnail(encoded(4, 4), 8, 2.5)]
-    record = RunRecord("a", {}, {}, most_collapsed=images, least_collapsed=images[:1], tsne=[(0.0, 1.0)], k=5, points=9)
+    record = Record("a", {}, {}, most_collapsed=images, least_collapsed=images[:1], tsne=[(0.0, 1.0)], k=5, points=9)
     record.to_json(tmp_path / "a.json")
-    assert RunRecord.from_json(tmp_path / "a.json") == record
+    assert Record.from_json(tmp_path / "a.json") == record
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_hostile_records_are_refused(changes: dict[str, object], tmp_path: Path)
     content = {"name": "a", "settings": {}, "results": {}, "most_collapsed": [good, good | changes]}
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="expected the record of a run, got most_collapsed: "):
-        RunRecord.from_json(path)
+        Record.from_json(path)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_fields_are_checked(field: str, value: object, reason: str, tmp_path: Pa
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"name": "a", "settings": {}, "results": {}, field: value}))
     with pytest.raises(ValueError, match=reason):
-        RunRecord.from_json(path)
+        Record.from_json(path)
 
 
 def test_no_record_has_thumbnails_without_end() -> None:
     with pytest.raises(ValueError, match="most_collapsed: expected at most 500 images, got 501"):
-        RunRecord("a", {}, {}, most_collapsed=[Thumbnail(encoded(1, 1), 0, 1.0)] * 501)
+        Record("a", {}, {}, most_collapsed=[Thumbnail(encoded(1, 1), 0, 1.0)] * 501)
     with pytest.raises(ValueError, match="tsne_labels: expected 2 values, one for each point of tsne, got 1"):
-        RunRecord("a", {}, {}, tsne=[(0.0, 0.0)] * 2, tsne_labels=["a"])
+        Record("a", {}, {}, tsne=[(0.0, 0.0)] * 2, tsne_labels=["a"])

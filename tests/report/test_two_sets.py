@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from numpy.typing import NDArray
 
+from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
 from ldreg.report.curves import style
 from ldreg.report.figures import DRAWN_POINTS, INK, class_figures, svg
 from ldreg.report.page import page
-from ldreg.report.record import ClassLID, DimensionReport, MeanLID
 from ldreg.report.two_sets import Drawn, figures_of_both
 
 Array = NDArray[Any]

@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 from tests.report.conftest import MakeReport
 
+from ldreg.record import Finding, Kind
 from ldreg.report.page import page
-from ldreg.report.record import Finding, Kind
 from ldreg.report.table import as_text
 from ldreg.report.words import USES, sentence
 

@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder
 
 from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluation.linear import linear_accuracy
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce import lightly_run
 from ldreg.reproduce.anchor import measure_anchor, train_anchor
 from ldreg.reproduce.lightly_recipe import LightlySimCLR, Pictures, batches
@@ -54,7 +54,7 @@ class Made:
     folder: Path
     data: DataConfig
     out: Path
-    record: RunRecord
+    record: Record
     interruption: InterruptedRunError
     said: tuple[list[str], list[str]]  # before and after
     rates: list[float]  # of every step
@@ -91,7 +91,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(folder, data, top / "out", record, caught.value, (first, second), rates)
 
 
-def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> RunRecord:
+def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> Record:
     recipe = Recipe(data, **{"epochs": EPOCHS, "seed": 0, "batch_size": BATCH, **options})
     trained = train_anchor(recipe, out=out, device="cpu", k=k)
     return measure_anchor(trained, name=out.name, device="cpu", k=k, command=command)
@@ -203,7 +203,7 @@ def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_pat
     assert origin["minutes"] == pytest.approx(record.results["minutes"], abs=1e-4)
     assert (record.points, record.k) == (30, K)
     record.to_json(tmp_path / "record.json")
-    read = RunRecord.from_json(tmp_path / "record.json")
+    read = Record.from_json(tmp_path / "record.json")
     assert (read.settings, read.origin) == (record.settings, record.origin)
     assert read.results == pytest.approx(record.results)
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.report.run_record import RunRecord, Setting
+from ldreg.record import Record, Setting
 from ldreg.reproduce import anchor_study, lightly_run, plan
 from ldreg.reproduce.document import document
 from ldreg.reproduce.harness import one
@@ -60,14 +60,14 @@ def tiny(archive: Path, out: Path, *options: tuple[str, str]) -> tuple[Job, Work
     return Job(Arm("cifar10/simclr_lightly", tuple(sorted(small.items())), by="lightly"), 1), place
 
 
-def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: str | int) -> list[RunRecord]:
+def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: str | int) -> list[Record]:
     """Records of seeds from 0 on, as files and as they are."""
     folder.mkdir(exist_ok=True)
     made = []
     for seed, found in enumerate(results):
         job = Job(arm, seed)
         told: dict[str, Any] = {**job.wanted}
-        record = RunRecord(job.name, told, found, origin={**FACTS, "seed": seed, **origin})
+        record = Record(job.name, told, found, origin={**FACTS, "seed": seed, **origin})
         record.to_json(folder / f"{job.name}.json")
         made.append(record)
     return made
@@ -142,7 +142,7 @@ def test_a_run_by_lightly_is_continued_measured_and_done(
     assert where.state(asked) == "done"
     assert f"{asked.name}: trained in " in capsys.readouterr().err
 
-    record = RunRecord.from_json(where.record(asked))
+    record = Record.from_json(where.record(asked))
     assert record.name == "simclr_by_lightly-batch_size32-epochs2-trainer.precision=fp32-seed1"
     assert {**record.settings} == {**asked.wanted}
     assert {*STUDIES["anchor"].metrics} <= record.results.keys()
@@ -206,7 +206,7 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
     assert "times as fast" not in anchor_study.in_words(CIFAR10, still)
     (broken,) = put(tmp_path, THEIRS, [of(0.7, 5000)], workers="many")
     with pytest.raises(ValueError, match=r"json: expected the record of a run, got origin: workers: str in place of"):
-        RunRecord.from_json(tmp_path / f"{broken.name}.json")
+        Record.from_json(tmp_path / f"{broken.name}.json")
     assert anchor_study.in_words(CIFAR10, {SAME: gathered[SAME], OWN: gathered[OWN]}) == ""
 
 
@@ -245,7 +245,7 @@ def test_plans_know_that_lightlys_views_take_processes(tmp_path: Path, monkeypat
     assert estimate(same, four, []).minutes < estimate(theirs, four, []).minutes / 3
     known: dict[str, Setting] = {"method": "simclr", "encoder.name": "resnet18", "batch_size": 512}
     ours, other = (
-        RunRecord("x", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
+        Record("x", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
         for told in (known, {**known, "by": "lightly"})
     )
     assert estimate(theirs, four, [ours]).basis == estimate(same, four, [other]).basis == "arithmetic"
@@ -264,7 +264,7 @@ def test_the_whole_study_at_the_smallest_size(archive: Path, tmp_path: Path) -> 
     assert "6 runs to do, 0 done before" in done.stderr
     assert "times as fast (median" in " ".join(done.stdout.split())
     assert (tmp_path / "workers.log").read_text().count(" s, measured in ") == 6
-    records = [RunRecord.from_json(path) for path in sorted((tmp_path / "results").glob("*.json"))]
+    records = [Record.from_json(path) for path in sorted((tmp_path / "results").glob("*.json"))]
     assert len(records) == 6
     for record in records:
         assert all(math.isfinite(record.results[name]) for name in STUDIES["anchor"].metrics)

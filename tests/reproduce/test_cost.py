@@ -11,7 +11,7 @@ from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run, to_json
 from ldreg.bench.sizes import Batches
 from ldreg.cli import main
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.cost import StepCost, step_cost
 from ldreg.reproduce.jobs import Job
 from ldreg.reproduce.scales import SCALES
@@ -52,7 +52,7 @@ def wall_clock(folder: Path) -> str:
     for recipe in ("simclr", "simclr_ldreg"):
         job = Job(SCALES["digits"].arm(recipe), 0)
         found = {"minutes": 1.0, "images_per_second": 100.0, "linear": 0.9}
-        record = RunRecord(job.name, told_settings(job.settings), found, origin={"seed": 0, "epochs": 40})
+        record = Record(job.name, told_settings(job.settings), found, origin={"seed": 0, "epochs": 40})
         record.to_json(folder / f"{job.name}.json")
     target = folder / "text.md"
     assert main(["reproduce", "table1,wallclock", "--results", str(folder), "--write", str(target)]) == 0

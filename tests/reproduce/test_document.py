@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.scales import SCALES
@@ -33,7 +33,7 @@ def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settin
         origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
         curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
         told = {**told_settings(job.settings), **settings}
-        RunRecord(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
+        Record(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
 
 
 def text_of(folder: Path, what: str = "all") -> str:
@@ -249,7 +249,7 @@ def test_a_record_cannot_lack_what_it_is_about(tmp_path: Path) -> None:
     arm = LDREG.but(ldreg__norm="l2")
     put(tmp_path, arm, [{"lid": 6.0}])
     (path,) = tmp_path.iterdir()
-    made = RunRecord.from_json(path)
+    made = Record.from_json(path)
     assert text_of(tmp_path, "norms")
     for key in ("schedule.epochs", "method", "ldreg.norm"):
         told = {name: value for name, value in made.settings.items() if name != key}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.effects import TRAIN_LID, Sample, collapses, difference, direction, noise, sample, student
 from ldreg.reproduce.findings import in_words, study_table, value_text
@@ -19,22 +19,22 @@ from ldreg.reproduce.studies import STUDIES
 DIGITS = SCALES["digits"]
 
 
-def record(**results: float) -> RunRecord:
+def record(**results: float) -> Record:
     curves = {"lid": [(1.0, 5.0), (2.0, results.get("lid", 6.0))]}
-    return RunRecord(
+    return Record(
         "run", {"method": "simclr"}, results, curves=curves, origin={"held_out": 400, "epochs": 40, "seed": 0}
     )
 
 
-def failed() -> RunRecord:
+def failed() -> Record:
     told: dict[str, str | float | int | None] = {
         "seed": 1,
         "failed": "the loss is not finite at step 3: loss = nan",
     }
-    return RunRecord("run", {"method": "simclr"}, {}, origin=told)
+    return Record("run", {"method": "simclr"}, {}, origin=told)
 
 
-def gathered_for(study: str, values: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[Arm, list[RunRecord]]:
+def gathered_for(study: str, values: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[Arm, list[Record]]:
     rows = STUDIES[study].rows(DIGITS)
     return {rows[place].arm: [record(**one) for one in found] for place, found in values.items()}
 

@@ -22,7 +22,7 @@ from torch import nn
 from ldreg.cli import main
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig, build_encoder
-from ldreg.report.run_record import RunRecord, Setting
+from ldreg.record import Record, Setting
 from ldreg.reproduce import command, harness, jobs, measure, plan
 from ldreg.reproduce.harness import one
 from ldreg.reproduce.jobs import Arm, Job
@@ -62,9 +62,9 @@ def test_the_log_of_workers_says_where_the_time_goes(
     def train(job: Job, where: Workplace) -> harness.Measure:
         now[0] += 131.4
 
-        def measure() -> RunRecord:
+        def measure() -> Record:
             now[0] += 14
-            return RunRecord(job.name, {}, {"lid": 5.0})
+            return Record(job.name, {}, {"lid": 5.0})
 
         return measure
 
@@ -73,7 +73,7 @@ def test_the_log_of_workers_says_where_the_time_goes(
     one(job(), replace(place(tmp_path), at_once=3))
     said = capsys.readouterr().err
     assert re.fullmatch(rf"\d\d:\d\d:\d\d {re.escape(job().name)}: trained in 131 s, measured in 14 s\n", said)
-    written = RunRecord.from_json(place(tmp_path).record(job()))
+    written = Record.from_json(place(tmp_path).record(job()))
     assert (written.results, written.origin["at_once"]) == ({"lid": 5.0}, 3)
 
 
@@ -83,7 +83,7 @@ def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_pa
     where.results.mkdir()
     one(asked, where)
     assert where.state(asked) == "done"
-    first = RunRecord.from_json(where.record(asked))
+    first = Record.from_json(where.record(asked))
     assert {"lid", "effective_rank", "linear", "knn", "minutes"} <= first.results.keys()
     assert first.origin["held_out"] == 360
     written = where.folder(asked).encoder.stat().st_mtime_ns
@@ -91,7 +91,7 @@ def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_pa
     more = job(measures=frozenset({"tsne", "transfer"}))
     assert where.state(more) == "to measure"
     one(more, where)
-    second = RunRecord.from_json(where.record(more))
+    second = Record.from_json(where.record(more))
     assert where.state(more) == "done"
     assert {key: second.results[key] for key in first.results} == dict(first.results)
     assert {f"transfer/{name}" for name in ("digits", "shapes", "textures")} <= second.results.keys()
@@ -137,7 +137,7 @@ def test_a_run_whose_loss_is_no_number_is_recorded_as_such(tmp_path: Path) -> No
     where, asked = place(tmp_path), job(("optimizer.lr", "1e30"), ("optimizer.name", "sgd"))
     where.results.mkdir()
     one(asked, where)
-    record = RunRecord.from_json(where.record(asked))
+    record = Record.from_json(where.record(asked))
     assert "not finite" in str(record.origin["failed"])
     assert where.state(asked) == "done"
 
@@ -160,7 +160,7 @@ def test_estimates_grow_with_the_work_and_follow_what_was_measured(tmp_path: Pat
     short, long = (estimate(job(("schedule.epochs", epochs)), where, []) for epochs in ("1", "400"))
     assert long.minutes > 3 * short.minutes
     assert short.basis == "arithmetic"
-    known = RunRecord(
+    known = Record(
         "known",
         {"method": "simclr", "encoder.name": "small_cnn", "batch_size": 64},
         {"minutes": 3.0},
@@ -285,7 +285,7 @@ def test_the_plan_knows_what_a_gpu_takes_as_well_as_it_says(method: str, tmp_pat
     """By the records of runs that had an H200 to themselves."""
     arms = [SCALES["cifar10"].arm(name) for name in (method, f"{method}_ldreg")]
     folder = Path(__file__).parents[2] / "results" / "cifar10"
-    found = [RunRecord.from_json(path) for arm in arms for path in folder.glob(f"{arm.slug}-seed*.json")]
+    found = [Record.from_json(path) for arm in arms for path in folder.glob(f"{arm.slug}-seed*.json")]
     alone = [record.results["minutes"] for record in found if record.origin.get("at_once", 1) == 1]
     assert alone
     place = Workplace(scale=SCALES["cifar10"], out=tmp_path, results=tmp_path, options=(("trainer.device", "cpu"),))
@@ -308,7 +308,7 @@ def test_the_plan_tells_the_versions_of_moco_apart(tmp_path: Path) -> None:
     second, third = (Job(Arm(f"cifar10/{name}"), 0) for name in ("moco", "moco_v3"))
     assert estimate(third, place(tmp_path), []).minutes > 1.4 * estimate(second, place(tmp_path), []).minutes
     told: dict[str, Setting] = {"method": "moco", "moco.version": "v2", "encoder.name": "resnet18", "batch_size": 512}
-    known = RunRecord("known", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
+    known = Record("known", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
     assert [estimate(each, place(tmp_path), [known]).basis for each in (second, third)] == ["measured", "arithmetic"]
 
 
@@ -510,7 +510,7 @@ def test_out_of_time_is_said_with_a_status_of_its_own(
         given.append(seconds)
         place.results.mkdir(parents=True)
         for job in jobs[:done]:
-            RunRecord(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
+            Record(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
         for job in jobs[done:begun]:
             folder = place.folder(job)
             folder.path.mkdir(parents=True)
@@ -631,14 +631,14 @@ def test_what_is_shown_is_of_the_settings_asked_for(tmp_path: Path, capsys: pyte
     asked = request(["wallclock", "--scale", "digits", "--out", str(tmp_path)])
     asked.place.results.mkdir()
     for job in asked.jobs:
-        RunRecord(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(asked.place.record(job))  # type: ignore[arg-type]
+        Record(job.name, _flat(job), {"minutes": 2.0}, origin={"seed": 0}).to_json(asked.place.record(job))  # type: ignore[arg-type]
     assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "27.8 h" in told
     assert "figures" not in told
     assert (tmp_path / "wallclock.html").exists()
     other = {**_flat(asked.jobs[0]), "batch_size": 99}
-    made = RunRecord(asked.jobs[0].name, other, {"minutes": 2.0}, origin={"seed": 0})  # type: ignore[arg-type]
+    made = Record(asked.jobs[0].name, other, {"minutes": 2.0}, origin={"seed": 0})  # type: ignore[arg-type]
     made.to_json(asked.place.record(asked.jobs[0]))
     assert main(["reproduce", "wallclock", "--show", "--out", str(tmp_path)]) == 2
     assert "expected batch_size = 256" in capsys.readouterr().err
@@ -654,7 +654,7 @@ def test_rows_of_methods_that_were_not_asked_for_are_not_printed(
     asked = request([*words, "--methods", "byol"])
     asked.place.results.mkdir()
     for run in asked.jobs:
-        RunRecord(run.name, _flat(run), {"lid": 4.0}, origin={"seed": 0}).to_json(asked.place.record(run))  # type: ignore[arg-type]
+        Record(run.name, _flat(run), {"lid": 4.0}, origin={"seed": 0}).to_json(asked.place.record(run))  # type: ignore[arg-type]
     assert main(["reproduce", *words, "--methods", "byol", "--show"]) == 0
     told = capsys.readouterr().out
     row = re.compile(r"^ *(SimCLR|BYOL|MAE|MoCo|VICReg|Barlow)(?!, )[^\n]*  ", flags=re.MULTILINE)
@@ -669,7 +669,7 @@ def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict
     asked = request(["figure2cd,figure1", "--out", str(tmp_path)])
     asked.place.results.mkdir()
     for run in asked.jobs:
-        known = RunRecord(run.name, _flat(run), {"lid": 4.0, "effective_rank": 9.0}, origin={"seed": 0})  # type: ignore[arg-type]
+        known = Record(run.name, _flat(run), {"lid": 4.0, "effective_rank": 9.0}, origin={"seed": 0})  # type: ignore[arg-type]
         known.to_json(asked.place.record(run))
 
     def shown() -> dict[str, bytes]:
@@ -713,7 +713,7 @@ def runs_where(monkeypatch: pytest.MonkeyPatch, wrong: Mapping[str, Exception]) 
         begun.append(job.arm.recipe.removeprefix("digits/"))
         if begun[-1] in wrong:
             raise wrong[begun[-1]]
-        RunRecord(job.name, _flat(job), {"lid": 4.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
+        Record(job.name, _flat(job), {"lid": 4.0}, origin={"seed": 0}).to_json(place.record(job))  # type: ignore[arg-type]
 
     monkeypatch.setattr(harness, "ProcessPoolExecutor", PoolHere)
     monkeypatch.setattr(harness, "one", run)
@@ -820,5 +820,5 @@ def test_what_cannot_be_written_is_found_before_the_work(
 
 
 def test_the_origin_of_a_report_has_its_numbers_in_their_order() -> None:
-    records = [RunRecord(str(seed), {}, {}, origin={"seed": seed, "epochs": 100 - seed}) for seed in (10, 9)]
+    records = [Record(str(seed), {}, {}, origin={"seed": seed, "epochs": 100 - seed}) for seed in (10, 9)]
     assert "2 runs; commits unknown; on ; seeds 9, 10; epochs 90, 91." in command._origin(records, "ldreg")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce import search
 from ldreg.reproduce.command import check_data
 from ldreg.reproduce.document import document
@@ -23,13 +23,13 @@ CIFAR10 = SCALES["cifar10"]
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
 
 
-def record(arm: Arm, *, linear: float, lid: float) -> RunRecord:
+def record(arm: Arm, *, linear: float, lid: float) -> Record:
     job = Job(arm, 0)
     results = {"linear": linear, "lid": lid, "effective_rank": 40.0, "knn": 0.6}
-    return RunRecord(job.name, told_settings(job.settings), results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
+    return Record(job.name, told_settings(job.settings), results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
 
 
-def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[RunRecord]]:
+def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[Record]]:
     """Records by the beta in the name, with _ for the point and k = 64, or by k at the recipe's beta: (linear, lid)."""
     rows = {row.names: row.arm for row in search.rows(CIFAR10)}
     own = beta_of(Arm("cifar10/simclr_ldreg"))
@@ -88,7 +88,7 @@ def test_no_k_is_chosen_where_the_usual_one_is_not_known() -> None:
     unknown = of_simclr(**{"0_03": (math.nan, 14.0)})
     assert search.choices(CIFAR10, found | unknown) == [search.Choice("simclr", 0.01, 64, 2)]
     (usual,) = unknown
-    lost = RunRecord(Job(usual, 0).name, {}, {}, origin={"seed": 0, "failed": "loss is nan"})
+    lost = Record(Job(usual, 0).name, {}, {}, origin={"seed": 0, "failed": "loss is nan"})
     assert search.choices(CIFAR10, found | {usual: [lost]}) == [search.Choice("simclr", 0.01, 16, 2, ks=3, k_at=0.03)]
 
 
@@ -160,7 +160,7 @@ def test_what_collapsed_with_any_seed_is_out() -> None:
     found = of_simclr(**{"0_003": (0.70, 13.0), "0_01": (0.70, 15.0), "0_1": (0.70, 30.0)})
     assert search.choices(CIFAR10, found)[0].beta == 0.1
     strong = next(arm for arm in found if "beta0.1-" in arm.slug)
-    lost = RunRecord(Job(strong, 1).name, {}, {}, origin={"seed": 1, "failed": "loss is nan"})
+    lost = Record(Job(strong, 1).name, {}, {}, origin={"seed": 1, "failed": "loss is nan"})
     assert search.choices(CIFAR10, found | {strong: [*found[strong], lost]}) == [search.Choice("simclr", 0.01, 64, 2)]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce import trends
 from ldreg.reproduce.jobs import Arm
 from ldreg.reproduce.rows import Row, ablation, all_methods, jitter, norms, regularizers, table1
@@ -20,13 +20,13 @@ def marks(found: Sequence[trends.Claim]) -> list[str]:
     return [mark for claim in found for mark in claim.marks]
 
 
-def of(rows: Sequence[Row], metric: str, values: Sequence[float]) -> dict[Arm, list[RunRecord]]:
+def of(rows: Sequence[Row], metric: str, values: Sequence[float]) -> dict[Arm, list[Record]]:
     """A record of each row's arm with a value of one metric."""
     found = {}
     for row, value in zip(rows, values, strict=True):
         origin: dict[str, str | float | int | None] = {"seed": 0, "held_out": 1000}
         curves = {"lid": [(0.0, 1.0), (1.0, value)]} if metric == "lid" else {}
-        found[row.arm] = [RunRecord("a", {}, {metric: value}, curves=curves, origin=origin)]
+        found[row.arm] = [Record("a", {}, {metric: value}, curves=curves, origin=origin)]
     return found
 
 

@@ -14,7 +14,8 @@ from tests.train.states import assert_same
 
 from ldreg.cli import main
 from ldreg.inspection import inspect, quick_report
-from ldreg.report.run_record import RunFinding, findings_in_words
+from ldreg.inspection.report import findings_in_words
+from ldreg.record import Finding
 from ldreg.train import findings
 from ldreg.train.checkpoints import LAST
 from ldreg.train.folder import RunFolder
@@ -118,7 +119,7 @@ def test_rows_in_words_are_those_of_the_images() -> None:
     x[8] = x[4]
     report = quick_report(x, k=16)
     assert report.findings == inspect(x, k=16).findings
-    found: RunFinding = next(one for one in findings_in_words(report, "images") if one.kind == "duplicates")
+    found: Finding = next(one for one in findings_in_words(report, "images") if one.kind == "duplicates")
     assert "(rows 3, 4)" in found.text
     moved = next(one for one in findings_in_words(report, "images", range(1000, 1100)) if one.kind == "duplicates")
     assert "(rows 1003, 1004)" in moved.text

@@ -7,8 +7,8 @@ from typing import Any
 
 from ldreg.assessment.source import Source
 from ldreg.assessment.transfer import default_folder
+from ldreg.record import PRECISIONS
 from ldreg.report.files import read_text
-from ldreg.report.run_record import PRECISIONS
 from ldreg.report.text import printable
 
 Told = Mapping[str, Any]

@@ -20,13 +20,13 @@ from ldreg.evaluation.features import Features, features
 from ldreg.evaluation.knn import knn_accuracy
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
+from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
+from ldreg.record import Finding, Record, most_serious_first, read_findings
 from ldreg.report.files import read_text
-from ldreg.report.record import DimensionReport
-from ldreg.report.run_record import RunFinding, RunRecord, findings_in_words, most_serious_first, read_findings
 from ldreg.report.text import printable
-from ldreg.report.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import Thumbnail, data_uri
 from ldreg.train.assembly import named
 from ldreg.train.folder import RunFolder
 from ldreg.train.settings import Settings, told_settings
@@ -71,7 +71,7 @@ def record(
     required: bool = False,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> RunRecord:
+) -> Record:
     """Evaluate an encoder on all images that it was trained on, and join that with what its run logged.
 
     Dimensions are those of the training images without augmentation, accuracies those on the test images of a linear
@@ -112,7 +112,7 @@ def record(
     others, left_out = evaluated(source, images=None if source.data is None else source.data.name)
     own = measured.fields.get("findings", [])
     kept = [] if folder is None else _kept_findings(folder, card, representations=not own)
-    return RunRecord(
+    return Record(
         source.name if name is None else name,
         settings=_told(source, measured=images is not None),
         results={**measured.results, **_without_repeats(others, measured), **_minutes(card)},
@@ -123,7 +123,7 @@ def record(
     )
 
 
-def _kept_findings(folder: RunFolder, card: Mapping[str, Any], *, representations: bool) -> list[RunFinding]:
+def _kept_findings(folder: RunFolder, card: Mapping[str, Any], *, representations: bool) -> list[Finding]:
     """What the run found in its images and, where those were not measured here, in its representations."""
     try:
         kept = read_findings(card.get("findings", []))

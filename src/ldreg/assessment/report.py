@@ -13,9 +13,9 @@ from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
 from ldreg.extras import require
+from ldreg.record import MOST_THUMBNAILS, Record
 from ldreg.report.files import real_path, write_atomically
 from ldreg.report.opening import check_own, would_lose
-from ldreg.report.run_record import MOST_THUMBNAILS, RunRecord
 from ldreg.terminal import show
 from ldreg.train.command import Options, words_to_options
 from ldreg.train.folder import RunFolder
@@ -66,7 +66,7 @@ def make_records(
     k: int | None = None,
     data: Options | None = None,
     outputs: Sequence[str] = (),
-) -> list[RunRecord]:
+) -> list[Record]:
     """The records of runs, each a run folder or a checkpoint, which are measured, or a JSON file of a record.
 
     What cannot be measured is said on stderr.
@@ -157,13 +157,13 @@ def _check_record(path: Path) -> None:
     """Refuse to write a record over a file that is none, and not empty."""
     if would_lose(path):
         try:
-            RunRecord.from_json(path)
+            Record.from_json(path)
         except ValueError as error:
             raise ValueError(f"cannot write {str(path)!r}: it is there and no record of a run") from error
 
 
 def write_report(
-    records: Sequence[RunRecord],
+    records: Sequence[Record],
     out: Path,
     *,
     title: str | None = None,
@@ -205,9 +205,9 @@ def write_report(
 
 def _record(
     path: Path, name: str | None, *, device: str, thumbnails: int, points: int | None, k: int | None, data: Options
-) -> RunRecord:
+) -> Record:
     if path.is_file() and not _checkpoint(path):
-        known = RunRecord.from_json(path)
+        known = Record.from_json(path)
         return known if name is None else replace(known, name=name)
     require("train")
     from ldreg.assessment.records import record

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported where it is used, so that help stays quick
-    from ldreg.report.record import DimensionReport
+    from ldreg.inspection.report import DimensionReport
 
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")

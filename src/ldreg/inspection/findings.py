@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ldreg.dimension.calibration import gaussian_lid
 from ldreg.dimension.geometry import regular
-from ldreg.report.record import Finding, Kind, Severity
+from ldreg.record import Finding, Kind, Severity
 
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "note")
 

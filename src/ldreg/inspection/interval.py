@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ldreg.dimension.estimators import LIDEstimate
 from ldreg.dimension.geometry import regular
-from ldreg.report.record import MeanLID
+from ldreg.inspection.report import MeanLID
 
 _EDGES = 2**20  # neighbor pairs handled at a time
 # The slope of ln LID is fitted over ranks this far around k, in units of √k, by which chance moves a rank. Where a

@@ -11,7 +11,7 @@ from ldreg.dimension.estimators import LIDEstimate
 from ldreg.dimension.geometry import arithmetic_mean, frechet_variance, harmonic_mean, regular
 from ldreg.inspection.findings import lid_quantiles
 from ldreg.inspection.interval import mean_lid
-from ldreg.report.record import ClassLID, CollapsedPoint, MeanLID
+from ldreg.inspection.report import ClassLID, CollapsedPoint, MeanLID
 
 _MOST_COLLAPSED = 10
 

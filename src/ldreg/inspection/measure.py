@@ -24,9 +24,9 @@ from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check
 from ldreg.inspection.interval import reach
 from ldreg.inspection.local import local
 from ldreg.inspection.plane import ROWS, draw, principal_plane
+from ldreg.inspection.report import Comparison, DimensionReport, Expected, Reading
 from ldreg.inspection.sharing import Sharing
 from ldreg.inspection.steps import Progress, Steps
-from ldreg.report.record import Comparison, DimensionReport, Expected, Reading
 from ldreg.version import __version__
 
 # TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from ldreg.record import Record, is_share
 from ldreg.report.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra
 from ldreg.report.differences import (
     HEADLINES,
@@ -24,12 +25,11 @@ from ldreg.report.figures import plain_style, svg
 from ldreg.report.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.report.page import document, escaped, figure_card
 from ldreg.report.pictures import PICTURES_STYLE, gallery, maps
-from ldreg.report.run_record import RunRecord, is_share
 from ldreg.report.runs_text import COLUMNS, comparison_text
 from ldreg.report.text import count, number
 from ldreg.version import __version__
 
-__all__ = ["RunRecord", "comparison_page", "comparison_text"]
+__all__ = ["Record", "comparison_page", "comparison_text"]
 
 _CLASSES = 20  # a longer table is folded
 _TILED_RUNS = 4  # of more runs the table alone is easier to read
@@ -86,7 +86,7 @@ _READING = (
 
 
 @plain_style()
-def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterable[str] = ()) -> str:
+def comparison_page(records: Sequence[Record], *, title: str, further: Iterable[str] = ()) -> str:
     """A page that compares runs with the first of them; it makes no request and runs no script.
 
     Args:
@@ -122,30 +122,30 @@ def comparison_page(records: Sequence[RunRecord], *, title: str, further: Iterab
     )
 
 
-def _check(records: Sequence[RunRecord]) -> None:
+def _check(records: Sequence[Record]) -> None:
     if not records:
         raise ValueError("records: expected at least one run, got none")
 
 
-def _scope(records: Sequence[RunRecord]) -> str:
+def _scope(records: Sequence[Record]) -> str:
     if len(records) == 1:
         return "One run."
     return f"{len(records)} runs. Differences are to the first, {escaped(run_names(records)[0])}."
 
 
-def _findings(records: Sequence[RunRecord]) -> str:
+def _findings(records: Sequence[Record]) -> str:
     items = [f'<li class="{severity}">{escaped(told)}</li>' for severity, told in finding_lines(records)]
     return f'<ul class="findings">{"".join(items)}</ul>' if items else ""
 
 
-def _words(records: Sequence[RunRecord]) -> str:
+def _words(records: Sequence[Record]) -> str:
     words = escaped(" ".join(in_words(records))).replace(" %", "&#160;%")
     measured = "".join(f'<p class="scope">{escaped(told)}</p>' for told in what_was_measured(records))
     notes = "".join(f'<p class="note">{escaped(note)}</p>' for note in remarks(records))
     return (f'<p class="words">{words}</p>' if words else "") + measured + notes
 
 
-def _tiles(records: Sequence[RunRecord]) -> str:
+def _tiles(records: Sequence[Record]) -> str:
     if len(records) > _TILED_RUNS:
         return ""
     names = run_names(records)
@@ -162,11 +162,11 @@ def _tiles(records: Sequence[RunRecord]) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>' if tiles else ""
 
 
-def _results(records: Sequence[RunRecord]) -> str:
+def _results(records: Sequence[Record]) -> str:
     return _table("Results", "results", records, _changes(result_rows(records)))
 
 
-def _classes(records: Sequence[RunRecord]) -> str:
+def _classes(records: Sequence[Record]) -> str:
     rows = _changes(class_rows(records))
     table = _table("LID per class", "results", records, rows)
     return table if len(rows) <= _CLASSES else f"<details><summary>LID per class</summary>{table}</details>"
@@ -180,12 +180,12 @@ def _changes(rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[tuple[str, list
     ]
 
 
-def _settings(title: str, records: Sequence[RunRecord], *, differing: bool) -> str:
+def _settings(title: str, records: Sequence[Record], *, differing: bool) -> str:
     rows = [(key, [escaped(value) for value in values]) for key, values in setting_rows(records, differing=differing)]
     return _table(title, "settings", records, rows)
 
 
-def _table(title: str, kind: str, records: Sequence[RunRecord], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+def _table(title: str, kind: str, records: Sequence[Record], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     """A table of rows, named by text, with one cell of HTML for each run; `kind` is its class."""
     if not rows:
         return ""
@@ -202,7 +202,7 @@ def _table(title: str, kind: str, records: Sequence[RunRecord], rows: Sequence[t
     return f'<div class="card">{table}<tbody>{body}</tbody></table></div>'
 
 
-def _curves(records: Sequence[RunRecord]) -> str:
+def _curves(records: Sequence[Record]) -> str:
     cards: dict[bool, list[str]] = {True: [], False: []}
     for place, key in enumerate(ordered_keys(record.curves for record in records)):
         lines = [record.curves.get(key, ()) for record in records]
@@ -223,12 +223,12 @@ def _caption(key: str, lines: Sequence[Sequence[tuple[float, float]]]) -> str:
     return f"{_CURVES[key]} Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
 
 
-def _shared(title: str, caption: str, records: Sequence[RunRecord], picture: str) -> str:
+def _shared(title: str, caption: str, records: Sequence[Record], picture: str) -> str:
     """The card of a figure that shows all runs, with a legend."""
     return with_keys(figure_card(escaped(title), caption, picture), [escaped(name) for name in run_names(records)])
 
 
-def _distributions(records: Sequence[RunRecord]) -> str:
+def _distributions(records: Sequence[Record]) -> str:
     cards, few = [], len(records) <= MARKED_RUNS
     if any(len(regular_values(record.lid)) for record in records):
         caption = ("Thin lines: the geometric means." if few else "") + _chosen(records) + _undefined(records)
@@ -243,7 +243,7 @@ def _distributions(records: Sequence[RunRecord]) -> str:
     return f'<h2>After training</h2><div class="figures">{"".join(cards)}</div>' if cards else ""
 
 
-def _mean(record: RunRecord) -> float:
+def _mean(record: Record) -> float:
     """The geometric mean over all measured points, which are more than the record lists where the set is large."""
     values = regular_values(record.lid)
     if record.measured > len(record.lid):
@@ -251,13 +251,13 @@ def _mean(record: RunRecord) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if len(values) else math.nan
 
 
-def _chosen(records: Sequence[RunRecord]) -> str:
+def _chosen(records: Sequence[Record]) -> str:
     """Where the histogram shows a choice of the points."""
     chosen = [len(record.lid) for record in records if record.measured > len(record.lid) > 0]
     return f" From an even choice of {count(max(chosen))} points." if chosen else ""
 
 
-def _undefined(records: Sequence[RunRecord]) -> str:
+def _undefined(records: Sequence[Record]) -> str:
     """Which points the histogram leaves out."""
     omitted = [
         f"{count(len(record.lid) - len(regular_values(record.lid)))} of {escaped(name)}"
@@ -267,7 +267,7 @@ def _undefined(records: Sequence[RunRecord]) -> str:
     return f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
 
 
-def _all_settings(records: Sequence[RunRecord]) -> str:
+def _all_settings(records: Sequence[Record]) -> str:
     table = _settings("All settings", records, differing=False)
     return f"<details><summary>All settings</summary>{table}</details>" if table else ""
 
@@ -277,7 +277,7 @@ def _explanation() -> str:
     return f"<details><summary>How to read this</summary>{paragraphs}</details>"
 
 
-def _origins(records: Sequence[RunRecord]) -> str:
+def _origins(records: Sequence[Record]) -> str:
     entries = [_origin(name, record.origin) for name, record in zip(run_names(records), records, strict=True)]
     return f"<footer>{''.join(entries)}<p>Made by ldreg {escaped(__version__)}.</p></footer>"
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ldreg.report.run_record import ACCURACIES, RunRecord, brief, is_share
+from ldreg.record import ACCURACIES, Record, brief, is_share
 from ldreg.report.text import count, duration, number, percent, printable
 
 TITLES = {
@@ -109,7 +109,7 @@ def change(key: str, value: float, first: float) -> str:
     return ("+" if value > first else "−") + number(abs(value - first))
 
 
-def run_names(records: Sequence[RunRecord]) -> list[str]:
+def run_names(records: Sequence[Record]) -> list[str]:
     """The runs' names, told apart by a number where they are the same."""
     names = [printable(record.name) or "unnamed" for record in records]
     return [
@@ -118,7 +118,7 @@ def run_names(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def result_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
+def result_rows(records: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
     """Title and one cell for each run, for every result that some run has; the known ones first."""
     keys = ordered_keys(record.results for record in records)
     rows = [("Training time" if key == "minutes" else metric_title(key), _cells(key, records)) for key in keys]
@@ -130,7 +130,7 @@ def result_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
     )
 
 
-def headline_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
+def headline_rows(records: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
     """Those of `result_rows` that matter most and that some run has a value for."""
     return [(metric_title(key), _cells(key, records)) for key in _headlines(records)]
 
@@ -147,14 +147,14 @@ def ordered_keys(mappings: Iterable[Iterable[str]]) -> list[str]:
     return sorted(found, key=rank)
 
 
-def setting_rows(records: Sequence[RunRecord], *, differing: bool) -> list[tuple[str, list[str]]]:
+def setting_rows(records: Sequence[Record], *, differing: bool) -> list[tuple[str, list[str]]]:
     """Settings by key with the value of each run, all of them or those that are not the same in all runs."""
     keys = dict.fromkeys(key for record in records for key in record.settings)
     rows = [(key, [_setting(record, key) for record in records]) for key in keys]
     return [(printable(key), values) for key, values in rows if not differing or len(set(values)) > 1]
 
 
-def in_words(records: Sequence[RunRecord]) -> list[str]:
+def in_words(records: Sequence[Record]) -> list[str]:
     """What differs between the runs and what came of it, and what chance may have to do with it, in sentences."""
     first, *others = run_names(records)
     headlines = _headlines(records)
@@ -170,13 +170,13 @@ def in_words(records: Sequence[RunRecord]) -> list[str]:
     return [*sentences, *_caveats(records)]
 
 
-def remarks(records: Sequence[RunRecord]) -> list[str]:
+def remarks(records: Sequence[Record]) -> list[str]:
     """What the runs themselves have to say on what is missing, each with the run's name."""
     named = zip(run_names(records), records, strict=True)
     return [f"{name}: {printable(note)}" for name, record in named for note in record.notes]
 
 
-def finding_lines(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+def finding_lines(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Severity and sentence of what was found in each run; runs without a finding share one line, the last."""
     told, without = [], []
     for name, record in zip(run_names(records), records, strict=True):
@@ -189,7 +189,7 @@ def finding_lines(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     return [*told, *([("note", f"{_listed(without)}: nothing unusual found.")] if without else [])]
 
 
-def class_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
+def class_rows(records: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
     """Class and one cell of LID for each run, the lowest class of the first run first."""
     lowest: dict[str, float] = {}
     for record in records:
@@ -202,7 +202,7 @@ def class_rows(records: Sequence[RunRecord]) -> list[tuple[str, list[Cell]]]:
     ]
 
 
-def _cells(key: str, records: Sequence[RunRecord]) -> list[Cell]:
+def _cells(key: str, records: Sequence[Record]) -> list[Cell]:
     return _compared(key, [record.results.get(key, math.nan) for record in records])
 
 
@@ -211,7 +211,7 @@ def _compared(key: str, values: Sequence[float]) -> list[Cell]:
     return [Cell(metric_value(key, first), ""), *(Cell(metric_value(key, x), change(key, x, first)) for x in others)]
 
 
-def _distances(records: Sequence[RunRecord]) -> list[Cell]:
+def _distances(records: Sequence[Record]) -> list[Cell]:
     """|ln ratio| of the mean LIDs of each run and the first; none where no two runs have one."""
     means = [record.results.get("lid", math.nan) for record in records]
     logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in means]
@@ -227,16 +227,16 @@ def _rounding(minutes: float) -> float:
     return max(_CARD_STEP, next(step for most, step in steps if minutes < most)) + 1e-9
 
 
-def _headlines(records: Sequence[RunRecord]) -> list[str]:
+def _headlines(records: Sequence[Record]) -> list[str]:
     return _known(records, HEADLINES)
 
 
-def _known(records: Sequence[RunRecord], keys: Iterable[str]) -> list[str]:
+def _known(records: Sequence[Record], keys: Iterable[str]) -> list[str]:
     """The keys that some run has a value for."""
     return [key for key in keys if any(not math.isnan(record.results.get(key, math.nan)) for record in records)]
 
 
-def _settings_sentence(records: Sequence[RunRecord]) -> str:
+def _settings_sentence(records: Sequence[Record]) -> str:
     keys = [key for key, _ in setting_rows(records, differing=True)]
     if not keys:
         return "The runs have the same settings."
@@ -245,7 +245,7 @@ def _settings_sentence(records: Sequence[RunRecord]) -> str:
     return f"The runs differ in {_listed(keys)}."
 
 
-def _against(name: str, record: RunRecord, first: str, base: RunRecord, *, alone: bool) -> list[str]:
+def _against(name: str, record: Record, first: str, base: Record, *, alone: bool) -> list[str]:
     """What changed from one run to another, in a sentence; none where they have no result in common."""
     facts = []
     for key in HEADLINES:
@@ -264,7 +264,7 @@ def _against(name: str, record: RunRecord, first: str, base: RunRecord, *, alone
     return [*lead, *_lowest(name, record, base, alone=alone)]
 
 
-def _lowest(name: str, record: RunRecord, base: RunRecord, *, alone: bool) -> list[str]:
+def _lowest(name: str, record: Record, base: Record, *, alone: bool) -> list[str]:
     """Whether the points of lowest LID rose from one run to another."""
     value, before = (run.results.get("lid_low", math.nan) for run in (record, base))
     if not (math.isfinite(value) and math.isfinite(before)):
@@ -277,7 +277,7 @@ def _lowest(name: str, record: RunRecord, base: RunRecord, *, alone: bool) -> li
     return [f"{which} {moved}: the 5 % quantile of LID is {shown} instead of {shown_before} ({compared})."]
 
 
-def _settings_of(record: RunRecord, base: RunRecord) -> str:
+def _settings_of(record: Record, base: Record) -> str:
     """The settings of a run that another does not have, in parentheses."""
     rows = [(key, values[1]) for key, values in setting_rows([base, record], differing=True) if values[1] != "–"]
     parts = [f"{_spoken(key)} = {value}" for key, value in rows]
@@ -291,7 +291,7 @@ def _spoken(key: str) -> str:
     return _SYMBOLS.get(leaf, leaf)
 
 
-def _range(key: str, records: Sequence[RunRecord]) -> str:
+def _range(key: str, records: Sequence[Record]) -> str:
     """Between which runs a result lies."""
     word = _WORDS[key] if key == "knn" else _WORDS[key][0].upper() + _WORDS[key][1:]
     known = [
@@ -303,7 +303,7 @@ def _range(key: str, records: Sequence[RunRecord]) -> str:
     return f"{word} goes from {metric_value(key, low)} ({lowest}) to {metric_value(key, high)} ({highest})."
 
 
-def _caveats(records: Sequence[RunRecord]) -> list[str]:
+def _caveats(records: Sequence[Record]) -> list[str]:
     sentences = []
     conditions = [
         [(key, _setting(record, key)) for key in sorted(record.settings) if key != "seed"] for record in records
@@ -323,7 +323,7 @@ def _caveats(records: Sequence[RunRecord]) -> list[str]:
     return [*sentences, *_incomparable(records)]
 
 
-def _chance(records: Sequence[RunRecord]) -> str:
+def _chance(records: Sequence[Record]) -> str:
     """Up to which difference of each accuracy is within chance."""
     # From seed to seed accuracies vary by a point or so, however many images there are.
     noise = {key: max(points, 1.0) for key, points in chances(records).items()}
@@ -334,7 +334,7 @@ def _chance(records: Sequence[RunRecord]) -> str:
     return f"{_listed(told)} (with {count(fewest)} test images)"
 
 
-def chances(records: Sequence[RunRecord]) -> dict[str, float]:
+def chances(records: Sequence[Record]) -> dict[str, float]:
     """Up to which difference to the first run, in points, the test images alone may make, for each accuracy."""
     base, *others = records
     found: dict[str, float] = {}
@@ -358,7 +358,7 @@ def sampling_noise(shares: tuple[float, float], tested: int) -> float:
     return min(200 * math.sqrt(sum(share * (1 - share) / tested for share in inner)), 100.0)
 
 
-def what_was_measured(records: Sequence[RunRecord]) -> list[str]:
+def what_was_measured(records: Sequence[Record]) -> list[str]:
     """On which images and with which k results were measured: one sentence, or one for each run where they differ."""
     told = [_measured(record) for record in records]
     known = [text for text in told if text]
@@ -369,7 +369,7 @@ def what_was_measured(records: Sequence[RunRecord]) -> list[str]:
     return [f"{name}: {text}." for name, text in zip(run_names(records), told, strict=True) if text]
 
 
-def _measured(record: RunRecord) -> str:
+def _measured(record: Record) -> str:
     """Of one run, as far as its record says."""
     parts = []
     if record.measured and record.k is not None:
@@ -385,7 +385,7 @@ def _measured(record: RunRecord) -> str:
     return "; ".join(parts)
 
 
-def _incomparable(records: Sequence[RunRecord]) -> list[str]:
+def _incomparable(records: Sequence[Record]) -> list[str]:
     """Where LID must not be compared because it was not measured alike, in sentences."""
     measured = [record for record in records if record.measured]
     sentences = []
@@ -403,7 +403,7 @@ def _incomparable(records: Sequence[RunRecord]) -> list[str]:
     return sentences
 
 
-def _setting(record: RunRecord, key: str) -> str:
+def _setting(record: Record, key: str) -> str:
     return _written(record.settings[key]) if key in record.settings else "–"
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from ldreg.dimension.geometry import regular
-from ldreg.report.record import DimensionReport, MeanLID
+from ldreg.inspection.report import DimensionReport, MeanLID
 from ldreg.report.summary import classes_of_other, shown_classes
 from ldreg.report.text import number, printable
 

@@ -6,11 +6,12 @@ from html import escape
 from matplotlib.figure import Figure
 
 from ldreg.dimension.geometry import regular
+from ldreg.inspection.report import ClassLID, DimensionReport
+from ldreg.record import PointCloud
 from ldreg.report.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, plain_style, svg
 from ldreg.report.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.report.opening import OPENING
 from ldreg.report.panels import cloud_numbers, panel
-from ldreg.report.record import ClassLID, DimensionReport, PointCloud
 from ldreg.report.summary import Row, classes_of_other, global_rows, local_rows, settings
 from ldreg.report.text import count, interval, number, percent, printable
 from ldreg.report.two_sets import figures_of_both

@@ -8,8 +8,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
+from ldreg.record import PointCloud
 from ldreg.report.figures import COLORMAP, INK
-from ldreg.report.record import PointCloud
 from ldreg.report.text import number
 
 # One scale for all panels, from a line to somewhat over the plane's 2, where estimates scatter.

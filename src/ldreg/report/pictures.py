@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
+from ldreg.record import Record
 from ldreg.report.curves import class_maps, class_order, lid_maps
 from ldreg.report.differences import run_names
 from ldreg.report.figures import CLASS_COLORS, DRAWN_POINTS, svg
 from ldreg.report.page import escaped, figure_card
-from ldreg.report.run_record import RunRecord
 from ldreg.report.text import count, number
-from ldreg.report.thumbnails import Thumbnail, png_size
+from ldreg.thumbnails import Thumbnail, png_size
 
 _PIXELS = 40  # images with a smaller side are enlarged pixel by pixel
 
@@ -30,7 +30,7 @@ PICTURES_STYLE = """
 """
 
 
-def gallery(records: Sequence[RunRecord]) -> str:
+def gallery(records: Sequence[Record]) -> str:
     """For each run the images of lowest LID and, for contrast, those of highest; empty where no run has any."""
     cards = [
         f'<div class="card gallery"><h3>{escaped(name)}</h3>'
@@ -46,7 +46,7 @@ def gallery(records: Sequence[RunRecord]) -> str:
     return f"<h2>Most collapsed images</h2><p>{text}</p>{''.join(cards)}"
 
 
-def maps(records: Sequence[RunRecord]) -> str:
+def maps(records: Sequence[Record]) -> str:
     """For each run, its map colored by class beside the one colored by LID, and its t-SNE."""
     flat = [record.map for record in records]
     by_class = class_maps(flat, [record.labels for record in records])
@@ -89,7 +89,7 @@ def _map(title: str, drawn: Figure | None, name: str) -> Iterator[str]:
         yield figure_card(escaped(title), "", svg(drawn, name))
 
 
-def _remarks(records: Sequence[RunRecord]) -> str:
+def _remarks(records: Sequence[Record]) -> str:
     several = len(records) > 1
     remarks = " Each run has axes of its own: compare shapes, not places." if several else ""
     if any(record.map and record.lid for record in records):

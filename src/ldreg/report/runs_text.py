@@ -8,6 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ldreg.record import Record
 from ldreg.report.differences import (
     Cell,
     class_rows,
@@ -18,7 +19,6 @@ from ldreg.report.differences import (
     run_names,
     what_was_measured,
 )
-from ldreg.report.run_record import RunRecord
 from ldreg.report.text import broken
 
 COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
@@ -29,7 +29,7 @@ _MARKS = {"critical": "[critical] ", "warning": "[warning] ", "note": ""}  # as 
 _GAP = 3  # columns of a terminal between two columns of a table
 
 
-def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: bool = False) -> str:
+def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool = False) -> str:
     """Findings, results and LID per class of the runs in at most `width` columns, and what they say in words.
 
     Raises:
@@ -56,14 +56,14 @@ def comparison_text(records: Sequence[RunRecord], *, width: int = 80, color: boo
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _short(records: Sequence[RunRecord]) -> list[str]:
+def _short(records: Sequence[Record]) -> list[str]:
     """What was measured, where it is the same for all."""
     told = what_was_measured(records)
     return told if len(told) == 1 else []
 
 
 def _metrics_down(
-    records: Sequence[RunRecord], width: int, title: str, rows: Sequence[tuple[str, Sequence[Cell]]]
+    records: Sequence[Record], width: int, title: str, rows: Sequence[tuple[str, Sequence[Cell]]]
 ) -> Table:
     """Results as rows, runs as columns, each but the first with its difference to the first."""
     table = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
@@ -79,7 +79,7 @@ def _metrics_down(
     return table
 
 
-def _runs_down(records: Sequence[RunRecord], width: int, rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[Table]:
+def _runs_down(records: Sequence[Record], width: int, rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[Table]:
     """Runs as rows, results as columns, in as many tables as the width asks for."""
     most = max(1, (width - _TITLE) // (_VALUE + 2))
     return [_block(run_names(records), rows[start : start + most], width) for start in range(0, len(rows), most)]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ldreg.report.record import ClassLID, DimensionReport, Reading
+from ldreg.inspection.report import ClassLID, DimensionReport, Reading
 from ldreg.report.text import count, interval, number, percent
 
 ESTIMATORS = {"mom": "method of moments", "mle": "maximum likelihood", "tle": "tight locality"}

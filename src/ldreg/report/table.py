@@ -8,7 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ldreg.report.record import ClassLID, DimensionReport, Finding
+from ldreg.inspection.report import ClassLID, DimensionReport
+from ldreg.record import Finding
 from ldreg.report.summary import Row, classes_of_other, global_rows, local_rows, shown_classes
 from ldreg.report.text import count, interval, number, percent, printable
 from ldreg.report.words import USES, sentence

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ldreg.dimension.geometry import regular
+from ldreg.inspection.report import DimensionReport
 from ldreg.report.curves import histograms, regular_values, spectra, style
 from ldreg.report.figures import DRAWN_POINTS, canvas, density_axes, dot, lid_map, lid_scale, thinned
-from ldreg.report.record import DimensionReport
 from ldreg.report.text import count, number
 
 Array = NDArray[Any]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from ldreg.report.record import DimensionReport, Finding
+from ldreg.inspection.report import DimensionReport
+from ldreg.record import Finding
 from ldreg.report.text import count, number, percent, printable
 
 # Which number is for what: said once in every report.

@@ -14,7 +14,7 @@ from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluation.classes import load_classification
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.protocols import ProtocolName
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.lightly_run import Trained, train
 from ldreg.reproduce.lightly_settings import DIMENSION, Recipe
 from ldreg.reproduce.measure import judged
@@ -54,7 +54,7 @@ def measure_anchor(
     linear: ProtocolName = "fast",
     cache: Path | None = None,
     command: str = "",
-) -> RunRecord:
+) -> Record:
     """Measure the encoder that lightly trained as our runs are measured.
 
     Args:
@@ -75,7 +75,7 @@ def measure_anchor(
     source = Source(encoder, name, trained.out, RunFolder(trained.out), None, recipe.data)
     found = judged(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
     place, minutes = torch_device(device), trained.minutes
-    return RunRecord(
+    return Record(
         name,
         recipe.settings,
         {**found.results, "images_per_second": trained.images_per_second, "minutes": minutes},

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.report.text import count
 from ldreg.reproduce.effects import difference, noise, sample
 from ldreg.reproduce.jobs import Arm
@@ -39,7 +39,7 @@ def rows(scale: Scale) -> list[Row]:
     ]
 
 
-def in_words(scale: Scale, gathered: Mapping[Arm, Sequence[RunRecord]]) -> str:
+def in_words(scale: Scale, gathered: Mapping[Arm, Sequence[Record]]) -> str:
     """How our kNN accuracy and speed compare with lightly's, in a sentence for each recipe; empty without a pair."""
     listed = rows(scale)
     told = []
@@ -55,7 +55,7 @@ def in_words(scale: Scale, gathered: Mapping[Arm, Sequence[RunRecord]]) -> str:
     return " ".join(told)
 
 
-def _accuracy(records: Sequence[RunRecord], others: Sequence[RunRecord]) -> str:
+def _accuracy(records: Sequence[Record], others: Sequence[Record]) -> str:
     own, base = sample(records, "knn"), sample(others, "knn")
     if not own.values or not base.values:
         return ""
@@ -64,7 +64,7 @@ def _accuracy(records: Sequence[RunRecord], others: Sequence[RunRecord]) -> str:
     return f"kNN accuracy {round(found, 2) + 0.0:+.2f} points (noise {chance:.2f}), {verdict}"
 
 
-def _speed(records: Sequence[RunRecord], others: Sequence[RunRecord]) -> str:
+def _speed(records: Sequence[Record], others: Sequence[Record]) -> str:
     """The ratio of medians over seeds; on different hardware it would say nothing."""
     speeds = [sample(some, "images_per_second").values for some in (records, others)]
     if not all(speeds) or not min(map(min, speeds)) > 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ldreg.extras import require
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.report.study_text import table_text
 from ldreg.report.text import duration, filled, number
 from ldreg.reproduce.findings import origins
@@ -171,7 +171,7 @@ def _carry_out(asked: Request, seconds: float) -> tuple[int, Exception | None]:
         if left:
             _say(f"what they say until they are done is in {asked.place.log}")
 
-    def told(job: Job, record: RunRecord, done: int, of: int) -> None:
+    def told(job: Job, record: Record, done: int, of: int) -> None:
         elapsed = time.monotonic() - started
         rest = f"; about {duration(elapsed / done * (of - done) / 60)} left" if of > done else ""
         _say(f"{done}/{of} {job.name}: {_brief(record)}{rest}")
@@ -182,7 +182,7 @@ def _carry_out(asked: Request, seconds: float) -> tuple[int, Exception | None]:
         return sum(asked.place.state(job) != "done" for job in asked.jobs), error
 
 
-def _brief(record: RunRecord) -> str:
+def _brief(record: Record) -> str:
     if record.origin.get("failed"):
         return f"collapsed ({record.origin['failed']})"
     shown = {"lid": "LID", "effective_rank": "effective rank", "linear": "linear"}
@@ -219,9 +219,9 @@ def _asked_for(one: "Rendered", asked: Request) -> "Rendered":
     return replace(one, table=replace(one.table, rows=kept))
 
 
-def gather(asked: Request) -> dict[Arm, list[RunRecord]]:
+def gather(asked: Request) -> dict[Arm, list[Record]]:
     """The records there are, by the arms of the studies' rows."""
-    found: dict[Arm, list[RunRecord]] = {}
+    found: dict[Arm, list[Record]] = {}
     for study in asked.studies:
         for row in study.rows(asked.place.scale):
             jobs = [job for job in asked.jobs if job.arm == given(row.arm, asked.settings)]
@@ -229,7 +229,7 @@ def gather(asked: Request) -> dict[Arm, list[RunRecord]]:
     return found
 
 
-def _known(place: Workplace, job: Job) -> RunRecord | None:
+def _known(place: Workplace, job: Job) -> Record | None:
     """The record of a run, where there is one.
 
     Raises:
@@ -239,7 +239,7 @@ def _known(place: Workplace, job: Job) -> RunRecord | None:
     return read_record(path, job) if path.exists() else None
 
 
-def _origin(records: Sequence[RunRecord], command: str) -> str:
+def _origin(records: Sequence[Record], command: str) -> str:
     """Where the numbers come from, in a sentence or two."""
     if not records:
         return f"Made by: {command}"

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
+from ldreg.record import Record
 from ldreg.report.figures import plain_style
 from ldreg.report.files import check_writable, write_atomically
 from ldreg.report.opening import would_lose
-from ldreg.report.run_record import RunRecord
 from ldreg.report.study import StudyCell, StudyTable, table_markdown
 from ldreg.report.text import markdown_text
 from ldreg.reproduce.cost import step_cost
@@ -237,14 +237,14 @@ def _counted(cell: StudyCell, seeds: int, usual: int) -> StudyCell:
     return StudyCell(f"{cell.text} (of {seeds} seed{'' if seeds == 1 else 's'})", cell.paper, cell.mark)
 
 
-def _told_runs(records: Sequence[RunRecord]) -> str:
+def _told_runs(records: Sequence[Record]) -> str:
     """Of how many runs and how many epochs a table is."""
     count, epochs = len({record.name for record in records}), origins(records, "epochs")
     return f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else ".")
 
 
 def _closing(
-    records: Sequence[RunRecord], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
+    records: Sequence[Record], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
 ) -> list[str]:
     """What is missing, what else there is, and where everything comes from."""
     parts = []
@@ -267,7 +267,7 @@ def _others(results: Path, names: Sequence[str]) -> list[str]:
     cells, foreign = [], []
     for name in names:
         try:
-            record = RunRecord.from_json(results / f"{name}.json")
+            record = Record.from_json(results / f"{name}.json")
         except ValueError:
             foreign.append(name)
             continue
@@ -280,7 +280,7 @@ def _others(results: Path, names: Sequence[str]) -> list[str]:
     return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
 
 
-def _source(records: Sequence[RunRecord]) -> str:
+def _source(records: Sequence[Record]) -> str:
     """A digest of all that figures are drawn from, by which a picture of other records can be told."""
     drawn = [(record.name, record.results, record.curves, record.tsne, record.tsne_labels) for record in records]
     return hashlib.sha256(repr(drawn).encode()).hexdigest()

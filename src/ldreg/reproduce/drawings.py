@@ -7,10 +7,9 @@ from functools import cache
 
 from matplotlib.figure import Figure
 
+from ldreg.record import PointCloud, Record
 from ldreg.report.panels import panels
 from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
-from ldreg.report.record import PointCloud
-from ldreg.report.run_record import RunRecord
 from ldreg.report.study import StudyCell, StudyTable
 from ldreg.report.text import number
 from ldreg.reproduce.effects import TRAIN_LID, Sample, collapses, in_percent, noise, sample
@@ -37,7 +36,7 @@ def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
     return {} if draw is None else draw(study.rows(scale), gathered)
 
 
-def _mean_curve(records: Sequence[RunRecord], metric: str) -> tuple[list[tuple[float, float]], Band]:
+def _mean_curve(records: Sequence[Record], metric: str) -> tuple[list[tuple[float, float]], Band]:
     """A metric over epochs: its mean over seeds, and its range where there are several; accuracies in percent."""
     factor = 100.0 if in_percent(metric) else 1.0
     by_epoch: dict[float, list[float]] = {}
@@ -123,7 +122,7 @@ def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, 
     return _drawn(gathered.get(row.arm, ()), metric)
 
 
-def _drawn(records: Sequence[RunRecord], metric: str) -> Sample | None:
+def _drawn(records: Sequence[Record], metric: str) -> Sample | None:
     """A result over seeds, empty where runs collapsed; None where nothing was measured, which is no collapse."""
     found = sample(records, metric)
     return found if found.values or collapses(records) else None
@@ -195,7 +194,7 @@ def _tsne(rows: Sequence[Row], gathered: Gathered) -> Figures:
     return {f"t-SNE of held-out images\n{told}": scatter_panels(shown, columns=min(4, len(shown)))}
 
 
-def _beta(record: RunRecord) -> str:
+def _beta(record: Record) -> str:
     key = f"{record.settings.get('regularizer')}.beta"
     return f"{record.settings[key]:g}" if key in record.settings else "?"
 

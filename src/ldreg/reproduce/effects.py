@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ldreg.record import ACCURACIES, Record
 from ldreg.report.differences import sampling_noise
-from ldreg.report.run_record import ACCURACIES, RunRecord
 from ldreg.report.study_table import Mark
 from ldreg.reproduce.paper import AP
 
@@ -57,7 +57,7 @@ class Sample:
         return statistics.stdev(self.values) if len(self.by_seed) > 1 else math.nan
 
 
-def sample(records: Sequence[RunRecord], metric: str) -> Sample:
+def sample(records: Sequence[Record], metric: str) -> Sample:
     """A metric over the records of an arm; those that lack it do not count."""
     if metric in TIMES:
         records = _alone(records)
@@ -77,12 +77,12 @@ def sample(records: Sequence[RunRecord], metric: str) -> Sample:
     )
 
 
-def _alone(records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+def _alone(records: Sequence[Record]) -> Sequence[Record]:
     """Those that had the machine to themselves, where there are any: beside others a run takes longer."""
     return [record for record in records if int(record.origin.get("at_once") or 1) == 1] or records
 
 
-def value_of(record: RunRecord, metric: str) -> float:
+def value_of(record: Record, metric: str) -> float:
     """A result of one run; NaN where it has none."""
     if metric == TRAIN_LID and record.origin.get("failed"):  # its curve does not reach the end
         return math.nan
@@ -97,7 +97,7 @@ def in_percent(metric: str) -> bool:
     return metric in ACCURACIES or metric in AP or metric == "view_share" or metric.startswith("transfer/")
 
 
-def collapses(records: Sequence[RunRecord]) -> int:
+def collapses(records: Sequence[Record]) -> int:
     """How many runs ended without numbers, or with representations that have no dimension."""
     return sum(
         bool(record.origin.get("failed")) or record.results.get("degenerate", 0.0) > _DEGENERATE for record in records

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from ldreg.record import ACCURACIES, Record
 from ldreg.report.differences import metric_title
-from ldreg.report.run_record import ACCURACIES, RunRecord
 from ldreg.report.study_table import StudyCell, StudyTable
 from ldreg.report.text import count, number
 from ldreg.reproduce.effects import (
@@ -24,7 +24,7 @@ from ldreg.reproduce.rows import Row
 from ldreg.reproduce.scales import Scale
 from ldreg.reproduce.studies import Study
 
-Gathered = Mapping[Arm, Sequence[RunRecord]]
+Gathered = Mapping[Arm, Sequence[Record]]
 
 COLLAPSED = "collapsed"
 NOTHING = "–"
@@ -86,15 +86,15 @@ def column_title(metric: str) -> str:
     return metric_title(metric) + (", %" if metric in ACCURACIES else "")
 
 
-def told(study: Study, scale: Scale, records: Sequence[RunRecord]) -> bool:
+def told(study: Study, scale: Scale, records: Sequence[Record]) -> bool:
     """Whether records say anything that a row of the study shows, be it a collapse."""
     return collapses(records) > 0 or any(sample(records, metric).values for metric in metrics_of(study, scale))
 
 
-def origins(records: Sequence[RunRecord], key: str) -> str:
+def origins(records: Sequence[Record], key: str) -> str:
     """The values that records have of a part of their origin, numbers in their order.
 
-    >>> origins([RunRecord("", {}, {}, origin={"seed": seed}) for seed in (10, 9, 10)], "seed")
+    >>> origins([Record("", {}, {}, origin={"seed": seed}) for seed in (10, 9, 10)], "seed")
     '9, 10'
     """
     found = {record.origin[key] for record in records if record.origin.get(key) is not None}
@@ -168,7 +168,7 @@ def row_name(row: Row) -> str:
     return ", ".join(name for name in row.names if name != "-") or "no regularization"
 
 
-def _difference(metric: str, records: Sequence[RunRecord], others: Sequence[RunRecord]) -> StudyCell:
+def _difference(metric: str, records: Sequence[Record], others: Sequence[Record]) -> StudyCell:
     own, base = sample(records, metric), sample(others, metric)
     if not own.values or not base.values:
         return StudyCell(NOTHING)

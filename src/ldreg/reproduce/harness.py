@@ -21,15 +21,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ldreg.record import Record
 from ldreg.report.files import check_writable
-from ldreg.report.run_record import RunRecord
 from ldreg.reproduce.jobs import Job, Trainer
 from ldreg.reproduce.lightly_settings import recipe_of
 from ldreg.reproduce.workplace import Workplace
 
 # What is told of a run that has ended: it, its record, how many are done of how many.
-Told = Callable[[Job, RunRecord, int, int], None]
-Measure = Callable[[], RunRecord]
+Told = Callable[[Job, Record, int, int], None]
+Measure = Callable[[], Record]
 
 _GOES_ON = "the same command goes on where this one stood"
 _ENDING = 10.0  # seconds that processes get to leave
@@ -92,7 +92,7 @@ def carry_out(
                         continue
                     done += 1
                     if told is not None:
-                        told(job, RunRecord.from_json(place.record(job)), done, len(left))
+                        told(job, Record.from_json(place.record(job)), done, len(left))
                 begin()
     except _TimeOverError:
         pass

@@ -20,7 +20,7 @@ from ldreg.evaluation.knn import knn_accuracy, voters
 from ldreg.evaluation.protocols import ProtocolName
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.measures import measure, spread
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Job
 from ldreg.reproduce.paper import AP
 from ldreg.reproduce.scales import dataset
@@ -43,7 +43,7 @@ class Judged:
     held_out: int
 
 
-def measured(job: Job, place: Workplace) -> RunRecord:
+def measured(job: Job, place: Workplace) -> Record:
     """The record of a finished run; what an earlier record has is kept, and what it lacks is added.
 
     LID and effective rank are those of held-out images, as in the paper's tables; those of training images over epochs
@@ -55,7 +55,7 @@ def measured(job: Job, place: Workplace) -> RunRecord:
     folder, path = place.folder(job), place.record(job)
     source = open_source(folder.path, data=[pair for pair in place.run_options(job) if pair[0].startswith("data.")])
     if path.is_file():
-        record = RunRecord.from_json(path)
+        record = Record.from_json(path)
         wanted = missing_measures(record, job, place.scale)
     else:
         record = _basics(job, source, place)
@@ -72,11 +72,11 @@ def measured(job: Job, place: Workplace) -> RunRecord:
     return record
 
 
-def failed(job: Job, place: Workplace, reason: str) -> RunRecord:
+def failed(job: Job, place: Workplace, reason: str) -> Record:
     """The record of a run that could not be finished because its loss was no number any more."""
     folder = place.folder(job)
     told = {**origin_of(folder, job.settings), "failed": reason}
-    return RunRecord(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
+    return Record(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
 
 
 def judged(
@@ -111,7 +111,7 @@ def judged(
     return Judged(results, len(shown.labels), 0 if test is None else len(test.labels))
 
 
-def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
+def _basics(job: Job, source: Source, place: Workplace) -> Record:
     folder, scale = place.folder(job), place.scale
     assert source.data is not None  # a run folder names its data
     found = judged(source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache)
@@ -122,7 +122,7 @@ def _basics(job: Job, source: Source, place: Workplace) -> RunRecord:
     minutes = told.get("minutes")
     results["minutes"] = float(minutes) if isinstance(minutes, int | float) else math.nan
     told |= {"held_out": found.held_out}
-    return RunRecord(
+    return Record(
         job.name,
         told_settings(job.settings),
         results,
@@ -143,7 +143,7 @@ def _speed(folder: RunFolder) -> float | None:
     return statistics.median(logged[int(SETTLED * len(logged)) :]) if logged else None
 
 
-def _with_tsne(record: RunRecord, test: Features) -> RunRecord:
+def _with_tsne(record: Record, test: Features) -> Record:
     """t-SNE (van der Maaten and Hinton, JMLR 2008) of the first classes' images."""
     kept = (test.labels >= 0) & (test.labels < SHOWN_CLASSES)
     rows = spread(torch.nonzero(kept).squeeze(1), SHOWN_POINTS)

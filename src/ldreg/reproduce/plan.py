@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ldreg.data import DataConfig, load_images, output_size
 from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.report.study_table import StudyCell, StudyTable
 from ldreg.report.text import duration
 from ldreg.reproduce.jobs import DETECTION, Job
@@ -55,7 +55,7 @@ class Estimate:
     basis: str
 
 
-def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estimate:
+def estimate(job: Job, place: Workplace, measured: Sequence[Record]) -> Estimate:
     """What a run would need on this machine: by the time of its like where one was run, else by arithmetic.
 
     Raises:
@@ -73,7 +73,7 @@ def estimate(job: Job, place: Workplace, measured: Sequence[RunRecord]) -> Estim
     return Estimate(_seconds(settings, place, ours=job.arm.by == "ldreg") / 60, gigabytes, "arithmetic")
 
 
-def _alike(record: RunRecord, job: Job) -> bool:
+def _alike(record: Record, job: Job) -> bool:
     told, settings = record.settings, job.settings
     same = told.get("by", "ldreg") == job.arm.by
     same = same and told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
@@ -82,13 +82,13 @@ def _alike(record: RunRecord, job: Job) -> bool:
     return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
 
 
-def _here(record: RunRecord, place: Workplace) -> bool:
+def _here(record: Record, place: Workplace) -> bool:
     """Whether a run was on such a device as this one: a GPU of the same name, or some CPU."""
     hardware = str(record.origin.get("hardware"))
     return hardware == torch.cuda.get_device_name() if on_cuda(place.device) else hardware.endswith(" cores")
 
 
-def _epochs(record: RunRecord) -> float:
+def _epochs(record: Record) -> float:
     """How many epochs a run took; 0 where it does not say."""
     told = record.origin.get("epochs")
     return float(told) if isinstance(told, int | float) and not record.origin.get("failed") else 0.0
@@ -198,7 +198,7 @@ def matrix_speed(kind: str, precision: str) -> float:
 def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tuple[StudyTable, str]:
     """All runs with their state and what is still to come of time and memory, and the sum in words."""
     states: list[State] = [place.state(job) for job in jobs]
-    known = [RunRecord.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
+    known = [Record.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
     rows, minutes, most, guessed = [], 0.0, 0.0, False
     for job, state in zip(jobs, states, strict=True):
         need = estimate(job, place, known)

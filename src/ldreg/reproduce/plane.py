@@ -9,8 +9,8 @@ from ldreg.dimension.estimators import Convention, estimate_lid
 from ldreg.dimension.geometry import fisher_rao, geometric_mean
 from ldreg.dimension.global_dim import danco
 from ldreg.dimension.synthetic import local_collapse
+from ldreg.record import PointCloud
 from ldreg.regularizers.ldreg import LDReg
-from ldreg.report.record import PointCloud
 
 TARGETS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 Progress = Callable[[float], None]

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.effects import collapses, sample
 from ldreg.reproduce.jobs import Arm
 from ldreg.reproduce.rows import METHODS, Row, beta_of, methods, own_settings
 from ldreg.reproduce.scales import Scale
 
-Gathered = Mapping[Arm, Sequence[RunRecord]]
+Gathered = Mapping[Arm, Sequence[Record]]
 
 VALIDATION = 0.1  # share of the training images that judges
 

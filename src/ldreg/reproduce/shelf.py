@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.reproduce.findings import Gathered, metrics_of, told
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job, Options
 from ldreg.reproduce.request import given
@@ -24,7 +24,7 @@ class Part:
     rows: Sequence[Row]
     gathered: Gathered
 
-    def records(self, row: Row) -> Sequence[RunRecord]:
+    def records(self, row: Row) -> Sequence[Record]:
         """Those of a row; none where they say nothing that the study shows."""
         found = self.gathered.get(row.arm, ())
         return found if told(self.study, self.scale, found) else ()
@@ -51,7 +51,7 @@ def gather_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]],
         ValueError: a file that is no record, or of another run than its name says.
         OSError: it cannot be read.
     """
-    found: dict[Arm, list[RunRecord]] = {}
+    found: dict[Arm, list[Record]] = {}
     for arm in arms:
         asked = given(arm, settings)
         seeds = sorted(paths.get(asked.slug, {}).items())
@@ -59,7 +59,7 @@ def gather_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]],
             continue
         job = Job(asked, seeds[0][0])  # settings are resolved once: those of an arm differ in the seed alone
         for seed, path in seeds:
-            record = RunRecord.from_json(path)
+            record = Record.from_json(path)
             check_named(path, record, seed=seed)
             check_same(path, {**record.settings, "seed": job.seed}, job)
             found.setdefault(arm, []).append(record)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ldreg.report.run_record import RunRecord
+from ldreg.record import Record
 from ldreg.report.text import printable
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Job, Options
 from ldreg.reproduce.lightly_settings import CHECKPOINT, UNTOLD
@@ -127,7 +127,7 @@ class Workplace:
         return "missing"
 
 
-def missing_measures(record: RunRecord, job: Job, scale: Scale) -> frozenset[str]:
+def missing_measures(record: Record, job: Job, scale: Scale) -> frozenset[str]:
     """What a job asks for that its record does not have; of a run that failed nothing is missing."""
     if record.origin.get("failed"):
         return frozenset()
@@ -139,20 +139,20 @@ def missing_measures(record: RunRecord, job: Job, scale: Scale) -> frozenset[str
     return frozenset(name for name in job.measures if not found[name])
 
 
-def read_record(path: Path, job: Job) -> RunRecord:
+def read_record(path: Path, job: Job) -> Record:
     """The record of a run.
 
     Raises:
         ValueError: it is no record, that of another run, or of one with other settings.
         OSError: it cannot be read.
     """
-    record = RunRecord.from_json(path)
+    record = Record.from_json(path)
     check_named(path, record, seed=job.seed)
     check_same(path, record.settings, job)
     return record
 
 
-def check_named(path: Path, record: RunRecord, *, seed: int) -> None:
+def check_named(path: Path, record: Record, *, seed: int) -> None:
     """Refuse the record of another run than its file is named after.
 
     Raises:

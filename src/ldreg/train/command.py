@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from ldreg.extras import require
-from ldreg.report.run_record import brief
+from ldreg.record import brief
 from ldreg.report.text import duration, number, printable
 from ldreg.train import folder as folders
 from ldreg.train.recipes import flattened, load_recipe, recipe_names

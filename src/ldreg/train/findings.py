@@ -9,7 +9,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from ldreg.inspection import quick_report
-from ldreg.report.run_record import RunFinding, brief, findings_in_words, most_serious_first
+from ldreg.inspection.report import findings_in_words
+from ldreg.record import Finding, brief, most_serious_first
 from ldreg.train.assembly import Extractor
 from ldreg.train.folder import say
 
@@ -28,7 +29,7 @@ class Findings(Callback):
 
     def __init__(self, extract: Extractor, k: int) -> None:
         self._extract, self._k = extract, k
-        self._images: list[RunFinding] | None = None
+        self._images: list[Finding] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Say what is unusual before training; to be called after the monitor has measured the set."""
@@ -39,7 +40,7 @@ class Findings(Callback):
             if found.serious:
                 say(f"{found.of}: {found.text}", level=logging.WARNING)
 
-    def at_the_end(self) -> list[RunFinding]:
+    def at_the_end(self) -> list[Finding]:
         """Warnings on the images and all findings of the last representations; none where nothing was extracted."""
         if self._extract.latest is None:
             return []
@@ -47,22 +48,22 @@ class Findings(Callback):
         representations = self._representations("representations", labels=self._extract.names)
         return most_serious_first([*images, *representations])
 
-    def _of_images(self) -> list[RunFinding]:
+    def _of_images(self) -> list[Finding]:
         if self._images is None:
             assert self._extract.pixels is not None
             self._images = look(self._extract.pixels, "images", k=self._k, rows=self._extract.rows)
         return self._images
 
-    def _representations(self, of: str, labels: Sequence[str] | None = None) -> list[RunFinding]:
+    def _representations(self, of: str, labels: Sequence[str] | None = None) -> list[Finding]:
         assert self._extract.latest is not None
         return look(self._extract.latest, of, k=self._k, rows=self._extract.rows, labels=labels)
 
 
-def look(x: Tensor, of: str, *, k: int, rows: Sequence[int], labels: Sequence[str] | None = None) -> list[RunFinding]:
+def look(x: Tensor, of: str, *, k: int, rows: Sequence[int], labels: Sequence[str] | None = None) -> list[Finding]:
     """The findings of x (N, D), in which row i is of image `rows[i]`."""
     finite = torch.isfinite(x).all(1)
     if not finite.all():
         share = 1 - finite.double().mean().item()
-        return [RunFinding(of, "not_finite", "critical", share, {}, "Some values are NaN or inf.")]
+        return [Finding("not_finite", "critical", share, {}, of=of, text="Some values are NaN or inf.")]
     x = x.double() if bool((x.abs() > _LARGE).any()) else x
     return findings_in_words(quick_report(x, labels, k), of, rows)

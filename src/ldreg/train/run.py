@@ -24,8 +24,8 @@ from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
+from ldreg.record import Finding, brief, read_findings
 from ldreg.report.files import read_text
-from ldreg.report.run_record import RunFinding, brief, read_findings
 from ldreg.report.text import printable
 from ldreg.termination import Termination
 from ldreg.train.assembly import (
@@ -74,7 +74,7 @@ class Result:
     stopped: str | None  # why it ended before its last epoch
     module: Pretraining
     main: bool  # whether this is the process that writes
-    findings: Sequence[RunFinding] = ()  # of the images and the last representations
+    findings: Sequence[Finding] = ()  # of the images and the last representations
 
 
 class InterruptedRunError(KeyboardInterrupt):
@@ -293,5 +293,5 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
         "minutes": round(result.minutes, 4),
         "stopped": result.stopped,
         "metrics": dict(result.metrics),
-        "findings": [asdict(found) for found in result.findings],
+        "findings": [found.plain() for found in result.findings],
     }

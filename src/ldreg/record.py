@@ -3,18 +3,18 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from itertools import groupby
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from ldreg.report.files import read_text, write_atomically
 from ldreg.report.plain import strict
 from ldreg.report.text import percent, printable
-from ldreg.report.thumbnails import Thumbnail, read_thumbnail
+from ldreg.thumbnails import Thumbnail, read_thumbnail
 
 if TYPE_CHECKING:
-    from ldreg.report.record import DimensionReport
+    from torch import Tensor
 
 T = TypeVar("T")
 Setting = str | float | int | bool | None | Sequence[Any]
@@ -23,72 +23,80 @@ ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
 PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
 SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
-_SEVERITIES = ("critical", "warning", "note")
-_TOLD = 3  # findings of one kind
+_FINDING_KEYS = ("of", "kind", "severity", "share", "numbers", "text")
+_FINDINGS_OF_A_KIND = 3  # that are listed one by one
 _LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn
 _LAST_EPOCH = 1e9
 _LONGEST = 300  # characters of what is said of a file that is no record
 
 
+Kind = Literal[
+    "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
+    "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
+    "not_compared", "nothing_unusual",
+]  # fmt: skip
+Severity = Literal["critical", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+
 @dataclass(frozen=True)
-class RunFinding:
-    """One finding of a run, in words.
+class Finding:
+    """One thing that was found in a set of embeddings.
 
     Args:
-        of: what it was found in, "images" or "representations"
-        kind: as `reporting.record.Finding` has it
-        severity: "critical", "warning" or "note"
-        share: of the points that it concerns
-        numbers: the evidence, by name
-        text: the sentence
+        kind: what was found: one of `Kind`, or "not_finite" for values of NaN or inf in a run.
+        severity: "critical": deal with it before you use the numbers; "warning": look at it; "note".
+        share: of the measured points that it concerns.
+        numbers: the evidence, by name.
+        rows: rows of the data that it concerns, ascending; empty if it concerns the whole set.
+        examples: a few of these rows: nearest to a group's middle, or one of each group of duplicates.
+        labels: how many of the rows have which label, most first, if labels are known.
+        of: what it was found in, "images" or "representations"; set for findings of a run.
+        text: the finding in a sentence; set for findings of a run.
     """
 
-    of: str
     kind: str
-    severity: str
+    severity: Severity
     share: float
     numbers: Mapping[str, float]
-    text: str
+    rows: tuple[int, ...] = ()
+    examples: tuple[int, ...] = ()
+    labels: tuple[tuple[str, int], ...] = ()
+    of: str = ""
+    text: str = ""
 
     @property
     def serious(self) -> bool:
         """Whether it is more than a note."""
         return self.severity != "note"
 
-
-def findings_in_words(report: "DimensionReport", of: str, rows: Sequence[int] | None = None) -> list[RunFinding]:
-    """The findings of a report in words; `rows` are the images that its points are of, None: the same numbers."""
-    from ldreg.report.words import sentence  # with it comes torch, which takes seconds to import
-
-    found = []
-    for one in report.findings:
-        named = one if rows is None else replace(one, examples=tuple(rows[row] for row in one.examples))
-        found.append(RunFinding(of, one.kind, one.severity, one.share, dict(one.numbers), sentence(named, report)))
-    return found
+    def plain(self) -> dict[str, Any]:
+        """The finding as records of runs have it in JSON; rows of a data set are left out."""
+        return {name: getattr(self, name) for name in _FINDING_KEYS}
 
 
-def brief(findings: Iterable[RunFinding]) -> list[RunFinding]:
+def brief(findings: Iterable[Finding]) -> list[Finding]:
     """The most serious first, and of many of one kind three and how many more there are."""
-    told = []
+    listed = []
     for (what, kind), group in groupby(most_serious_first(findings), key=lambda found: (found.of, found.kind)):
         several = list(group)
-        told += several[:_TOLD]
-        if rest := several[_TOLD:]:
+        listed += several[:_FINDINGS_OF_A_KIND]
+        if rest := several[_FINDINGS_OF_A_KIND:]:
             share = math.fsum(found.share for found in rest)
             more = f"{len(rest)} more findings of the kind {kind}, {percent(share)} of the points."
-            told.append(RunFinding(what, kind, rest[0].severity, share, {}, more))
-    return told
+            listed.append(Finding(kind, rest[0].severity, share, {}, of=what, text=more))
+    return listed
 
 
-def most_serious_first(findings: Iterable[RunFinding]) -> list[RunFinding]:
+def most_serious_first(findings: Iterable[Finding]) -> list[Finding]:
     """All findings in order; that nothing unusual was found is left out where there is something else to say."""
-    ordered = sorted(findings, key=lambda found: _SEVERITIES.index(found.severity))
+    ordered = sorted(findings, key=lambda found: SEVERITIES.index(found.severity))
     return [found for found in ordered if found.kind != "nothing_unusual"] or ordered[:1]
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class Record:
     """One run of pretraining: what was set, what came out, how it got there.
 
     Args:
@@ -118,7 +126,7 @@ class RunRecord:
     Raises:
         ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
 
-    >>> record = RunRecord("SimCLR", {"method": "simclr", "seed": 0}, {"lid": 7.4, "linear": 0.961})
+    >>> record = Record("SimCLR", {"method": "simclr", "seed": 0}, {"lid": 7.4, "linear": 0.961})
     >>> record.results["linear"], record.curves
     (0.961, {})
     """
@@ -142,7 +150,7 @@ class RunRecord:
     tested: int | None = None
     voters: int | None = None
     notes: Sequence[str] = field(default_factory=list)
-    findings: Sequence[RunFinding] = field(default_factory=list)
+    findings: Sequence[Finding] = field(default_factory=list)
     classes: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -197,6 +205,24 @@ class RunRecord:
             raise ValueError(f"{path}: expected the record of a run, got {told}") from error
 
 
+@dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Points (N, 2) of the plane and their dimension.
+
+    `lid` (N,) and its geometric mean, that mean's Fisher-Rao distance to 2, DANCo's value, and one typical point, the
+    `anchor`, with the `radius` that its neighbors lie in.
+    """
+
+    caption: str
+    points: "Tensor"
+    lid: "Tensor"
+    mean_lid: float
+    fisher_rao: float
+    global_dimension: float
+    anchor: int
+    radius: float
+
+
 def is_share(name: str) -> bool:
     """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
 
@@ -214,7 +240,7 @@ def _refuse(constant: str) -> Any:
 def _arguments(content: Any) -> dict[str, Any]:
     """The fields of a record from parsed JSON."""
     content = _of(dict, content)
-    required = {entry.name for entry in fields(RunRecord) if entry.default is entry.default_factory is MISSING}
+    required = {entry.name for entry in fields(Record) if entry.default is entry.default_factory is MISSING}
     if unknown := sorted(content.keys() - _READERS.keys()):
         raise ValueError(f"the unknown key {unknown[0]!r}")
     if missing := sorted(required - content.keys()):
@@ -225,7 +251,10 @@ def _arguments(content: Any) -> dict[str, Any]:
 def _nested(value: Any) -> Any:
     """A list of thumbnails or findings as plain values; anything else as it is."""
     return (
-        [asdict(item) if isinstance(item, Thumbnail | RunFinding) else item for item in value]
+        [
+            asdict(item) if isinstance(item, Thumbnail) else item.plain() if isinstance(item, Finding) else item
+            for item in value
+        ]
         if isinstance(value, list | tuple)
         else value
     )
@@ -319,7 +348,7 @@ def _thumbnails(value: Any) -> list[Thumbnail]:
     return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
 
 
-def read_findings(value: Any) -> list[RunFinding]:
+def read_findings(value: Any) -> list[Finding]:
     """Findings from parsed JSON.
 
     Raises:
@@ -328,14 +357,14 @@ def read_findings(value: Any) -> list[RunFinding]:
     return [_finding(item) for item in _of(list, value)]
 
 
-def _finding(value: Any) -> RunFinding:
-    told = _of(dict, value)
-    if told.keys() != (names := {entry.name for entry in fields(RunFinding)}):
-        raise ValueError(f"a finding with {sorted(told)} in place of {sorted(names)}")
-    words = {name: _of(str, told[name]) for name in ("of", "kind", "severity", "text")}
-    if words["severity"] not in _SEVERITIES:
+def _finding(value: Any) -> Finding:
+    found = _of(dict, value)
+    if found.keys() != set(_FINDING_KEYS):
+        raise ValueError(f"a finding with {sorted(found)} in place of {sorted(_FINDING_KEYS)}")
+    words = {name: _of(str, found[name]) for name in ("of", "kind", "severity", "text")}
+    if words["severity"] not in SEVERITIES:
         raise ValueError(f"{printable(words['severity'])!r} in place of a severity")
-    return RunFinding(**words, share=_number(told["share"]), numbers=_values(told["numbers"], _number))
+    return Finding(**words, share=_number(found["share"]), numbers=_values(found["numbers"], _number))  # type: ignore[arg-type]  # which is checked
 
 
 _ORIGINS: dict[str, Callable[[Any], Any]] = {

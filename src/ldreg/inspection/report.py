@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from os import PathLike
 from typing import Any, Literal
 
 from torch import Tensor
 
+from ldreg.record import Finding
 from ldreg.report.files import write_atomically
 from ldreg.report.plain import strict
 
@@ -52,37 +53,6 @@ class ClassLID:
     regular: int
     mean: MeanLID
     coinciding: int = 0
-
-
-Kind = Literal[
-    "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
-    "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
-    "not_compared", "nothing_unusual",
-]  # fmt: skip
-Severity = Literal["critical", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was found in a set of embeddings.
-
-    Args:
-        kind: what it is.
-        severity: "critical": deal with it before you use the numbers; "warning": look at it; "note".
-        share: of the measured points that it concerns.
-        numbers: the evidence, by name.
-        rows: rows of the data that it concerns, ascending; empty where it is of the whole set.
-        examples: a few of them to look at: nearest to a group's middle, or one of each group of duplicates.
-        labels: how many of the rows have which label, most first, where labels are known.
-    """
-
-    kind: Kind
-    severity: Severity
-    share: float
-    numbers: Mapping[str, float]
-    rows: tuple[int, ...] = ()
-    examples: tuple[int, ...] = ()
-    labels: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,7 +161,7 @@ class DimensionReport:
         arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
         plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
         plain["in_words"] = self.in_words()
-        plain["findings"] = [{**asdict(finding), "text": sentence(finding, self)} for finding in self.findings]
+        plain["findings"] = [_of_a_set(finding, sentence(finding, self)) for finding in self.findings]
         compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
         return {**strict(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
 
@@ -216,32 +186,35 @@ class DimensionReport:
 
     def _plain(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["comparison"] = None  # which has arrays of its own
+        values["comparison"] = None  # has arrays of its own
         return {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
 
 
-@dataclass(frozen=True, eq=False)
-class PointCloud:
-    """Points (N, 2) of the plane and their dimension.
+def findings_in_words(report: DimensionReport, of: str, rows: Sequence[int] | None = None) -> list[Finding]:
+    """The findings of a report as a run has them, in words and without their rows.
 
-    `lid` (N,) and its geometric mean, that mean's Fisher-Rao distance to 2, DANCo's value, and one typical point, the
-    `anchor`, with the `radius` that its neighbors lie in.
+    Args:
+        report: of what was measured.
+        of: what it was, such as "images".
+        rows: the number of the image for each point; None: the points' own.
     """
+    from ldreg.report.words import sentence
 
-    caption: str
-    points: Tensor
-    lid: Tensor
-    mean_lid: float
-    fisher_rao: float
-    global_dimension: float
-    anchor: int
-    radius: float
+    found = []
+    for one in report.findings:
+        named = one if rows is None else replace(one, examples=tuple(rows[row] for row in one.examples))
+        found.append(replace(one, rows=(), examples=(), labels=(), of=of, text=sentence(named, report)))
+    return found
 
 
 def _nested(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_nested(item) for item in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _of_a_set(finding: Finding, text: str) -> dict[str, Any]:
+    return {name: value for name, value in asdict(finding).items() if name != "of"} | {"text": text}
 
 
 def _column(values: Tensor) -> list[Any]:
