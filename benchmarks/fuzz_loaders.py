@@ -55,7 +55,8 @@ from ldreg.data.pixels import decoded, image_size
 from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.io import load_embeddings, load_labels
+from ldreg.io.embeddings import load_embeddings
+from ldreg.io.labels import load_labels
 from ldreg.record import Record
 from ldreg.train.checkpoints import latest, peek
 from ldreg.train.folder import RunFolder, existing

@@ -13,7 +13,8 @@ SOURCE = Path(ldreg.__file__).parent
 
 # Each room imports only rooms that stand before it.
 ORDER = (
-    *("version", "extras", "distributed", "completion", "subcommands", "terminal", "notices", "termination", "elapsed"),
+    *("version", "text", "extras", "distributed"),
+    *("completion", "subcommands", "terminal", "notices", "termination", "elapsed"),
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "encoders", "evaluation", "detection", "monitor", "train", "integrations", "assessment"),
     *("bench", "reproduce", "commands", "demo_plain", "demo", "cli", "__main__"),
@@ -22,8 +23,9 @@ ORDER = (
 APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}
 APART |= {"regularizers": {"dimension", "distributed"}, "data": {"views", "io"}}
 
-# A report renders itself: its methods import the pages and tables. The rest moves with the files and the text.
-APART |= {"record": {"thumbnails", "report"}, "inspection": {"dimension", "distributed", "record", "report"}}
+# A report renders itself: its methods import the pages and tables.
+APART |= {"record": {"text", "io", "thumbnails", "report"}}
+APART |= {"inspection": {"text", "io", "dimension", "distributed", "record", "report"}}
 
 
 def imports(path: Path) -> set[str]:

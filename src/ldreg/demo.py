@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.extras import missing
+from ldreg.io.files import write_atomically
 from ldreg.record import PointCloud
 from ldreg.report.comparison import Record, comparison_page
 from ldreg.report.figures import plain_style
-from ldreg.report.files import write_atomically
 from ldreg.report.page import clouds_section
 from ldreg.report.panels import panels
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets

@@ -8,9 +8,8 @@ from itertools import groupby
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
-from ldreg.report.files import read_text, write_atomically
-from ldreg.report.plain import strict
-from ldreg.report.text import percent, printable
+from ldreg.io.files import json_values, read_text, write_atomically
+from ldreg.text import percent, printable
 from ldreg.thumbnails import Thumbnail, read_thumbnail
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class Record:
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
-        values = {field.name: strict(_nested(getattr(self, field.name))) for field in fields(self)}
+        values = {field.name: json_values(_nested(getattr(self, field.name))) for field in fields(self)}
         lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
         write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 

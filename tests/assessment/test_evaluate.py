@@ -29,7 +29,7 @@ from ldreg.evaluation.finetune import FinetuneConfig
 from ldreg.evaluation.knn import KnnConfig
 from ldreg.evaluation.protocols import LinearConfig
 from ldreg.inspection import inspect
-from ldreg.io import load_embeddings
+from ldreg.io.embeddings import load_embeddings
 from ldreg.train.command import words_to_options
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain

@@ -67,7 +67,7 @@ def test_numbers_that_cannot_be_written_cost_neither_table_nor_folder(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "all.json"
-    monkeypatch.setattr("ldreg.report.files.check_writable", lambda path: None)
+    monkeypatch.setattr("ldreg.io.files.check_writable", lambda path: None)
     target.mkdir()  # as if it had come in between
     assert main([*LID, "--out", str(tmp_path / "out"), "--json", str(target)]) == 2
     out, err = capsys.readouterr()

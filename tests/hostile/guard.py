@@ -28,7 +28,8 @@ def main() -> None:
     import ldreg.assessment.judging
     import ldreg.assessment.report
     import ldreg.inspection
-    import ldreg.io
+    import ldreg.io.embeddings
+    import ldreg.io.labels
     import ldreg.train.command  # noqa: F401
 
     readers()

@@ -18,7 +18,9 @@ from safetensors.torch import save_file
 
 from ldreg.data import unpack
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.io import load_embeddings, load_labels, memory
+from ldreg.io import memory
+from ldreg.io.embeddings import load_embeddings
+from ldreg.io.labels import load_labels
 from ldreg.io.torch_files import heaviest
 
 Refused = Callable[..., str]

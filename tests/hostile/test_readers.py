@@ -14,8 +14,8 @@ from ldreg.data.folders import listing
 from ldreg.data.images import content_of
 from ldreg.data.unreadable import UnreadableImageError
 from ldreg.evaluation.fit import _found
+from ldreg.io.files import read_bytes, read_text
 from ldreg.io.torch_files import load_torch
-from ldreg.report.files import read_bytes, read_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, devices and /proc")
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
 from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked, serious
+from ldreg.io.files import json_values
 from ldreg.record import Finding
-from ldreg.report.plain import strict
 
 
 def normal(n: int, d: int, seed: int = 0) -> Tensor:
@@ -266,12 +266,12 @@ def test_odd_sets_give_numbers_that_json_can_hold(name: str, labels: str) -> Non
     own = points(x, k, given.get(labels, [str(i % 2) for i in range(len(x))]))
     found = find(own)
     for finding in found:
-        json.dumps(strict(asdict(finding)), allow_nan=False)
+        json.dumps(json_values(asdict(finding)), allow_nan=False)
         assert 0 <= finding.share <= 1
         assert set(finding.examples) <= set(range(len(x)))
     assert "collapsed_group" not in kinds(found)
     assert compare(own, own, found, found).kind != "collapsed_beside"
-    json.dumps(strict(asdict(compare(own, own, found, found))), allow_nan=False)
+    json.dumps(json_values(asdict(compare(own, own, found, found))), allow_nan=False)
 
 
 def test_degenerate_sets_by_kind() -> None:

@@ -19,8 +19,8 @@ from ldreg.evaluation.compute import Compute
 from ldreg.evaluation.features import Features, Progress, features
 from ldreg.inspection import check_settings, inspect
 from ldreg.inspection.report import DimensionReport
-from ldreg.report.files import write_atomically
-from ldreg.report.text import count, printable
+from ldreg.io.files import write_atomically
+from ldreg.text import count, printable
 
 logger = logging.getLogger("ldreg")
 

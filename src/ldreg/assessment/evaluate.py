@@ -83,14 +83,14 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     require("train")
     from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
-    from ldreg.report.opening import check_own
+    from ldreg.io.files import check_page_path
     from ldreg.train.launch import first_process
 
     first = first_process()
     written = _written(asked)
     check_outputs(inputs=_inputs(asked), outputs=[asked.output.json, *written.values()])
     if "html" in written:
-        check_own(Path(written["html"]), option="--html")
+        check_page_path(Path(written["html"]), option="--html")
     if not first:  # one process of several speaks for all
         logging.getLogger("ldreg").setLevel(logging.ERROR)
     entry = kind_of(asked.kind)
@@ -146,8 +146,8 @@ def prepare(asked: Request) -> "Task":
 
 def _keep(asked: Request, task: "Task", outcome: "Outcome") -> None:
     """Print the outcome and write it, each file in one step and only now that it is whole."""
-    from ldreg.report.files import write_atomically
-    from ldreg.report.text import duration
+    from ldreg.io.files import write_atomically
+    from ldreg.text import duration
     from ldreg.train.folder import say
 
     text = json.dumps(document(asked, task, outcome), indent=2, allow_nan=False) + "\n"
@@ -189,7 +189,7 @@ def result_name(asked: Request, task: "Task", title: str) -> str:
 
 def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]:
     """The outcome with all that a reader needs to repeat it, as JSON takes it."""
-    from ldreg.report.plain import strict
+    from ldreg.io.files import json_values
     from ldreg.train.folder import environment
 
     told = {
@@ -203,7 +203,7 @@ def document(asked: Request, task: "Task", outcome: "Outcome") -> dict[str, Any]
         "environment": environment(task.command),
         **outcome.details,
     }
-    plain: dict[str, Any] = strict(told)
+    plain: dict[str, Any] = json_values(told)
     return plain
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from ldreg.assessment.source import Source
 from ldreg.assessment.transfer import default_folder
+from ldreg.io.files import read_text
 from ldreg.record import PRECISIONS
-from ldreg.report.files import read_text
-from ldreg.report.text import printable
+from ldreg.text import printable
 
 Told = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ from ldreg.evaluation.knn import KnnConfig, knn_accuracy
 from ldreg.evaluation.protocols import LinearConfig, linear_evaluation
 from ldreg.evaluation.transfer import TransferConfig, transfer
 from ldreg.methods import synchronize_batch_norm
-from ldreg.report.text import count, number, printable
+from ldreg.text import count, number, printable
 
 _FEW_VOTERS = 20  # the other usual number, from which digits lose nothing to the size of their classes
 

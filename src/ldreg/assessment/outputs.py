@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ldreg.report import files
-from ldreg.report.files import Name
+from ldreg.io import files
+from ldreg.io.files import Name
 from ldreg.train.folder import RunFolder
 
 

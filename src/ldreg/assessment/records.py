@@ -21,11 +21,11 @@ from ldreg.evaluation.knn import knn_accuracy
 from ldreg.evaluation.linear import linear_accuracy
 from ldreg.inspection import inspect
 from ldreg.inspection.report import DimensionReport, findings_in_words
+from ldreg.io.files import read_text
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
 from ldreg.record import Finding, Record, most_serious_first, read_findings
-from ldreg.report.files import read_text
-from ldreg.report.text import printable
+from ldreg.text import printable
 from ldreg.thumbnails import Thumbnail, data_uri
 from ldreg.train.assembly import named
 from ldreg.train.folder import RunFolder

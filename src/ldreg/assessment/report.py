@@ -13,9 +13,8 @@ from jsonargparse import ArgumentParser
 
 from ldreg.assessment.outputs import check_outputs
 from ldreg.extras import require
+from ldreg.io.files import check_page_path, has_content, real_path, write_atomically
 from ldreg.record import MOST_THUMBNAILS, Record
-from ldreg.report.files import real_path, write_atomically
-from ldreg.report.opening import check_own, would_lose
 from ldreg.terminal import show
 from ldreg.train.command import Options, words_to_options
 from ldreg.train.folder import RunFolder
@@ -99,7 +98,7 @@ def make_records(
     check_outputs(inputs=runs, outputs=outputs)
     for path in outputs:
         _check_no_run(Path(path))
-        check_own(Path(path), option="--out")
+        check_page_path(Path(path), option="--out")
     for run in runs:
         check_run(Path(run), data=data or [])
     records = []
@@ -155,7 +154,7 @@ def _check_no_run(path: Path) -> None:
 
 def _check_record(path: Path) -> None:
     """Refuse to write a record over a file that is none, and not empty."""
-    if would_lose(path):
+    if has_content(path):
         try:
             Record.from_json(path)
         except ValueError as error:
@@ -192,10 +191,10 @@ def write_report(
     check_outputs(inputs=inputs, outputs=[out, *paths])
     for path in (out, *paths):
         _check_no_run(path)
-    check_own(out, option="--out")
+    check_page_path(out, option="--out")
     for path in paths:
         _check_record(path)
-    replaced = {path for path in (out, *paths) if would_lose(path)}
+    replaced = {path for path in (out, *paths) if has_content(path)}
     write_atomically(out, page)
     for path, record in zip(paths, records, strict=False):
         record.to_json(path)

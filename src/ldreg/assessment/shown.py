@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from ldreg.report.text import printable
+from ldreg.text import printable
 
 Reporter = Callable[[str, float], None]
 

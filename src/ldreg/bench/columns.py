@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ldreg.bench.contest import OWN, VIEWS, Goal
 from ldreg.bench.goals import AT_LEAST, images_per_second, regularizer_share
 from ldreg.bench.record import Result, Run
-from ldreg.report.text import count, number
+from ldreg.text import count, number
 
 Cell = Callable[[Run, Result], str | None]  # None where there is nothing to say
 

@@ -11,7 +11,7 @@ from ldreg.bench.goals import images_per_second
 from ldreg.bench.plot_style import GRAY, logarithmic, look
 from ldreg.bench.record import Result, Run
 from ldreg.bench.stopwatch import PARTS
-from ldreg.report.text import count
+from ldreg.text import count
 
 _COLORS = ("#c9ced6", "#58b4d6", "#3b86c6", "#2a9d7c", "#d6455d", "#e0762f", "#b8a013")
 _REST = "not told apart"

@@ -15,7 +15,7 @@ from ldreg.bench.record import Run, Verdict
 from ldreg.bench.scaling import Series, headline, series
 from ldreg.bench.stopwatch import PARTS
 from ldreg.bench.suite import BENCHMARKS
-from ldreg.report.text import broken, count
+from ldreg.text import broken, count
 
 _GOAL_COLUMNS = ("goal", "reached", "")
 _BUSY = 0.1  # cores used by others from which on times are in doubt

@@ -10,8 +10,8 @@ from ldreg.bench.record import Run, from_json, to_json
 from ldreg.bench.report import goal_row, machine, method, notes, part_rows, rows, series_rows, title
 from ldreg.bench.scaling import headline, series
 from ldreg.bench.suite import BENCHMARKS
-from ldreg.report.files import read_text, write_atomically
-from ldreg.report.text import printable
+from ldreg.io.files import read_text, write_atomically
+from ldreg.text import printable
 
 RESULTS = "RESULTS.md"
 

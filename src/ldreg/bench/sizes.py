@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple, Protocol, Self
 
-from ldreg.report.text import count
+from ldreg.text import count
 
 _SMALL = 64  # pixels up to which pictures come in the size that views have, as CIFAR's do
 _PHOTO = (350 / 224, 400 / 224)  # height and width of larger ones, in units of the views' side

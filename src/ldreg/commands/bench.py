@@ -55,7 +55,7 @@ def _keeper(plan: "Plan", json: str | None, folder: Path | None) -> "Keeper":
     """Who takes the results of the plan; that they can be written is found out now."""
     from ldreg.bench.keeping import Keeper, replaced_by
     from ldreg.bench.results import RESULTS
-    from ldreg.report.files import check_outputs
+    from ldreg.io.files import check_outputs
 
     def warn(line: str) -> None:
         print(f"ldreg bench: warning: {line}", file=sys.stderr)

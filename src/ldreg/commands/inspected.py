@@ -32,17 +32,17 @@ class InspectedFiles:
 
     def check_outputs(self, *, json: str | None, html: str | None) -> None:
         """Refuse, before the work, to write where it cannot be, over what is read, and a page over what is none."""
-        from ldreg.report.files import check_outputs
-        from ldreg.report.opening import check_own
+        from ldreg.io.files import check_outputs, check_page_path
 
         read = [path for path in (self.file, self.labels, self.compare, self.compare_labels) if path is not None]
         check_outputs(inputs=read, outputs=[json, html])
         if html is not None:
-            check_own(Path(html), option="--html")
+            check_page_path(Path(html), option="--html")
 
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
-        from ldreg.io import load_embeddings, load_labels
+        from ldreg.io.embeddings import load_embeddings
+        from ldreg.io.labels import load_labels
 
         self._check_options()
         for path in (self.file, self.compare):
@@ -66,7 +66,8 @@ class InspectedFiles:
 
     def _read_second(self, excluded: list[str]) -> tuple[Any, Any]:
         """Second embeddings and their labels; of the columns that are no dimensions those named, and the first's."""
-        from ldreg.io import load_embeddings, load_labels
+        from ldreg.io.embeddings import load_embeddings
+        from ldreg.io.labels import load_labels
 
         compare = self.compare or ""
         labels = self.compare_labels or (None if self.compare_label_key is None else compare)
@@ -97,7 +98,7 @@ class InspectedFiles:
 
     def hint(self, points: int) -> str:
         """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
-        from ldreg.io import label_arrays
+        from ldreg.io.labels import label_arrays
 
         names = [] if self.labels or self.label_key else label_arrays(self.file, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
@@ -132,7 +133,7 @@ def _names(option: str | None) -> list[str]:
 
 def _in(file: str, names: list[str], other: str | None) -> list[str]:
     """The columns named that are for a file: all but those that only the other of two has."""
-    from ldreg.io import table_columns
+    from ldreg.io.embeddings import table_columns
 
     if not names or other is None:
         return names

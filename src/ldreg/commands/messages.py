@@ -51,7 +51,7 @@ def _known_options(program: str) -> Iterable[str]:
 
 def shown(message: str) -> str:
     """A message on one line that a terminal takes, whatever a file or a name in it held; too long a one in its ends."""
-    from ldreg.report.text import printable
+    from ldreg.text import printable
 
     line = printable(" ".join(message.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-(_LONGEST // 2) :]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ldreg.data.unreadable import shown
 from ldreg.detection.masks import Segmentation, fills
-from ldreg.report.files import read_bytes
+from ldreg.io.files import read_bytes
 
 Tree = dict[str, Any]
 

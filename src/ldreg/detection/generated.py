@@ -11,7 +11,7 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from ldreg.detection.masks import rasterize
-from ldreg.report.files import write_atomically
+from ldreg.io.files import write_atomically
 
 CATEGORIES = ("circle", "square", "triangle")
 # One color each, so that a net finds them apart after few steps; ids are apart as COCO's own are.

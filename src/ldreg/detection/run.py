@@ -16,8 +16,8 @@ from ldreg.detection.model import MaskRCNN, build_model, check_encoder
 from ldreg.detection.module import Detecting, Progress
 from ldreg.detection.train import CHECKPOINT, build_trainer, fit, on_cuda, peek
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.io.files import check_writable, read_text, write_atomically
 from ldreg.notices import quiet
-from ldreg.report.files import check_writable, read_text, write_atomically
 
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 # What may differ between the two parts of a training that was interrupted.

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ldreg.encoders.build import BEGINNINGS, EncoderConfig
-from ldreg.report.files import read_text
+from ldreg.io.files import read_text
 from ldreg.views.config import NORMALIZATIONS, Normalization
 
 CARD = "card.json"

@@ -17,9 +17,10 @@ from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, creat
 from ldreg.encoders.cards import MOST_PIXELS, Card, read_card
 from ldreg.encoders.layouts import Layout, Weights, beside, has_decoder, in_timm_names, unwrap
 from ldreg.encoders.recognition import completed, recognize
-from ldreg.io.files import check_file, named, one_line, parsing
+from ldreg.io.formats import check_file, named, parsing
 from ldreg.io.memory import check_fits
 from ldreg.io.torch_files import load_torch
+from ldreg.text import one_line
 from ldreg.views.config import NORMALIZATIONS, Normalization
 
 SUFFIXES = (".pt", ".pth", ".safetensors")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ldreg.io.files import listed
+from ldreg.text import listed
 
 Layout = Literal["ldreg", "timm", "torchvision", "authors"]
 Weights = dict[str, Tensor]

@@ -7,7 +7,7 @@ from math import isqrt
 from torch import Tensor
 
 from ldreg.encoders.build import EncoderConfig, Stem
-from ldreg.io.files import listed
+from ldreg.text import listed
 
 # Blocks in each of the four stages, and whether they are bottlenecks.
 RESNETS: dict[tuple[tuple[int, ...], bool], str] = {

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ldreg.data import ImageFiles, ImageSet
-from ldreg.report.text import printable
+from ldreg.text import printable
 
 logger = logging.getLogger("ldreg")
 

@@ -24,8 +24,8 @@ from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
 from ldreg.io.torch_files import load_torch
 from ldreg.notices import quiet
-from ldreg.report.text import number, printable
 from ldreg.termination import Termination
+from ldreg.text import number, printable
 
 logger = logging.getLogger("ldreg")
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ldreg.report.files import read_text, write_atomically
-from ldreg.report.text import printable
+from ldreg.io.files import read_text, write_atomically
+from ldreg.text import printable
 
 logger = logging.getLogger("ldreg")
 

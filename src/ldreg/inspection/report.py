@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ldreg.io.files import json_values, write_atomically
 from ldreg.record import Finding
-from ldreg.report.files import write_atomically
-from ldreg.report.plain import strict
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Comparison:
         """The other set's numbers and arrays, and the distance, as `DimensionReport.to_dict` has them."""
         left_out = ("comparison", "version", "command", "in_words")  # the first set's, whose words tell of both
         numbers = {name: value for name, value in self.other.to_dict().items() if name not in left_out}
-        return {**numbers, **strict({"fisher_rao": self.fisher_rao})}
+        return {**numbers, **json_values({"fisher_rao": self.fisher_rao})}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,7 +162,7 @@ class DimensionReport:
         plain["in_words"] = self.in_words()
         plain["findings"] = [_of_a_set(finding, sentence(finding, self)) for finding in self.findings]
         compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
-        return {**strict(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
+        return {**json_values(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
@@ -218,4 +217,4 @@ def _of_a_set(finding: Finding, text: str) -> dict[str, Any]:
 
 
 def _column(values: Tensor) -> list[Any]:
-    return [strict(value) for value in values.tolist()]
+    return [json_values(value) for value in values.tolist()]

@@ -16,7 +16,7 @@ from ldreg.encoders.checkpoints import find_file, load_encoder
 from ldreg.extras import advice, missing
 from ldreg.integrations.settings import check_whole
 from ldreg.integrations.timm import data_config
-from ldreg.report.files import check_writable, write_atomically
+from ldreg.io.files import check_writable, write_atomically
 
 __all__ = ["Exported", "export_encoder"]
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from ldreg.io.files import listed, one_line, parsing
+from ldreg.io.formats import parsing
 from ldreg.io.memory import check_unpacked
 from ldreg.io.torch_files import load_torch
+from ldreg.text import listed, one_line
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

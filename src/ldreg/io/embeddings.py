@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ldreg.io.arrays import READERS, WHOLE, check_no_weights, choose
-from ldreg.io.files import check_file, named
+from ldreg.io.formats import check_file, named
 from ldreg.io.memory import check_fits
 from ldreg.io.parquet import open_parquet, parquet_embeddings
 from ldreg.io.tables import csv_embeddings, csv_table

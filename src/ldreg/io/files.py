@@ -1,140 +1,192 @@
-"""What every reader shares: a file whose content is what its suffix says, and errors of one line."""
+"""Files out (whole or not at all) and small files in (text up to a bound, strict JSON)."""
 
-import zipfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from typing import Any
 
-# What `kind_of` must find in a file of each suffix.
-KINDS = {
-    ".npy": ("npy",),
-    ".npz": ("npz",),
-    ".pt": ("pt", "legacy pt"),
-    ".pth": ("pt", "legacy pt"),
-    ".safetensors": ("safetensors",),
-    ".csv": ("text",),
-    ".tsv": ("text",),
-    ".txt": ("text",),
-    ".parquet": ("parquet",),
-}
+Name = str | PathLike[str]
 
-DESCRIPTIONS = {
-    "npy": "a NumPy .npy array",
-    "npz": "a NumPy .npz archive",
-    "pt": "a torch file",
-    "legacy pt": "a torch file",
-    "safetensors": "a safetensors file",
-    "parquet": "a Parquet file",
-    "text": "text",
-    "pickle": "a pickle, which is never loaded because it can run code",
-    "zip": "a zip archive without arrays",
-    "broken zip": "a truncated or damaged zip archive",
-    "binary": "binary data of no known format",
-}
+LARGEST_TEXT = 1 << 26  # bytes; parsed JSON takes some twenty times that in memory
 
-LONGEST = 900  # characters of a message, which may name many columns
-
-# The pickled number that files of torch before 1.6 begin with.
-LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+# The start of every page that ldreg writes. Pages of others are never overwritten.
+PAGE_START = (
+    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+)
 
 
-@contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Begin the message of every error raised inside with the file's name, on one line."""
-    name = str(path) if str(path).isprintable() else repr(str(path))
+def read_text(path: Name, *, largest: int = LARGEST_TEXT) -> str:
+    """Read the UTF-8 text of a file of at most `largest` bytes.
+
+    Raises:
+        ValueError: the file is larger, not UTF-8, or a pipe or device.
+        OSError: the file cannot be read.
+    """
+    return read_bytes(path, largest=largest).decode("utf-8")
+
+
+def read_bytes(path: Name, *, largest: int) -> bytes:
+    """Read a file of at most `largest` bytes.
+
+    Raises:
+        ValueError: the file is larger, or a pipe or device, which may have no end.
+        OSError: the file cannot be read.
+    """
+    check_size(path, largest=largest)
+    with Path(path).open("rb") as stream:
+        content = stream.read(largest + 1)  # files of the system may be longer than their size says
+    if len(content) > largest:
+        raise ValueError(f"a file of more than {largest} bytes")
+    return content
+
+
+def check_size(path: Name, *, largest: int) -> None:
+    """Reject a file of more than `largest` bytes before it is opened.
+
+    Raises:
+        ValueError: the file is larger, or a pipe or device, which may have no end.
+        OSError: there is no such file.
+    """
+    file = Path(path)
+    if file.exists() and not (file.is_file() or file.is_dir()):  # opening a pipe would wait forever
+        raise ValueError("a pipe or device")
+    if file.stat().st_size > largest:
+        raise ValueError(f"a file of more than {largest} bytes")
+
+
+def real_path(path: Name) -> Path:
+    """Resolve links; unlike `Path.resolve`, circular links are no error.
+
+    >>> real_path("/usr/../usr").name
+    'usr'
+    """
+    return Path(os.path.realpath(path))
+
+
+def write_atomically(path: Name, content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, to a temporary file in the same folder and rename it to `path`.
+
+    A device or a pipe cannot be replaced and is written to directly.
+
+    Raises:
+        OSError: the file cannot be written; an existing one is unchanged.
+    """
+    target = real_path(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)
+        return
     try:
-        yield
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 text ({error.reason}, byte 0x{error.object[error.start]:02x})") from error
-    except ValueError as error:
-        raise ValueError(f"{name}: {one_line(str(error), LONGEST)}") from error
-    except MemoryError as error:
-        raise ValueError(f"{name}: does not fit into memory") from error
+        new = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115
     except OSError as error:
-        raise type(error)(f"{name}: {one_line(error.strerror or str(error))}") from error
-
-
-@contextmanager
-def parsing(what: str) -> Iterator[None]:
-    """Report whatever a library raises on a damaged or hostile file as a ValueError.
-
-    Parsers that meet hostile bytes raise nearly any exception class, hence the broad catch around their calls alone.
-    """
-    try:
-        yield
-    except MemoryError:
+        error.filename = str(path)  # not the name of the temporary file
         raise
-    except Exception as error:
-        detail = one_line(str(error)) or type(error).__name__
-        raise ValueError(f"cannot be read as {what}, truncated or damaged? ({detail})") from error
+    with new as file:
+        try:
+            file.write(data)
+            file.close()
+            Path(file.name).chmod(_mode(target))
+            Path(file.name).replace(target)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
-def one_line(text: str, limit: int = 300) -> str:
-    r"""Text with its line breaks and control characters made spaces, shortened to `limit` characters.
-
-    >>> one_line("a\n  b")
-    'a b'
-    """
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def listed(names: Iterable[str], limit: int = 12) -> str:
-    """Names in quotes and commas, the first `limit` of them.
-
-    >>> listed(["a", "b", "c"], limit=2)
-    "'a', 'b' and 1 more"
-    """
-    quoted = [repr(one_line(name, 60)) for name in names]
-    more = f" and {len(quoted) - limit} more" if len(quoted) > limit else ""
-    return ", ".join(quoted[:limit]) + more
+def _mode(target: Path) -> int:
+    """The permissions of the existing file, or those of a new one."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
-def check_file(path: Path, suffixes: Collection[str]) -> str:
-    """The path's suffix in lower case, once the file is seen to be regular, not empty, and of that suffix's format."""
-    status = path.stat()
-    if S_ISDIR(status.st_mode):
-        raise IsADirectoryError("is a directory, expected a file")
-    suffix = path.suffix.lower()
-    if suffix not in suffixes:
-        raise ValueError(f"unknown suffix {suffix!r}, expected one of {' '.join(suffixes)}")
-    if not S_ISREG(status.st_mode):
-        raise ValueError("is not a regular file")
-    if status.st_size == 0:
-        raise ValueError("is empty (0 bytes)")
-    kind = kind_of(path)
-    if kind not in KINDS[suffix]:
-        raise ValueError(f"not a {suffix} file: it holds {DESCRIPTIONS[kind]}")
-    return suffix
-
-
-def kind_of(path: Path) -> str:
-    """The format that the first bytes (and for zip archives the member names) speak of, a key of `DESCRIPTIONS`."""
-    with path.open("rb") as stream:
-        head = stream.read(4096)
-    if head.startswith(b"\x93NUMPY"):
-        return "npy"
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _zip_kind(path)
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if head.startswith(LEGACY_TORCH):
-        return "legacy pt"
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        # A safetensors header of 0x0280 bytes begins likewise, but then a "{" follows its eight bytes of length.
-        return "safetensors" if head[2:9] == b"\0\0\0\0\0\0{" else "pickle"
-    if head[8:9] == b"{" and b"\0" in head[:8]:
-        return "safetensors"
-    return "binary" if b"\0" in head else "text"
-
-
-def _zip_kind(path: Path) -> str:
+def check_writable(path: Name) -> None:
+    """Raise OSError now if `write_atomically` could not write to `path` later; leave nothing behind."""
+    target = real_path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {str(path)!r}: it is a directory")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {str(path)!r}: there is no directory {str(target.parent)!r}")
+    if target.exists() and not target.is_file():
+        return
     try:
-        with zipfile.ZipFile(path) as archive:
-            names: Sequence[str] = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return "broken zip"
-    if any(name.rpartition("/")[2] == "data.pkl" for name in names):
-        return "pt"
-    return "npz" if any(name.endswith(".npy") for name in names) else "zip"
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
+            pass
+    except OSError as error:
+        raise type(error)(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def check_outputs(*, inputs: Iterable[Name], outputs: Iterable[Name | None]) -> None:
+    """Check before the work that every output can be written and replaces no input and no other output.
+
+    Args:
+        inputs: files that are read, and folders in which no file may be replaced.
+        outputs: files to be written; None is skipped.
+
+    Raises:
+        ValueError: an output is an input, or is named twice.
+        OSError: an output cannot be written.
+
+    >>> check_outputs(inputs=["a.pt"], outputs=[None, "a.pt"])
+    Traceback (most recent call last):
+    ValueError: cannot write 'a.pt': it is an input
+    """
+    read = {real_path(path) for path in inputs}
+    written: set[Path] = set()
+    for name in outputs:
+        if name is None:
+            continue
+        target = real_path(name)
+        if not read.isdisjoint((target, *target.parents)):
+            raise ValueError(f"cannot write {str(name)!r}: it is an input")
+        if target in written:
+            raise ValueError(f"cannot write {str(name)!r}: another output has the same name")
+        check_writable(name)
+        written.add(target)
+
+
+def has_content(path: Path) -> bool:
+    """Whether writing to `path` would lose something: it is a file that is not empty."""
+    return path.is_file() and path.stat().st_size > 0
+
+
+def is_own_page(path: Path) -> bool:
+    """Whether a file is a page that ldreg wrote. Raises OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return file.read(len(PAGE_START)) == PAGE_START.encode()
+
+
+def check_page_path(path: Path, *, option: str) -> None:
+    """Check that a page at `path` would replace no file of others.
+
+    Args:
+        path: where the page will be written.
+        option: the command-line option that names another path.
+
+    Raises:
+        ValueError: there is a file with content that is no page of ldreg.
+        OSError: it cannot be read.
+    """
+    if has_content(path) and not is_own_page(path):
+        raise ValueError(f"cannot write {str(path)!r}: it exists and is no page of ldreg; {option} FILE names another")
+
+
+def json_values(value: Any) -> Any:
+    """The same nested value for strict JSON: floats to nine digits, None for NaN and inf, lists for tuples.
+
+    >>> json_values({"a": (1 / 3, float("nan"))})
+    {'a': [0.333333333, None]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: json_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(item) for item in value]
+    return value

@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from ldreg.io.arrays import READERS, choose
-from ldreg.io.files import check_file, listed, named, one_line, parsing
+from ldreg.io.formats import check_file, named, parsing
 from ldreg.io.memory import check_fits
 from ldreg.io.parquet import BATCH_ROWS, check_values, is_words, label_columns, next_batch, open_parquet
 from ldreg.io.tables import csv_rows, is_header, is_whole, lines, nearly_unique, stripped
+from ldreg.text import listed, one_line
 
 MOST_CHARACTERS = 1000  # of a label, which tables and figures have to show
 LOOKED = 1 << 16  # values that tell labels from ids

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ldreg.io.files import listed, parsing
+from ldreg.io.formats import parsing
 from ldreg.io.memory import check_unpacked
 from ldreg.io.tables import advice, check_dimensions, kept_columns, kinds_by_name
+from ldreg.text import listed
 
 BATCH_ROWS = 4096  # at a time, which bounds the memory besides the result
 

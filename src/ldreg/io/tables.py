@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ldreg.io.files import listed, one_line
+from ldreg.text import listed, one_line
 
 MOST_CHARACTERS = 1 << 24  # of a line, which is held as a string for every cell; a million dimensions fit
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import torch
 
-from ldreg.io.files import LEGACY_TORCH, parsing
+from ldreg.io.formats import LEGACY_TORCH, parsing
 from ldreg.io.memory import check_fits, check_unpacked
 
 MOST_PICKLED = 1 << 28  # bytes of names and shapes; those of a thousand tensors take a quarter of a MB

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from ldreg.report.files import check_size, write_atomically
+from ldreg.io.files import check_size, write_atomically
 
 _HEADER = ("epoch", "step", "name", "value")
 _LARGEST = 1 << 27  # bytes that are read into memory: some three million numbers, as of 300,000 steps with ten each

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ldreg.report.figures import CLASS_COLORS, GRAY, INK, canvas, short
 from ldreg.report.legends import COLLAPSED, label_axes, legend_below, percent_axis, wrapped
-from ldreg.report.text import number
+from ldreg.text import number
 
 Values = Sequence[float | None]
 

@@ -26,7 +26,7 @@ from ldreg.report.keys import KEYS_STYLE, line_key, with_keys
 from ldreg.report.page import document, escaped, figure_card
 from ldreg.report.pictures import PICTURES_STYLE, gallery, maps
 from ldreg.report.runs_text import COLUMNS, comparison_text
-from ldreg.report.text import count, number
+from ldreg.text import count, number
 from ldreg.version import __version__
 
 __all__ = ["Record", "comparison_page", "comparison_text"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ldreg.record import ACCURACIES, Record, brief, is_share
-from ldreg.report.text import count, duration, number, percent, printable
+from ldreg.text import count, duration, number, percent, printable
 
 TITLES = {
     "lid": "LID, geometric mean",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import DimensionReport, MeanLID
 from ldreg.report.summary import classes_of_other, shown_classes
-from ldreg.report.text import number, printable
+from ldreg.text import number, printable
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter
 
 from ldreg.report.figures import INK, short
-from ldreg.report.text import printable
+from ldreg.text import printable
 
 COLLAPSED = "collapsed"  # said where a value is not defined
 _USUAL = 4.6  # inches that a figure is wide

@@ -7,15 +7,15 @@ from matplotlib.figure import Figure
 
 from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import ClassLID, DimensionReport
+from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud
 from ldreg.report.figures import CLASS_COLORS, DRAWN_CLASSES, DRAWN_POINTS, class_figures, figures, plain_style, svg
 from ldreg.report.keys import KEYS_STYLE, line_key, with_keys
-from ldreg.report.opening import OPENING
 from ldreg.report.panels import cloud_numbers, panel
 from ldreg.report.summary import Row, classes_of_other, global_rows, local_rows, settings
-from ldreg.report.text import count, interval, number, percent, printable
 from ldreg.report.two_sets import figures_of_both
 from ldreg.report.words import USES, sentence
+from ldreg.text import count, interval, number, percent, printable
 
 _CAPTIONS = {
     "histogram": (
@@ -158,7 +158,7 @@ def document(title: str, body: Iterable[str], *, style: str = "") -> str:
     `style` is CSS that comes after that of all pages.
     """
     return (
-        f'{OPENING}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{PAGE_START}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(part for part in body if part) + "\n</main>\n</body>\n</html>\n"
     )

@@ -10,7 +10,7 @@ from matplotlib.patches import Circle
 
 from ldreg.record import PointCloud
 from ldreg.report.figures import COLORMAP, INK
-from ldreg.report.text import number
+from ldreg.text import number
 
 # One scale for all panels, from a line to somewhat over the plane's 2, where estimates scatter.
 _SCALE = LogNorm(0.8, 2.6)

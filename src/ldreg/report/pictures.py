@@ -9,7 +9,7 @@ from ldreg.report.curves import class_maps, class_order, lid_maps
 from ldreg.report.differences import run_names
 from ldreg.report.figures import CLASS_COLORS, DRAWN_POINTS, svg
 from ldreg.report.page import escaped, figure_card
-from ldreg.report.text import count, number
+from ldreg.text import count, number
 from ldreg.thumbnails import Thumbnail, png_size
 
 _PIXELS = 40  # images with a smaller side are enlarged pixel by pixel

@@ -7,8 +7,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from ldreg.io.files import write_atomically
 from ldreg.report.bars import bars
-from ldreg.report.files import write_atomically
 from ldreg.report.lines import Series, line_panels, lines
 from ldreg.report.scatter import Panel, scatter_panels
 

@@ -19,7 +19,7 @@ from ldreg.report.differences import (
     run_names,
     what_was_measured,
 )
-from ldreg.report.text import broken
+from ldreg.text import broken
 
 COLUMNS = 3  # runs that have room for their differences beside the values; a terminal shows more as rows
 _VALUE, _CHANGE = 12, 11  # columns of a terminal that a value and a difference take

@@ -9,7 +9,7 @@ from ldreg.report.figures import svg
 from ldreg.report.page import document, escaped, figure_card
 from ldreg.report.study_table import MARKS, Mark, StudyCell, StudyTable, legend, table_markdown
 from ldreg.report.study_text import table_text
-from ldreg.report.text import markdown_text
+from ldreg.text import markdown_text
 from ldreg.version import __version__
 
 __all__ = [

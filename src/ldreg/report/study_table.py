@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ldreg.report.text import markdown_text
+from ldreg.text import markdown_text
 
 Mark = Literal["", "agrees", "disagrees", "noise"]
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ldreg.report.study_table import MARKS, StudyTable, legend
-from ldreg.report.text import broken, printable
+from ldreg.text import broken, printable
 
 _KEY_WIDTH = 26  # columns of a terminal that the name of a row has at least before the table is broken
 _GAP = 3  # columns of a terminal between two columns of a table

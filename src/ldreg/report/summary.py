@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ldreg.inspection.report import ClassLID, DimensionReport, Reading
-from ldreg.report.text import count, interval, number, percent
+from ldreg.text import count, interval, number, percent
 
 ESTIMATORS = {"mom": "method of moments", "mle": "maximum likelihood", "tle": "tight locality"}
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from ldreg.inspection.report import ClassLID, DimensionReport
 from ldreg.record import Finding
 from ldreg.report.summary import Row, classes_of_other, global_rows, local_rows, shown_classes
-from ldreg.report.text import count, interval, number, percent, printable
 from ldreg.report.words import USES, sentence
+from ldreg.text import count, interval, number, percent, printable
 
 _CLASSES = 20
 _TOLD = 3  # findings of one kind

@@ -10,7 +10,7 @@ from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import DimensionReport
 from ldreg.report.curves import histograms, regular_values, spectra, style
 from ldreg.report.figures import DRAWN_POINTS, canvas, density_axes, dot, lid_map, lid_scale, thinned
-from ldreg.report.text import count, number
+from ldreg.text import count, number
 
 Array = NDArray[Any]
 

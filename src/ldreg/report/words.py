@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ldreg.inspection.report import DimensionReport
 from ldreg.record import Finding
-from ldreg.report.text import count, number, percent, printable
+from ldreg.text import count, number, percent, printable
 
 # Which number is for what: said once in every report.
 USES = (

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ldreg.record import Record
-from ldreg.report.text import count
 from ldreg.reproduce.effects import difference, noise, sample
 from ldreg.reproduce.jobs import Arm
 from ldreg.reproduce.rows import Row
 from ldreg.reproduce.scales import Scale
+from ldreg.text import count
 
 _OWN, _LIGHTLY = "simclr", "simclr_lightly"  # recipes
 

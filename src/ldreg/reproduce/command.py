@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ldreg.extras import require
 from ldreg.record import Record
 from ldreg.report.study_text import table_text
-from ldreg.report.text import duration, filled, number
 from ldreg.reproduce.findings import origins
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduce.request import Request, given, request
 from ldreg.reproduce.workplace import GENERATED, Workplace, occupied, read_record
 from ldreg.terminal import columns, print_text, show
+from ldreg.text import duration, filled, number
 
 if TYPE_CHECKING:  # imported where it is used, as it brings matplotlib
     from ldreg.reproduce.rendering import Rendered

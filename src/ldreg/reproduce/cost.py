@@ -8,9 +8,9 @@ from ldreg.bench.goals import images_per_second, regularizer_share
 from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run, from_json
 from ldreg.bench.report import machine, method, title
-from ldreg.report.files import read_text
+from ldreg.io.files import read_text
 from ldreg.report.study import StudyCell, StudyTable, table_markdown
-from ldreg.report.text import count, markdown_text, printable
+from ldreg.text import count, markdown_text, printable
 
 TIMED = "wallclock"  # the study whose section the tables belong to
 

@@ -10,12 +10,10 @@ from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
+from ldreg.io.files import check_writable, has_content, write_atomically
 from ldreg.record import Record
 from ldreg.report.figures import plain_style
-from ldreg.report.files import check_writable, write_atomically
-from ldreg.report.opening import would_lose
 from ldreg.report.study import StudyCell, StudyTable, table_markdown
-from ldreg.report.text import markdown_text
 from ldreg.reproduce.cost import step_cost
 from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.effects import collapses, sample
@@ -36,6 +34,7 @@ from ldreg.reproduce.scales import SCALES, Scale
 from ldreg.reproduce.shelf import Part, gather_records, other_lengths, parts_of
 from ldreg.reproduce.studies import Study
 from ldreg.reproduce.workplace import paths_of
+from ldreg.text import markdown_text
 
 _OPENING = "# The LDReg paper at the scale of"  # how every text begins
 NOTES = "notes.md"  # among the records, what people say of them
@@ -157,7 +156,7 @@ def check_own(path: Path) -> None:
         OSError: it cannot be written, or not be read.
     """
     check_writable(path)
-    if would_lose(path):
+    if has_content(path):
         with path.open("rb") as file:
             if file.read(len(_OPENING)) != _OPENING.encode():
                 raise ValueError(f"cannot write {str(path)!r}: it is there and no text of ldreg reproduce --write")

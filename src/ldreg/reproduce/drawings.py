@@ -11,13 +11,13 @@ from ldreg.record import PointCloud, Record
 from ldreg.report.panels import panels
 from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
 from ldreg.report.study import StudyCell, StudyTable
-from ldreg.report.text import number
 from ldreg.reproduce.effects import TRAIN_LID, Sample, collapses, in_percent, noise, sample
 from ldreg.reproduce.findings import Gathered
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduce.rows import METHODS, Row
 from ldreg.reproduce.scales import Scale
 from ldreg.reproduce.studies import Study
+from ldreg.text import number
 
 Figures = Mapping[str, Figure]
 Band = list[tuple[float, float, float]]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from ldreg.record import ACCURACIES, Record
 from ldreg.report.differences import metric_title
 from ldreg.report.study_table import StudyCell, StudyTable
-from ldreg.report.text import count, number
 from ldreg.reproduce.effects import (
     TIMES,
     TRAIN_LID,
@@ -23,6 +22,7 @@ from ldreg.reproduce.paper import AP
 from ldreg.reproduce.rows import Row
 from ldreg.reproduce.scales import Scale
 from ldreg.reproduce.studies import Study
+from ldreg.text import count, number
 
 Gathered = Mapping[Arm, Sequence[Record]]
 

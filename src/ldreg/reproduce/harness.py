@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ldreg.io.files import check_writable
 from ldreg.record import Record
-from ldreg.report.files import check_writable
 from ldreg.reproduce.jobs import Job, Trainer
 from ldreg.reproduce.lightly_settings import recipe_of
 from ldreg.reproduce.workplace import Workplace

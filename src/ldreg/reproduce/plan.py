@@ -15,9 +15,9 @@ from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.record import Record
 from ldreg.report.study_table import StudyCell, StudyTable
-from ldreg.report.text import duration
 from ldreg.reproduce.jobs import DETECTION, Job
 from ldreg.reproduce.workplace import GENERATED, State, Workplace
+from ldreg.text import duration
 from ldreg.train.launch import on_cuda
 from ldreg.train.settings import Settings
 

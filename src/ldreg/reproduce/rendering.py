@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ldreg.io.files import write_atomically
 from ldreg.report.figures import plain_style
-from ldreg.report.files import write_atomically
 from ldreg.report.plots import save_figure
 from ldreg.report.study import StudyTable, study_page, study_section, table_markdown, table_text
-from ldreg.report.text import filled, markdown_text
 from ldreg.reproduce import anchor_study, search
 from ldreg.reproduce.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduce.findings import Gathered, in_words, study_table
 from ldreg.reproduce.scales import Scale
 from ldreg.reproduce.studies import Study
 from ldreg.reproduce.trends import claims
+from ldreg.text import filled, markdown_text
 
 _INTRO = (
     "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ldreg.record import Record
-from ldreg.report.text import printable
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Job, Options
 from ldreg.reproduce.lightly_settings import CHECKPOINT, UNTOLD
 from ldreg.reproduce.scales import Scale
+from ldreg.text import printable
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import flattened, read_yaml
 from ldreg.train.settings import CHANGEABLE, Settings, usual

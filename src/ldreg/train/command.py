@@ -12,7 +12,7 @@ import yaml
 
 from ldreg.extras import require
 from ldreg.record import brief
-from ldreg.report.text import duration, number, printable
+from ldreg.text import duration, number, printable
 from ldreg.train import folder as folders
 from ldreg.train.recipes import flattened, load_recipe, recipe_names
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ldreg.report.files import check_writable, write_atomically
-from ldreg.report.plain import strict
+from ldreg.io.files import check_writable, json_values, write_atomically
 from ldreg.train.recipes import Tree, read_yaml
 from ldreg.version import __version__
 
@@ -159,7 +158,7 @@ def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) 
     """
     from safetensors.torch import save
 
-    told = strict(card)
+    told = json_values(card)
     lasting = {key: value for key, value in told.items() if key not in ("metrics", "findings", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ldreg.report.text import number
+from ldreg.text import number
 from ldreg.train.module import Pretraining
 
 _PAUSE = 5.0  # seconds at least between two lines where there is no terminal

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ldreg.report.text import printable
+from ldreg.text import printable
 
 Tree = dict[str, Any]
 

@@ -22,12 +22,12 @@ from ldreg.data.file_batches import watched
 from ldreg.data.unreadable import transparent_line
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
+from ldreg.io.files import read_text
 from ldreg.monitor.callback import Monitor
 from ldreg.notices import quiet
 from ldreg.record import Finding, brief, read_findings
-from ldreg.report.files import read_text
-from ldreg.report.text import printable
 from ldreg.termination import Termination
+from ldreg.text import printable
 from ldreg.train.assembly import (
     build_module,
     build_views,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ldreg.report.files import check_writable, write_atomically
+from ldreg.io.files import check_writable, write_atomically
 
 
 def test_writes_text_as_utf8(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 import textwrap
+from collections.abc import Iterable
 
 
 def number(value: float | None) -> str:
@@ -114,3 +115,24 @@ def printable(text: str) -> str:
     cat\x1b[31m a\nb naïve 猫
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    r"""Text with its line breaks and control characters made spaces, shortened to `limit` characters.
+
+    >>> one_line("a\n  b")
+    'a b'
+    """
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def listed(names: Iterable[str], limit: int = 12) -> str:
+    """Names in quotes and commas, the first `limit` of them.
+
+    >>> listed(["a", "b", "c"], limit=2)
+    "'a', 'b' and 1 more"
+    """
+    quoted = [repr(one_line(name, 60)) for name in names]
+    more = f" and {len(quoted) - limit} more" if len(quoted) > limit else ""
+    return ", ".join(quoted[:limit]) + more

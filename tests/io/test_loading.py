@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tests.intruder import Intruder
 
-from ldreg.io import load_embeddings, load_labels
+from ldreg.io.embeddings import load_embeddings
+from ldreg.io.labels import load_labels
 
 Write = Callable[[Path, NDArray[Any]], None]
 
