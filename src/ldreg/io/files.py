@@ -174,7 +174,7 @@ def check_page_path(path: Path, *, option: str) -> None:
         OSError: it cannot be read.
     """
     if has_content(path) and not is_own_page(path):
-        raise ValueError(f"cannot write {str(path)!r}: it exists and is no page of ldreg; {option} FILE names another")
+        raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; {option} FILE names another")
 
 
 def json_values(value: Any) -> Any:
