@@ -30,11 +30,12 @@ import torch
 from PIL import Image
 
 from ldreg.data import DataConfig, ResidentImages, load_images
-from ldreg.notices import quiet
 from ldreg.train.checkpoints import NotFiniteError
+from ldreg.train.engine import quiet
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import build
+from ldreg.train.run import train as train_run
 from ldreg.train.settings import resolve
 
 EPOCHS = 24
@@ -139,16 +140,14 @@ def train(case: Case, folder: Path, *, epochs: int = EPOCHS) -> dict[str, Any]:
         options |= {"data.name": "folder", "data.path": str(folder / "images"), "data.workers": "0"}
     (folder / "checkpoints").mkdir(parents=True)
     ended = None
+    settings = resolve(load_recipe(f"digits/{case.recipe}"), list(options.items()))
+    callbacks = [Dying(case.dying, case.depth)] if case.dying else []
     with quiet():
-        run = build(resolve(load_recipe(f"digits/{case.recipe}"), list(options.items())), RunFolder(folder))
-        if case.dying:
-            run.trainer.callbacks.insert(0, Dying(case.dying, case.depth))  # type: ignore[attr-defined]
+        run = build(settings, RunFolder(folder))
         try:
-            run.trainer.fit(run.module)
+            train_run(run, settings, RunFolder(folder), callbacks=callbacks)
         except NotFiniteError as error:
             ended = str(error)
-        finally:
-            run.module.release()
     spoken = {"alarms": run.monitor.alarms, "warnings": run.monitor.warnings}
     return {"name": case.name, "kind": case.kind, **spoken, "ended": ended}
 

@@ -58,9 +58,8 @@ from ldreg.encoders.checkpoints import load_encoder
 from ldreg.io.embeddings import load_embeddings
 from ldreg.io.labels import load_labels
 from ldreg.record import Record
-from ldreg.train.checkpoints import latest, peek
+from ldreg.train.checkpoints import SETTINGS, latest
 from ldreg.train.folder import RunFolder, existing
-from ldreg.train.module import SETTINGS
 from ldreg.train.recipes import load_recipe
 from ldreg.train.settings import resolve
 
@@ -333,7 +332,7 @@ def run_readers() -> dict[str, Reader]:
     record = _written_record()
     return {
         "recipe": _single("r.yaml", recipe.encode(), lambda path: resolve(load_recipe(str(path)))),
-        "checkpoint": _single("last.ckpt", _torch(state), lambda path: (latest(path.parent), peek(path))),
+        "checkpoint": _single("last.ckpt", _torch(state), lambda path: latest(path.parent)),
         "encoder": _single("e.safetensors", weights, load_encoder),
         "encoder pt": _single("e.pt", _torch({"model": encoder.state_dict()}), _load_pt),
         "record": _single("r.json", record, Record.from_json),

@@ -135,8 +135,8 @@ def fitting(recipe: str, *, steps: int, batch: int | None) -> Row:
 def stepped(recipe: str, batch: int, *, steps: int) -> Row:
     """Speed and peak memory of so many optimizer steps of a recipe on random images of 256 px."""
     from ldreg.data import ResidentImages
-    from ldreg.notices import quiet
     from ldreg.train import run as running
+    from ldreg.train.engine import quiet
     from ldreg.train.folder import create
     from ldreg.train.recipes import load_recipe
     from ldreg.train.settings import resolve
@@ -168,7 +168,7 @@ def stepped(recipe: str, batch: int, *, steps: int) -> Row:
         with quiet():
             built = running.build(settings, made)
             built.monitor._extract = None
-            built.trainer.fit(built.module)
+            running.train(built, settings, made)
         from ldreg.monitor.log import read_metrics
 
         speed = read_metrics(made.metrics)["images_per_second"][-1][2]

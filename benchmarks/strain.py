@@ -35,8 +35,7 @@ from ldreg.evaluation import knn_accuracy
 from ldreg.regularizers import LDReg
 from ldreg.train.assembly import build_module, build_views, held_out_images, training_images
 from ldreg.train.folder import environment, existing
-from ldreg.train.module import Pretraining
-from ldreg.train.regularization import penalty
+from ldreg.train.module import Pretraining, penalty
 from ldreg.train.settings import Settings, resolve
 
 BATCHES, BATCH = 16, 512
@@ -186,7 +185,7 @@ def _resident(settings: Settings) -> tuple[Images, Images]:
 
 def _module(settings: Settings, checkpoint: Path, device: str) -> Pretraining:
     images = training_images(settings)
-    module = build_module(settings, images, build_views(settings, images), cuda=device == "cuda")
+    module = build_module(settings, images, build_views(settings, images))
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     module.load_state_dict({name.replace("._orig_mod", ""): value for name, value in state.items()})
     return module.to(device)

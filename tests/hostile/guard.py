@@ -65,7 +65,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "results": lambda path: evaluated._results(path, "", None),
         "kept": kept.read,
         "card": lambda path: cards.read_card(path.with_name("encoder.safetensors"), {}),
-        "finished run": lambda path: training._as_it_was(RunFolder(path.parent), unbuilt),
+        "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: results._read(path, "lid", "cpu"),
         "cost": cost._told,
         "annotations": annotations.load,

@@ -106,7 +106,7 @@ def test_a_checkpoint_with_other_settings_in_it_is_refused(
     reader: str, settings: object, refused: Refused, tmp_path: Path
 ) -> None:
     from ldreg.detection.module import IDENTITY
-    from ldreg.train.module import SETTINGS
+    from ldreg.train.checkpoints import SETTINGS
 
     path = tmp_path / CHECKPOINTS[reader]
     named = {} if settings is None else {SETTINGS: settings, IDENTITY: settings}

@@ -26,8 +26,8 @@ from ldreg.reproduce.anchor import measure_anchor, train_anchor
 from ldreg.reproduce.lightly_recipe import LightlySimCLR, Pictures, batches
 from ldreg.reproduce.lightly_run import EpochLog
 from ldreg.reproduce.lightly_settings import UNTOLD, Recipe
-from ldreg.train.module import SETTINGS
-from ldreg.train.run import InterruptedRunError
+from ldreg.train.checkpoints import SETTINGS
+from ldreg.train.engine import InterruptedRunError
 
 CLASSES = ("blue", "green", "red")
 SIZE, K, EPOCHS, BATCH = 8, 8, 3, 32

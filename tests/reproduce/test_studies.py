@@ -26,7 +26,8 @@ from ldreg.reproduce.rows import METHODS, all_methods, k_of, methods, neighborho
 from ldreg.reproduce.scales import SCALES
 from ldreg.reproduce.studies import STUDIES, chosen
 from ldreg.reproduce.usage import TITLES
-from ldreg.train.regularization import REGULARIZERS, build_regularizer
+from ldreg.train.assembly import build_regularizer
+from ldreg.train.settings import REGULARIZERS
 from ldreg.views.config import NORMALIZATIONS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"

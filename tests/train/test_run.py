@@ -18,11 +18,10 @@ from ldreg.cli import main
 from ldreg.methods import BYOL, Outcome
 from ldreg.monitor.log import read_metrics
 from ldreg.train import checkpoints
-from ldreg.train.checkpoints import LAST, PREVIOUS, NotFiniteError, latest
+from ldreg.train.checkpoints import LAST, PREVIOUS, SETTINGS, NotFiniteError, latest
 from ldreg.train.folder import RunFolder, held
-from ldreg.train.module import SETTINGS, Pretraining
+from ldreg.train.module import Pretraining, pull
 from ldreg.train.recipes import load_recipe
-from ldreg.train.regularization import pull
 from ldreg.train.run import Result, pretrain
 from ldreg.train.settings import Settings, resolve
 
@@ -136,7 +135,9 @@ def test_the_run_folder_is_whole(tmp_path: Path) -> None:
     saved = load_file(folder.encoder)
     for name, tensor in result.module.method.encoder.state_dict().items():
         assert torch.equal(saved[name], tensor)
-    assert latest(folder.checkpoints) == folder.checkpoints / LAST
+    newest = latest(folder.checkpoints)
+    assert newest is not None
+    assert newest.path == folder.checkpoints / LAST
     assert not (folder.checkpoints / PREVIOUS).exists()
     assert not list(tmp_path.rglob("*writing*"))
 
@@ -265,7 +266,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(finished: Path, tmp_pa
     assert (run / "encoder.safetensors").read_bytes()[-1000:] == (finished / "encoder.safetensors").read_bytes()[-1000:]
     for name in (LAST, PREVIOUS):
         (run / "checkpoints" / name).write_bytes(b"PK")
-    with pytest.raises(ValueError, match="expected a checkpoint of ldreg pretrain, got one that cannot be read"):
+    with pytest.raises(ValueError, match="expected a checkpoint of ldreg, got one that cannot be read"):
         train(quick("digits/simclr"), run, resume=True)
 
 
@@ -292,6 +293,29 @@ def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path, mo
     torch.save({**content, SETTINGS: json.dumps({**told, "encoder.zero_init": False})}, path)
     with pytest.raises(ValueError, match=r"got others for encoder\.zero_init$"):
         train(settings, tmp_path, resume=True)
+
+
+def test_bad_input_before_the_first_step_removes_a_new_folder_and_never_that_of_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = quick("digits/simclr")
+    new, resumed = tmp_path / "new", tmp_path / "resumed"
+    with monkeypatch.context() as patch:
+        break_at(patch, 2)
+        with pytest.raises(KilledError):
+            train(settings, resumed)  # it has no checkpoint yet
+    before = {path.name for path in resumed.iterdir()}
+    assert latest(resumed / "checkpoints") is None
+
+    def refuse(self: Pretraining, *_: Any) -> None:
+        raise ValueError("bad input")
+
+    monkeypatch.setattr(Pretraining, "training_step", refuse)
+    for path, resume in ((new, False), (resumed, True)):
+        with pytest.raises(ValueError, match="bad input"):
+            train(settings, path, resume=resume)
+    assert not new.exists()
+    assert {path.name for path in resumed.iterdir()} == before
 
 
 def test_a_run_in_use_is_refused(finished: Path) -> None:

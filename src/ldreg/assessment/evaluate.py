@@ -84,7 +84,7 @@ def carry_out(asked: Request, *, command: str = "") -> "Outcome":
     from ldreg.assessment.outputs import check_outputs
     from ldreg.assessment.shown import progress_shown
     from ldreg.io.files import check_page_path
-    from ldreg.train.launch import first_process
+    from ldreg.train.processes import first_process
 
     first = first_process()
     written = _written(asked)

@@ -19,11 +19,10 @@ from ldreg.bench.sizes import Pictures
 from ldreg.bench.stopwatch import Stopwatch
 from ldreg.data import ResidentImages
 from ldreg.methods import Outcome
-from ldreg.notices import quiet
 from ldreg.train.assembly import build_module, build_views
+from ldreg.train.engine import PRECISION, quiet
 from ldreg.train.module import Pretraining
 from ldreg.train.recipes import load_recipe
-from ldreg.train.run import PRECISION
 from ldreg.train.settings import Settings, resolve
 
 Regularizer = Literal["ldreg", "pseudocode"]
@@ -41,7 +40,7 @@ def train(setting: Setting, *, regularizer: Regularizer | None, compiled: bool =
     settings = settings_of(setting, regularized=regularizer == "ldreg", compiled=compiled)
     images = synthetic(setting)
     meter = METERS[setting.device]()
-    module = build_module(settings, images, build_views(settings, images), cuda=setting.device == "cuda")
+    module = build_module(settings, images, build_views(settings, images))
     if regularizer == "pseudocode":
         module.regularizer = Pseudocode(setting.k, beta=0.01)
     blocks = Blocks(setting, module)

@@ -9,8 +9,7 @@ from typing import Literal
 
 from ldreg.reproduce.lightly_settings import recipe_of
 from ldreg.train.recipes import flattened, load_recipe
-from ldreg.train.regularization import REGULARIZERS
-from ldreg.train.settings import CHANGEABLE, Settings, resolve, told_settings
+from ldreg.train.settings import CHANGEABLE, REGULARIZERS, Settings, resolve, told_settings
 
 Options = tuple[tuple[str, str], ...]
 Trainer = Literal["ldreg", "lightly"]

@@ -23,9 +23,9 @@ from ldreg.io.torch_files import load_torch
 from ldreg.notices import quiet
 from ldreg.reproduce.lightly_recipe import LightlySimCLR, batches
 from ldreg.reproduce.lightly_settings import CHECKPOINT, UNTOLD, Recipe
+from ldreg.train.checkpoints import SETTINGS
+from ldreg.train.engine import PRECISION, InterruptedRunError
 from ldreg.train.folder import say
-from ldreg.train.module import SETTINGS
-from ldreg.train.run import PRECISION, InterruptedRunError
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ldreg.report.study_table import StudyCell, StudyTable
 from ldreg.reproduce.jobs import DETECTION, Job
 from ldreg.reproduce.workplace import GENERATED, State, Workplace
 from ldreg.text import duration
-from ldreg.train.launch import on_cuda
+from ldreg.train.processes import on_cuda
 from ldreg.train.settings import Settings
 
 # Training images, channels and side by set; those of other sets are read when they are there.

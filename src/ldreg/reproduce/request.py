@@ -217,7 +217,7 @@ def _minutes(given: str | None) -> float:
 
 
 def _processes(place: Workplace) -> int:
-    from ldreg.train.launch import on_cuda
+    from ldreg.train.processes import on_cuda
 
     return 1 if on_cuda(place.device) else available_cores()
 

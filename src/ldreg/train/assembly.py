@@ -1,12 +1,12 @@
 """Settings to the parts of a run: data, views, module, and what the monitor looks at."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ldreg.data import (
@@ -31,10 +31,10 @@ from ldreg.encoders import build_encoder
 from ldreg.evaluation.extract import representations
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
 from ldreg.optim import scaled_lr
-from ldreg.train.launch import on_cuda
+from ldreg.regularizers import LDReg
 from ldreg.train.module import LoaderFactory, Pretraining
-from ldreg.train.regularization import build_regularizer, can_be_captured
-from ldreg.train.settings import Settings, identity
+from ldreg.train.processes import on_cuda
+from ldreg.train.settings import REGULARIZERS, Settings
 from ldreg.views import Views
 
 EVALUATION_BATCH = 512
@@ -48,13 +48,14 @@ def build_views(settings: Settings, images: ImageSet) -> Views:
     return Views(settings.views, size=output_size(settings.data, images), channels=images.channels)
 
 
-def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bool) -> Pretraining:
+def build_module(settings: Settings, images: ImageSet, views: Views) -> Pretraining:
     """The Lightning module with a freshly drawn encoder.
 
     Raises:
         ValueError: settings that do not fit together or the images.
     """
     run, config = settings.run, settings.trainer
+    cuda = on_cuda(config.device)
     torch.manual_seed(run.seed)
     method = build_method(settings, images, views)
     regularizer = build_regularizer(run.regularizer, settings.regularizer)
@@ -66,7 +67,7 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
     if config.compile:
         # CUDA graphs spare the host the launches, which small encoders wait for more than for the arithmetic.
         graphs = cuda and config.devices * config.nodes == 1
-        for part in (*method.compiled_parts(), *([regularizer] if graphs and can_be_captured(regularizer) else [])):
+        for part in (*method.compiled_parts(), *([regularizer] if graphs and _can_be_captured(regularizer) else [])):
             part.compile(mode="reduce-overhead" if graphs else None)
         views.compile()
     # The backward pass of a compiled regularizer runs only once, and float16 rounds gradients of an unscaled loss to 0.
@@ -83,7 +84,6 @@ def build_module(settings: Settings, images: ImageSet, views: Views, *, cuda: bo
         regularizer_start=run.regularizer_start,
         channels_last=config.channels_last,
         seed=run.seed,
-        identity=identity(settings),
         pull_steps=settings.monitor.every_steps if measurable else None,
     )
 
@@ -140,6 +140,29 @@ def _check_neighbors(settings: Settings, method: Method) -> None:
             f"{settings.run.regularizer}.k: expected fewer than the {candidates} representations there are at once "
             f"with a batch_size of {settings.run.batch_size} in {settings.trainer.accumulate} part(s), got {k}"
         )
+
+
+def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+    """The regularizer of this name with these options; None for "none".
+
+    Raises:
+        ValueError: an option is out of range.
+
+    >>> build_regularizer("minlid", {"k": 16, "beta": 0.1}).direction
+    'minimize'
+    """
+    if name == "none":
+        return None
+    entry = REGULARIZERS[name]
+    try:
+        return entry.type(**options, **entry.fixed)
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from error
+
+
+def _can_be_captured(regularizer: nn.Module | None) -> TypeGuard[LDReg]:
+    """Whether a CUDA graph can hold it; the others wait for the device, and a queue grows."""
+    return isinstance(regularizer, LDReg) and regularizer.estimator == "mom" and regularizer.queue_size == 0
 
 
 def loader_factory(settings: Settings, images: ImageSet, views: Views) -> LoaderFactory:

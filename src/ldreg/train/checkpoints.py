@@ -1,7 +1,10 @@
-"""Checkpoints that are whole or not there, and a guard that keeps a broken state out of them."""
+"""Checkpoints of a training: written whole or not at all, never with a NaN inside, and the one before is kept."""
 
 import json
 import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +15,110 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from ldreg.elapsed import Elapsed
 from ldreg.io.torch_files import load_torch
-from ldreg.train.module import SETTINGS
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+SETTINGS = "ldreg_settings"  # key of a checkpoint: the settings that it was made with, as JSON
+_OLDER_KEYS = ("ldreg_evaluation", "ldreg_detection")  # the same in classifiers and detectors of older versions
 
 
 class NotFiniteError(ArithmeticError):
-    """The loss went NaN or infinite."""
+    """The loss or a weight became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint says of itself.
+
+    Attributes:
+        path: its file.
+        settings: the settings that it was made with.
+        step: optimizer steps done.
+        epoch: the epoch, counted from 0, at whose end or in which it was made.
+        seconds: that the training took up to it, over all interruptions.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    step: int
+    epoch: int
+    seconds: float
+
+
+def latest(folder: Path) -> Saved | None:
+    """Read the newest whole checkpoint in a folder; None where there is none.
+
+    A run killed between the two renames of a save has only the previous one.
+
+    Raises:
+        ValueError: there are checkpoints and none can be read.
+    """
+    paths = [path for path in (folder / LAST, folder / PREVIOUS) if path.exists()]
+    for path in paths:
+        if (saved := _read(path)) is not None:
+            return saved
+    if paths:
+        raise ValueError(f"{paths[0]}: expected a checkpoint of ldreg, got one that cannot be read")
+    return None
+
+
+def _read(path: Path) -> Saved | None:
+    try:
+        content: Any = load_torch(path)
+        settings = next(content[key] for key in (SETTINGS, *_OLDER_KEYS) if key in content)
+        step, epoch = int(content["global_step"]), int(content["epoch"])
+        return Saved(path, dict(json.loads(settings)), step, epoch, _seconds(content))
+    except Exception:  # any file may lie there
+        return None
+
+
+def _seconds(content: Mapping[str, Any]) -> float:
+    """The time taken, which older versions kept under other names of the callback."""
+    return float(next((state["seconds"] for state in content.get("callbacks", {}).values() if "seconds" in state), 0.0))
+
+
+def check_same(
+    made: Mapping[str, Any], asked: Mapping[str, Any], *, where: str, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ValueError unless the settings are those that a checkpoint was made with.
+
+    Args:
+        made: settings in the file.
+        asked: settings of this run.
+        where: start of the message, which names the file.
+        defaults: values of settings that an older version did not know.
+    """
+    made = {**(defaults or {}), **made}
+    if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
+        raise ValueError(f"{where}, got others for {', '.join(differing)}")
 
 
 class FiniteGuard(Callback):
-    """Stop when the loss is NaN or infinite, and say at which step and in which terms.
+    """Stop when the loss is NaN or infinite, and name the step and the terms.
 
-    On a CPU every step is looked at as it is made. On a GPU reading a value makes the host wait, so steps are looked
-    at together, every `every_steps` steps and before each checkpoint.
+    On a CPU every step is checked when it is made. On a GPU reading a value makes the host wait, so steps are checked
+    together, every `every_steps` steps and before each checkpoint.
     """
 
     def __init__(self, *, every_steps: int) -> None:
         self._every = every_steps
-        self._unseen: list[tuple[int, dict[str, Tensor]]] = []
+        self._unchecked: list[tuple[int, dict[str, Tensor]]] = []
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Take note of this step's loss."""
-        loss = outputs["objective"]
-        self._unseen.append((trainer.global_step, {"loss": loss, **outputs["terms"]}))
-        if loss.device.type == "cpu" or len(self._unseen) >= self._every:
+        """Remember the loss of this step, and check it when it is time."""
+        # Lightning divides "loss" by the number of accumulated parts; "objective" is the whole.
+        loss = outputs.get("objective", outputs["loss"]).detach()
+        self._unchecked.append((trainer.global_step, {"loss": loss, **outputs.get("terms", {})}))
+        if loss.device.type == "cpu" or len(self._unchecked) >= self._every:
             self.check()
 
     def check(self) -> None:
-        """Raise NotFiniteError if a step taken note of was bad."""
-        if not self._unseen:
+        """Raise NotFiniteError if the loss of a step since the last check is not finite."""
+        if not self._unchecked:
             return
-        steps, self._unseen = self._unseen, []
+        steps, self._unchecked = self._unchecked, []
         losses = torch.stack([terms["loss"].double() for _, terms in steps])
         bad = (~torch.isfinite(losses)).tolist()
         if any(bad):
@@ -56,20 +127,106 @@ class FiniteGuard(Callback):
             raise NotFiniteError(f"the loss is not finite at step {step}: {listed}")
 
 
-class CheckpointFiles(TorchCheckpointIO):
-    """Writes a state straight into its file, and has the disk hold it.
+class Checkpoints(Callback):
+    """Save the whole state, and count the time that the training takes.
 
-    Lightning's own makes a copy in memory and another in the system's temporary folder, where a full disk is as little
-    expected as what a killed run leaves there.
+    A checkpoint is written beside the last one, flushed to the disk and renamed, so that a run killed at any moment
+    leaves a whole one.
+
+    Args:
+        folder: for the checkpoints.
+        guard: which is asked before each of them.
+        settings: that the checkpoints belong to.
+        every_epochs: epochs between checkpoints.
+        every_steps: steps between checkpoints within an epoch; None: none.
+        on_signal: save when a signal stops the training within an epoch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        guard: FiniteGuard,
+        settings: Mapping[str, Any],
+        *,
+        every_epochs: int,
+        every_steps: int | None,
+        on_signal: bool,
+    ) -> None:
+        self._folder, self._guard, self._settings = folder, guard, json.dumps(settings, sort_keys=True)
+        self._epochs, self._steps, self._on_signal = every_epochs, every_steps, on_signal
+        self._saved_step = -1
+        self._seconds_before, self._started = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time taken so far, including before the training was resumed."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time taken."""
+        return {"seconds": self.seconds}
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the settings."""
+        checkpoint[SETTINGS] = self._settings
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Count on from the time in the checkpoint."""
+        self._seconds_before, self._started = _seconds(checkpoint), time.monotonic()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Save when a signal asks the process to end; Lightning raises that between two steps."""
+        if self._on_signal and isinstance(exception, SIGTERMException) and trainer.global_step != self._saved_step:
+            self._save(trainer)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save within an epoch."""
+        step = trainer.global_step
+        last = batch_idx + 1 >= trainer.num_training_batches  # on_train_epoch_end follows
+        if self._steps is not None and step != self._saved_step and step % self._steps == 0 and not last:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save after an epoch."""
+        done = trainer.current_epoch + 1
+        if done % self._epochs == 0 or done == trainer.max_epochs or trainer.should_stop:
+            self._save(trainer)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        self._guard.check()
+        _check_weights(trainer)
+        self._saved_step = trainer.global_step
+        new, last = self._folder / "writing.ckpt", self._folder / LAST
+        trainer.save_checkpoint(new)
+        if trainer.is_global_zero:
+            if last.exists():
+                last.replace(self._folder / PREVIOUS)
+            new.replace(last)
+            _flush(self._folder)
+
+
+def _check_weights(trainer: pl.Trainer) -> None:
+    """Refuse weights that the last step has broken; its loss was still good."""
+    norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
+    if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
+        raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Write a state straight into its file and flush it to the disk.
+
+    Lightning's own class makes a copy in memory and another in the system's temporary folder.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write the state; where that fails, nothing stays of it.
+        """Write the state; remove the file if that fails.
 
         Raises:
-            OSError: the file cannot be written, with its name.
+            OSError: the file cannot be written; it is named.
         """
         target = Path(path)
         try:
@@ -86,102 +243,15 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def _write_error(error: BaseException | None) -> OSError | None:
-    """The error of the system behind one of torch's, which says only that the file came out too short."""
+    """The system's error behind torch's, which says only that the file is too short."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
-class Checkpoints(Elapsed, Callback):
-    """Save the whole state after epochs, and after steps where asked, keeping the one before.
-
-    A checkpoint is written beside the last one, flushed to the disk, and put into its place in one step, so that a
-    run killed at any moment finds a whole one.
-    """
-
-    def __init__(self, folder: Path, guard: FiniteGuard, *, every_epochs: int, every_steps: int | None) -> None:
-        super().__init__()
-        self._folder, self._guard = folder, guard
-        self._epochs, self._steps = every_epochs, every_steps
-        self._saved_step = -1
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Save when the machine is to be given up: Lightning raises that between two steps."""
-        if isinstance(exception, SIGTERMException) and trainer.global_step != self._saved_step:
-            self.save(trainer)
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Save within an epoch."""
-        step = trainer.global_step
-        last = batch_idx + 1 >= trainer.num_training_batches  # the end of the epoch has its own turn
-        if self._steps is not None and step != self._saved_step and step % self._steps == 0 and not last:
-            self.save(trainer)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Save after an epoch."""
-        done = trainer.current_epoch + 1
-        if done % self._epochs == 0 or done == trainer.max_epochs or trainer.should_stop:
-            self.save(trainer)
-
-    def save(self, trainer: pl.Trainer) -> None:
-        """Write the state, once it is known to be finite."""
-        self._guard.check()
-        _check_weights(trainer)
-        self._saved_step = trainer.global_step
-        fresh, last = self._folder / "writing.ckpt", self._folder / LAST
-        trainer.save_checkpoint(fresh)
-        if trainer.is_global_zero:
-            if last.exists():
-                last.replace(self._folder / PREVIOUS)
-            fresh.replace(last)
-            _flush(self._folder)
-
-
-def _check_weights(trainer: pl.Trainer) -> None:
-    """Refuse weights that a step has broken; the loss of that step was still good."""
-    norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
-    if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
-        raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a folder; None where there is none at all.
-
-    A run killed between the two renames of a save has no last one; the one before is then the newest.
-
-    Raises:
-        ValueError: there are checkpoints, and none of them can be read.
-    """
-    there = [path for path in (folder / LAST, folder / PREVIOUS) if path.exists()]
-    for path in there:
-        if _peek(path) is not None:
-            return path
-    if there:
-        raise ValueError(f"{there[0]}: expected a checkpoint of ldreg pretrain, got one that cannot be read")
-    return None
-
-
-def peek(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself: its step, and the settings it belongs to."""
-    found = _peek(path)
-    assert found is not None
-    return found
-
-
-def _peek(path: Path) -> dict[str, Any] | None:
-    try:
-        content: Any = load_torch(path)
-        settings = dict(json.loads(content[SETTINGS]))
-        return {"step": int(content["global_step"]), "settings": settings}
-    except Exception:  # another file may hold anything in the place of the settings
-        return None
-
-
-def _flush(path: Path) -> None:
-    """Have the disk hold what was written."""
-    handle = os.open(path, os.O_RDONLY)
+def _flush(folder: Path) -> None:
+    """Flush a folder's entries to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

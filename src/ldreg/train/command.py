@@ -117,7 +117,7 @@ def _begun_before(out: Path, settings: "Settings") -> bool:
     Raises:
         ValueError: the run there is another.
     """
-    from ldreg.train.launch import restarted
+    from ldreg.train.processes import restarted
     from ldreg.train.settings import identity, resolve
 
     if not restarted() or not folders.RunFolder(out).config.is_file():

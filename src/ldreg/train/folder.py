@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -176,14 +176,15 @@ def _ordered(data: bytes) -> bytes:
 
 @contextmanager
 def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
-    """Keep the folder to this process, and have all that is said through the logger "ldreg" go to the run's log.
+    """Keep other processes out of the folder, and write what the logger "ldreg" gets into the run's log.
 
-    A new folder is made first, so that of two processes that would begin a run there one finds it held. Where a file
-    system knows no locks, a warning says so.
+    A new folder is made first, so that of two processes that begin a run there one finds it locked.
 
     Raises:
-        ValueError: another process works in it.
+        ValueError: another process uses it.
     """
+    from ldreg.train.processes import exclusive  # which imports torch
+
     if new:
         folder.path.mkdir(parents=True, exist_ok=True)
     handler = _RunLog(folder.log, encoding="utf-8", errors="backslashreplace")
@@ -192,7 +193,7 @@ def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        with _alone(folder):
+        with exclusive(folder.path, folder.log):
             yield
     finally:
         logger.removeHandler(handler)
@@ -206,25 +207,6 @@ class _RunLog(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Pass on that a line cannot be written; logging itself would print a traceback and go on."""
         raise
-
-
-@contextmanager
-def _alone(folder: RunFolder) -> Iterator[None]:
-    from ldreg.data.locks import locked  # with it comes torch, which takes seconds to import
-
-    failures: list[str] = []
-    with ExitStack() as stack:
-        for place in (folder.path, folder.log):  # a log may be moved away, and some file systems lock files alone
-            try:
-                stack.enter_context(locked(place, wait=False))
-            except BlockingIOError:
-                message = f"{folder.path}: expected a run that no other process works on, got one in use"
-                raise ValueError(message) from None
-            except OSError as error:
-                failures.append(error.strerror or str(error))
-        if len(failures) == 2:
-            logging.getLogger("ldreg").warning("%s cannot be kept from other processes (%s)", folder.path, failures[-1])
-        yield
 
 
 def _version(name: str) -> str | None:

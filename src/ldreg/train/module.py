@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from ldreg.data import Batch, Loader, derived_seed
 from ldreg.methods import Method, Outcome
 from ldreg.optim import OptimizerConfig, ScheduleConfig, build_optimizer, build_scheduler
-from ldreg.train.regularization import penalty, pull
+from ldreg.regularizers import LDReg
 from ldreg.views import Views
-
-SETTINGS = "ldreg_settings"  # key of a checkpoint
 
 LoaderFactory = Callable[[int, int, torch.device], Loader]  # of rank, world and device
 
@@ -21,8 +19,8 @@ LoaderFactory = Callable[[int, int, torch.device], Loader]  # of rank, world and
 class Pretraining(pl.LightningModule):
     """A method with its regularizer, its views and its optimizer.
 
-    Every random draw of a step comes from a seed made of (seed, epoch, batch, rank), so that a run can be taken up at
-    any step without the state of a random generator.
+    Every random draw of a step is seeded by (seed, epoch, batch, rank), so that a run can be resumed at any step
+    without the state of a random generator.
 
     Args:
         method: with the encoder inside.
@@ -36,9 +34,7 @@ class Pretraining(pl.LightningModule):
         regularizer_start: epochs before the regularizer is added.
         channels_last: memory layout of the views.
         seed: of every random draw.
-        identity: the settings that a checkpoint belongs to, as text.
-        pull_steps: optimizer steps between measurements of the regularizer's pull, as the monitor makes them; None: it
-            is not measured.
+        pull_steps: optimizer steps between measurements of the regularizer's pull; None: never.
     """
 
     def __init__(
@@ -55,13 +51,12 @@ class Pretraining(pl.LightningModule):
         regularizer_start: float,
         channels_last: bool,
         seed: int,
-        identity: str = "",
         pull_steps: int | None = None,
     ) -> None:
         super().__init__()
         self.method, self.regularizer, self.views = method, regularizer, views
         self._loader, self._optimizer, self._schedule = loader, optimizer, schedule
-        self._steps_per_epoch, self._identity = steps_per_epoch, identity
+        self._steps_per_epoch = steps_per_epoch
         self._batch_size, self._start, self._seed = batch_size, regularizer_start, seed
         self._pull_steps = pull_steps
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -73,14 +68,14 @@ class Pretraining(pl.LightningModule):
         self._batches = self._loader(self.global_rank, self.trainer.world_size, self.device)
         return self._batches
 
-    def release(self) -> None:
-        """End the processes that make the batches, whatever ended the training."""
+    def close(self) -> None:
+        """End the processes that load the batches."""
         if self._batches is not None:
             self._batches.close()
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
-        """The loss to minimize, with its terms and the representations for those who watch."""
-        torch.compiler.cudagraph_mark_step_begin()  # what compiled parts returned in the last step is done with
+        """The loss to minimize, with its terms and the representations for callbacks."""
+        torch.compiler.cudagraph_mark_step_begin()  # the outputs of the last step are no longer needed
         generator = self._seeded(batch_index)
         views = [view.contiguous(memory_format=self._layout) for view in self.views(batch.images, generator)]
         outcome = self.method(views, generator)
@@ -97,18 +92,14 @@ class Pretraining(pl.LightningModule):
         views_each = len(outcome.representations) // len(batch.images)
         return {"loss": loss, "terms": terms, "view_count": views_each, **watched}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Have the checkpoint say what settings it belongs to."""
-        checkpoint[SETTINGS] = self._identity
-
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Let the method follow (its moving average, say) after the optimizer has moved the weights."""
+        """Update the method, such as its moving average, after the optimizer."""
         super().optimizer_step(*args, **kwargs)
-        # Lightning counts this step later: progress begins at 0, as the originals of BYOL and MoCo v3 have it.
+        # Lightning counts this step later: progress begins at 0, as in the original code of BYOL and MoCo v3.
         self.method.after_step(self.global_step / self.total_steps)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer, and the schedule that is moved on at each of its steps."""
+        """The optimizer, and its schedule by steps."""
         optimizer = build_optimizer(self.method, self._optimizer, batch_size=self._batch_size)
         scheduler = build_scheduler(optimizer, self._schedule, steps_per_epoch=self._steps_per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -117,15 +108,12 @@ class Pretraining(pl.LightningModule):
     def total_steps(self) -> int:
         """Optimizer steps of the whole training.
 
-        Lightning's own estimate would set up the loader early, and a resumed run's would then not find its place.
+        Lightning's own estimate would create the loader too early to resume within an epoch.
         """
         return self._schedule.epochs * self._steps_per_epoch
 
     def _penalty(self, outcome: Outcome) -> Tensor:
-        """What the regularizer adds; NaN where the representations are not finite, for the guard to report.
-
-        They may be those of another rank, which has to go the same way: the loss is of all ranks.
-        """
+        """What the regularizer adds; NaN where the representations of any rank are not finite, for FiniteGuard."""
         assert self.regularizer is not None
         try:
             return penalty(self.regularizer, outcome)
@@ -138,14 +126,45 @@ class Pretraining(pl.LightningModule):
         return self.current_epoch + batch_index / self.trainer.num_training_batches >= self._start
 
     def _pull_is_due(self) -> bool:
-        """At the first step and every `pull_steps`, on every rank: gradients pass through collectives."""
+        """Whether to measure the pull now; on all ranks at once, as gradients pass through collectives."""
         every, step = self._pull_steps, self.global_step + 1
         return every is not None and (step == 1 or step % every == 0)
 
     def _seeded(self, batch_index: int) -> torch.Generator:
-        """The generator of this step's draws; the global ones, which dropout takes from, start anew as well."""
+        """The generator of this step; the global one, which dropout uses, is seeded as well."""
         seed = derived_seed(self._seed, self.current_epoch, batch_index, self.global_rank)
         if self._generator is None or self._generator.device != self.device:
             self._generator = torch.Generator(self.device)
         torch.manual_seed(seed)
         return self._generator.manual_seed(seed)
+
+
+def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
+    """What the regularizer adds to the loss of this batch; LDReg uses the method's reference if there is one."""
+    value: Tensor
+    if isinstance(regularizer, LDReg) and outcome.reference is not None:
+        value = regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)
+    else:
+        value = regularizer(outcome.representations)
+    return value
+
+
+def pull(loss: Tensor, added: Tensor, representations: Tensor) -> Tensor | None:
+    """Norm of the regularizer's gradient at the representations over that of the method's loss, as a scalar.
+
+    None where a loss does not depend on the representations, as for MAE, whose loss ignores the class token. Gradients
+    of weights stay untouched, and the graph is kept for the backward pass.
+
+    >>> x = torch.ones(4, 2, requires_grad=True)
+    >>> pull(x.sum(), 0.1 * x.sum(), x)
+    tensor(0.1000, dtype=torch.float64)
+    """
+    norms: list[Tensor] = []
+    for each in (added, loss):
+        if not each.requires_grad:
+            return None
+        found: Any = torch.autograd.grad(each, representations, retain_graph=True, allow_unused=True)[0]
+        if found is None:
+            return None
+        norms.append(found.double().norm())
+    return norms[0] / norms[1]

@@ -1,32 +1,25 @@
 """A whole pretraining run: settings in, a run folder with a trained encoder out."""
 
+import importlib.util
 import json
 import logging
 import shutil
-import signal
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.accelerators.cuda import CUDAAccelerator
-from pytorch_lightning.strategies import DDPStrategy
-from pytorch_lightning.utilities.exceptions import SIGTERMException
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.file_batches import watched
 from ldreg.data.unreadable import transparent_line
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.io.files import read_text
 from ldreg.monitor.callback import Monitor
-from ldreg.notices import quiet
 from ldreg.record import Finding, brief, read_findings
-from ldreg.termination import Termination
 from ldreg.text import printable
 from ldreg.train.assembly import (
     build_module,
@@ -37,36 +30,22 @@ from ldreg.train.assembly import (
     steps_per_epoch,
     training_images,
 )
-from ldreg.train.checkpoints import LAST, CheckpointFiles, Checkpoints, FiniteGuard, latest, peek
-from ldreg.train.endings import explained, stands
+from ldreg.train.checkpoints import LAST, NotFiniteError, Saved, check_same, latest
+from ldreg.train.engine import Fitted, fit, quiet, saying_what_is_saved
 from ldreg.train.findings import Findings
 from ldreg.train.folder import RunFolder, check_new, create, held, save_encoder, say
-from ldreg.train.launch import ENDED, bound, check_launch, cluster, first_process, meet_again, on_cuda, threads
-from ldreg.train.loggers import build_loggers
 from ldreg.train.module import Pretraining
+from ldreg.train.processes import check_hardware, first_process, torch_threads
 from ldreg.train.progress import ProgressBar
-from ldreg.train.settings import Settings, identity, usual
+from ldreg.train.settings import Settings, TrainerConfig, identity, usual
 from ldreg.version import __version__
 
-PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything built and wired, ready to be trained."""
-
-    module: Pretraining
-    trainer: pl.Trainer
-    monitor: Monitor
-    checkpoints: Checkpoints
-    images: ImageSet
-    held_out: ImageSet | None
-    findings: Findings
+logger = logging.getLogger("ldreg")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: where it lies, what was last measured, how long it took."""
+    """A finished run: its folder, the last measurements and how long it took."""
 
     folder: RunFolder
     metrics: Mapping[str, float]
@@ -74,207 +53,198 @@ class Result:
     stopped: str | None  # why it ended before its last epoch
     module: Pretraining
     main: bool  # whether this is the process that writes
-    findings: Sequence[Finding] = ()  # of the images and the last representations
-
-
-class InterruptedRunError(KeyboardInterrupt):
-    """The run was interrupted from outside; `status` is what the process is to end with."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+    findings: Sequence[Finding] = ()  # about the images and the last representations
 
 
 def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool = False) -> Result:
     """Train an encoder by these settings, and leave everything in the folder at `path`.
 
-    Nothing is written before the data was found and everything was built, and nothing stays of a new run that did not
-    get through its first step. A run that was finished before is left as it is.
+    Nothing is written before the data was found and everything was built, and nothing stays of a new run that failed
+    before its first step. A run that is finished already is left unchanged.
 
     Args:
         settings: all of them.
-        path: a new or empty folder, or with `resume` that of the run to go on with.
-        command: what was asked for, for the record.
-        resume: go on from the folder's last checkpoint; from the start where it has none yet.
+        path: a new or empty folder; with `resume` the folder of the run to resume.
+        command: the command line, for the record.
+        resume: continue from the last checkpoint in the folder, or from the start if there is none.
 
     Raises:
-        ValueError: settings that do not fit together or the data, a folder that holds something or is in use, or a
-            checkpoint that does not fit.
-        NotFiniteError: the loss went NaN; the last good checkpoint stays.
+        ValueError: settings that do not fit together or the data, a folder that is not empty or in use, or a
+            checkpoint of another run.
+        NotFiniteError: the loss became NaN; the last good checkpoint stays.
         InterruptedRunError: by a signal.
-        OSError: a file cannot be read or written; what was saved before stays.
+        OSError: a file cannot be read or written; earlier checkpoints stay.
     """
-    check_launch(settings)
-    new = not resume and first_process()
+    folder, main = RunFolder(path), first_process()
+    new = main and not resume
+    with named("trainer", TrainerConfig):
+        hardware = settings.trainer
+        check_hardware(hardware.device, hardware.devices, hardware.nodes, hardware.precision)
     if new:
         check_new(path)
-    folder = RunFolder(path)
-    with quiet(), threads(settings.trainer.threads):
+    with quiet(), torch_threads(settings.trainer.threads):
         run = build(settings, folder)
-        with held(folder, new=new) if first_process() else nullcontext():
+        with held(folder, new=new) if main else nullcontext():
             if new:
                 create(path, settings.tree, command=command)
-            checkpoint = _checkpoint(folder, settings) if resume else None
-            if checkpoint is not None and _finished(checkpoint, run.module) and folder.card.is_file():
-                return _as_it_was(folder, run)
-            if first_process():
-                said = f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
-                said = f"going on from {checkpoint}" if checkpoint else said
-                say(said)
-                for line in _met_before(run):
-                    logging.getLogger("ldreg").warning(line)
-            with explained(folder):
-                _fit(run, folder, checkpoint, fresh=new)
-                result = _result(folder, run)
-                for found in brief(result.findings):
-                    level = logging.WARNING if found.serious else logging.INFO
-                    logging.getLogger("ldreg").log(level, "%s: %s", found.of, found.text)
-                if result.main:
-                    save_encoder(folder, run.module.method.encoder, card(settings, result))
-            if result.main:
-                _tell_unreadable(run.images, folder)
+            saved = _saved(folder, settings) if resume else None
+            if saved is not None and saved.step >= run.module.total_steps and folder.card.is_file():
+                return _finished_before(folder, run)
+            if main:
+                say(f"going on from {saved.path}" if saved else _beginning(path, resume=resume))
+                for line in _problems_while_decoding(run):
+                    logger.warning(line)
+            try:
+                fitted = train(run, settings, folder, saved=saved)
+            except NotFiniteError as error:
+                logger.error("%s", error)
+                raise
+            except ValueError:
+                if new and run.module.global_step == 0:
+                    shutil.rmtree(path)
+                raise
+            result = _result(folder, run, fitted)
+            if main:
+                _finish(result, run, settings)
             return result
 
 
-def _met_before(run: Run) -> list[str]:
-    """What was said of sets that are decoded as a whole, before there was a log: unreadable and transparent images."""
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run consists of, ready to be trained."""
+
+    module: Pretraining
+    images: ImageSet
+    held_out: ImageSet | None
+    monitor: Monitor
+    findings: Findings
+    loggers: Sequence[Logger]
+
+
+def build(settings: Settings, folder: RunFolder) -> Run:
+    """Build the module, its data and what watches it; nothing is written.
+
+    Raises:
+        ValueError: settings that do not fit together or the data.
+    """
+    images, held_out = training_images(settings), held_out_images(settings)
+    module = build_module(settings, images, build_views(settings, images))
+    extract = extractor(settings, module, images, held_out)
+    monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
+    findings = Findings(extract, settings.monitor.k)
+    return Run(module, images, held_out, monitor, findings, build_loggers(settings.trainer.log_to, folder.path))
+
+
+def train(
+    run: Run, settings: Settings, folder: RunFolder, *, saved: Saved | None = None, callbacks: Sequence[Callback] = ()
+) -> Fitted:
+    """Train what was built, from the start or from a checkpoint; `callbacks` are called before the run's own."""
+    config = settings.trainer
+    with closing(run.module), named("data", DataConfig), named("trainer", TrainerConfig):
+        return fit(
+            run.module,
+            folder.checkpoints,
+            identity(settings),
+            saved=saved,
+            device=config.device,
+            devices=config.devices,
+            nodes=config.nodes,
+            precision=config.precision,
+            callbacks=[*callbacks, run.monitor, run.findings, ProgressBar(run.monitor.latest)],
+            check_steps=settings.monitor.every_steps,
+            checkpoint_epochs=config.checkpoint_epochs,
+            checkpoint_steps=config.checkpoint_steps,
+            save_on_signal=True,
+            resume_with=f"--resume {folder.path}",
+            max_epochs=settings.schedule.epochs,
+            limit_train_batches=steps_per_epoch(settings, len(run.images)) * config.accumulate,
+            accumulate_grad_batches=config.accumulate,
+            gradient_clip_val=config.clip_norm,
+            logger=run.loggers or False,
+            default_root_dir=folder.path,
+        )
+
+
+def build_loggers(names: Sequence[str], folder: Path) -> list[Logger]:
+    """The loggers for TensorBoard and Weights & Biases; they write into the run folder.
+
+    Raises:
+        ValueError: a package is not installed.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"trainer.log_to: {name} is not installed; pip install 'ldreg[{name}]' brings it")
+    loggers: list[Logger] = []
+    if "tensorboard" in names:
+        loggers.append(TensorBoardLogger(folder, name="tensorboard", version=""))
+    if "wandb" in names:
+        # An absolute path: wandb's own process may work in another folder.
+        loggers.append(WandbLogger(name=folder.name, save_dir=folder.resolve(), project="ldreg"))
+    return loggers
+
+
+def _saved(folder: RunFolder, settings: Settings) -> Saved | None:
+    """The checkpoint to resume from, if any; ValueError if it was made with other settings."""
+    saved = latest(folder.checkpoints)
+    if saved is None:
+        return None
+    if saved.path.name != LAST and (folder.checkpoints / LAST).exists():
+        say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
+    asked = identity(settings)
+    where = f"{folder.config}: expected the settings that {saved.path.name} was made with"
+    check_same(saved.settings, asked, where=where, defaults=usual(settings, asked))
+    return saved
+
+
+def _beginning(path: Path, *, resume: bool) -> str:
+    return f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
+
+
+def _problems_while_decoding(run: Run) -> list[str]:
+    """Warnings about sets that were decoded as a whole, before there was a log."""
     sets = [images for images in (run.images, run.held_out) if isinstance(images, ResidentImages)]
     lines = [f"unreadable image: {file}" for images in sets for file in images.unreadable]
     lines += [transparent_line(*images.transparent) for images in sets if images.transparent[0]]
     return list(dict.fromkeys(lines))
 
 
-def _tell_unreadable(images: ImageSet, folder: RunFolder) -> None:
-    listed = images.tally.listed if isinstance(images, ImageFiles) else images.unreadable
-    if listed:
-        count = len(images) if isinstance(images, ImageFiles) else len(images) + len(listed)
-        say(f"{len(listed)} of {count} images could not be read and were left out; {folder.log} lists them")
+def _result(folder: RunFolder, run: Run, fitted: Fitted) -> Result:
+    main = fitted.trainer.is_global_zero
+    findings = run.findings.at_the_end() if main else ()
+    stopped = run.monitor.stop_reason
+    return Result(folder, dict(run.monitor.latest), fitted.minutes, stopped, run.module, main, findings)
 
 
-def _fit(run: Run, folder: RunFolder, checkpoint: Path | None, *, fresh: bool) -> None:
-    """Train; an interruption says where the run stands, and a new folder without a step in it goes."""
-    before = signal.getsignal(signal.SIGINT)
+def _finish(result: Result, run: Run, settings: Settings) -> None:
+    """Log the findings, and write the encoder and its card."""
+    folder = result.folder
+    for found in brief(result.findings):
+        logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
+    with saying_what_is_saved(folder.checkpoints, f"--resume {folder.path}"):
+        save_encoder(folder, run.module.method.encoder, card(settings, result))
+    images = run.images
+    unreadable = images.tally.listed if isinstance(images, ImageFiles) else images.unreadable
+    if unreadable:
+        count = len(images) if isinstance(images, ImageFiles) else len(images) + len(unreadable)
+        say(f"{len(unreadable)} of {count} images could not be read and were left out; {folder.log} lists them")
+
+
+def _finished_before(folder: RunFolder, run: Run) -> Result:
+    """The result of a run that was finished by an earlier command."""
     try:
-        meet_again(cuda=isinstance(run.trainer.accelerator, CUDAAccelerator))
-        with watched(), named("data", DataConfig), bound():
-            run.trainer.fit(run.module, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
-    except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
-        code = leave.code if isinstance(leave, SIGTERMException) else 130
-        stopped = f"interrupted at step {run.trainer.global_step}; {stands(folder)}"
-        raise InterruptedRunError(stopped, code if isinstance(code, int) else 143) from leave
-    except (ValueError, MisconfigurationException) as error:
-        if fresh and run.trainer.global_step == 0:
-            shutil.rmtree(folder.path)
-        if isinstance(error, MisconfigurationException):
-            raise ValueError(f"trainer: {' '.join(str(error).split())}") from error
-        raise
-    except RuntimeError as error:
-        if "peer" in str(error):  # gloo's word for a process at the other end
-            raise ConnectionError(ENDED) from error
-        raise
-    finally:
-        run.module.release()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)  # which Lightning leaves ignored
-
-
-def _result(folder: RunFolder, run: Run) -> Result:
-    return Result(
-        folder,
-        metrics=dict(run.monitor.latest),
-        minutes=run.checkpoints.seconds / 60,
-        stopped=run.monitor.stop_reason,
-        module=run.module,
-        main=run.trainer.is_global_zero,
-        findings=run.findings.at_the_end() if run.trainer.is_global_zero else (),
-    )
-
-
-def _checkpoint(folder: RunFolder, settings: Settings) -> Path | None:
-    """The checkpoint to go on from; None where there is none yet.
-
-    Raises:
-        ValueError: it cannot be read, or was made with other settings.
-    """
-    path = latest(folder.checkpoints)
-    if path is None:
-        return None
-    if path.name != LAST and (folder.checkpoints / LAST).exists():
-        say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
-    asked = json.loads(identity(settings))
-    made = {**usual(settings, asked), **peek(path)["settings"]}  # an option that there was not yet has its default
-    if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
-        raise ValueError(
-            f"{folder.config}: expected the settings that {path.name} was made with, "
-            f"got others for {', '.join(differing)}"
-        )
-    return path
-
-
-def _finished(checkpoint: Path, module: Pretraining) -> bool:
-    return bool(peek(checkpoint)["step"] >= module.total_steps)
-
-
-def _as_it_was(folder: RunFolder, run: Run) -> Result:
-    """The result of a run that was finished before."""
-    try:
-        told = json.loads(read_text(folder.card))
-        numbers = {name: float("nan") if value is None else float(value) for name, value in told["metrics"].items()}
-        minutes, stopped = float(told["minutes"]), told["stopped"] and printable(told["stopped"])
-        findings = read_findings(told.get("findings", []))
+        content = json.loads(read_text(folder.card))
+        metrics = {name: float("nan") if value is None else float(value) for name, value in content["metrics"].items()}
+        minutes, stopped = float(content["minutes"]), content["stopped"] and printable(content["stopped"])
+        findings = read_findings(content.get("findings", []))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{folder.card}: expected the card of a finished run, got another ({error})") from error
     say(f"{folder.path} was finished before; nothing is left to do")
     restore(run.module.method.encoder, folder.encoder, name="the encoder of this run")
-    return Result(folder, numbers, minutes, stopped, run.module, first_process(), findings)
-
-
-def build(settings: Settings, folder: RunFolder) -> Run:
-    """The module, the trainer and the monitor of these settings.
-
-    Raises:
-        ValueError: settings that do not fit together or the data.
-    """
-    config = settings.trainer
-    cuda = on_cuda(config.device)
-    if config.precision == "fp16" and not cuda:
-        raise ValueError("trainer.precision: expected fp32 or bf16 on a CPU, got 'fp16'")
-    train, test = training_images(settings), held_out_images(settings)
-    module = build_module(settings, train, build_views(settings, train), cuda=cuda)
-    extract = extractor(settings, module, train, test)
-    monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
-    findings = Findings(extract, settings.monitor.k)
-    guard = FiniteGuard(every_steps=settings.monitor.every_steps)
-    checkpoints = Checkpoints(
-        folder.checkpoints, guard, every_epochs=config.checkpoint_epochs, every_steps=config.checkpoint_steps
-    )
-    trainer = pl.Trainer(
-        accelerator="gpu" if cuda else "cpu",
-        devices=config.devices,
-        num_nodes=config.nodes,
-        # Batch statistics are the same on every rank, and MoCo's queue is large: buffers need not be sent around.
-        strategy=DDPStrategy(broadcast_buffers=False) if config.devices * config.nodes > 1 else "auto",
-        precision=PRECISION[config.precision],
-        max_epochs=settings.schedule.epochs,
-        limit_train_batches=steps_per_epoch(settings, len(train)) * config.accumulate,
-        accumulate_grad_batches=config.accumulate,
-        gradient_clip_val=config.clip_norm,
-        logger=build_loggers(config.log_to, folder.path) or False,
-        callbacks=[guard, monitor, findings, checkpoints, ProgressBar(monitor.latest), Termination()],
-        plugins=[CheckpointFiles(), *cluster()],
-        default_root_dir=folder.path,  # Lightning's default is the working directory, which it would look for states in
-        benchmark=cuda,
-        log_every_n_steps=1,  # the monitor decides when
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    return Run(module, trainer, monitor, checkpoints, train, test, findings)
+    return Result(folder, metrics, minutes, stopped, run.module, first_process(), findings)
 
 
 def card(settings: Settings, result: Result) -> dict[str, Any]:
-    """What the encoder is, how to feed it, and how it came about."""
+    """What the encoder is, what it takes as input, and how it was trained."""
     run, views = settings.run, result.module.views
     mean, deviation = views.normalization
     return {

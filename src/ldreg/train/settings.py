@@ -10,19 +10,40 @@ from inspect import signature
 from typing import Any, Literal, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
+from torch import nn
 
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.methods import METHODS
 from ldreg.monitor.config import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
+from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovariance
 from ldreg.subcommands import complaint
 from ldreg.train.recipes import Tree, flattened, nearest
-from ldreg.train.regularization import REGULARIZERS
 from ldreg.views import ViewsConfig
 
 MethodName = Literal["simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "mae"]
 RegularizerName = Literal["none", "ldreg", "minlid", "covariance", "variance_covariance", "koleo", "sigreg"]
+
+
+@dataclass(frozen=True)
+class RegularizerEntry:
+    """A regularizer, and the arguments that its name fixes."""
+
+    type: type[nn.Module]
+    fixed: Mapping[str, Any]
+
+
+_GATHERED = {"gather": True}  # the batch of all processes, with the gradient of a single process
+
+REGULARIZERS = {
+    "ldreg": RegularizerEntry(LDReg, {**_GATHERED, "direction": "maximize"}),
+    "minlid": RegularizerEntry(LDReg, {**_GATHERED, "direction": "minimize", "target": None, "norm": "l1"}),
+    "covariance": RegularizerEntry(Covariance, _GATHERED),
+    "variance_covariance": RegularizerEntry(VarianceCovariance, _GATHERED),
+    "koleo": RegularizerEntry(KoLeo, _GATHERED),
+    "sigreg": RegularizerEntry(SIGReg, _GATHERED),
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,7 @@ class RunConfig:
             raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
 
 
-# A run may go on elsewhere, but not as another run.
+# A run may be resumed with others of these; all other settings make it another run.
 CHANGEABLE = frozenset({
     "data.path", "data.cache", "data.workers", "trainer.device", "trainer.devices", "trainer.nodes", "trainer.threads",
     "trainer.checkpoint_epochs", "trainer.checkpoint_steps", "trainer.log_to",
@@ -198,10 +219,9 @@ def option_help(settings: Settings) -> str:
     return re.sub(r"^\S.{80,}$", lambda line: textwrap.fill(line[0], 80), text, flags=re.MULTILINE)
 
 
-def identity(settings: Settings) -> str:
-    """The settings that make a run what it is, as text: a checkpoint of other settings is not of this run."""
-    flat = {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
-    return json.dumps(flat, sort_keys=True)
+def identity(settings: Settings) -> dict[str, Any]:
+    """The settings that decide what a run ends with; a checkpoint with others belongs to another run."""
+    return {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
 
 
 def usual(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:

@@ -1,0 +1,273 @@
+"""One training, whatever is trained: `fit` runs Lightning's Trainer so that it can be interrupted and resumed."""
+
+import errno
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+from ldreg.data.file_batches import watched
+from ldreg.train.checkpoints import CheckpointFiles, Checkpoints, FiniteGuard, NotFiniteError, Saved, latest
+from ldreg.train.processes import LOST_PROCESS, check_hardware, ending_together, rejoin, slurm
+
+PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SIGNAL_STEPS = 8  # steps between two exchanges of received signals by several processes
+
+# SIGTERM comes from systems that end a process; `sbatch --signal` and the like send the others some time before.
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+
+# Advice of Lightning and torch that is for their developers or does not apply here.
+_IGNORED_WARNINGS = (
+    ".*LeafSpec.*",
+    ".*broadcast_buffers.*",
+    ".*does not have many workers.*",
+    ".*`weights_only` was not set.*",
+    ".*GPU available but not used.*",
+    ".*sync_dist=True.*",
+    ".*`max_epochs` was not set.*",
+    ".*module\\(s\\) in eval mode.*",
+    ".*callbacks used to create the checkpoint.*",
+)
+
+
+class InterruptedRunError(KeyboardInterrupt):
+    """A signal stopped the training; `status` is the exit code: 130 for SIGINT, 143 for SIGTERM."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A training that ended."""
+
+    trainer: pl.Trainer
+    checkpoints: Checkpoints
+
+    @property
+    def minutes(self) -> float:
+        """Time since the start of the training, over all interruptions, without the pauses."""
+        return self.checkpoints.seconds / 60
+
+
+def fit(
+    module: pl.LightningModule,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    saved: Saved | None,
+    device: str,
+    devices: int = 1,
+    nodes: int = 1,
+    precision: str = "fp32",
+    callbacks: Sequence[Callback] = (),
+    check_steps: int = 20,
+    checkpoint_epochs: int = 1,
+    checkpoint_steps: int | None = None,
+    save_on_signal: bool = False,
+    resume_with: str = "the same command",
+    **options: Any,
+) -> Fitted:
+    """Train a Lightning module to its end, with checkpoints that it can be resumed from exactly.
+
+    The caller keeps other processes out of the folder, reads the newest checkpoint by `latest`, and checks that it is
+    of this training.
+
+    Args:
+        module: with its data and optimizer; its steps return a loss, and "objective" and "terms" where that is a sum.
+        folder: for the checkpoints; it exists.
+        settings: everything that the training depends on; written into each checkpoint.
+        saved: the checkpoint to resume from, if any.
+        device: auto, cpu or cuda.
+        devices: processes on each node.
+        nodes: machines, as torchrun or SLURM started them.
+        precision: fp32, bf16 or fp16.
+        callbacks: called before a checkpoint is saved at the end of an epoch.
+        check_steps: steps between checks for a finite loss on a GPU.
+        checkpoint_epochs: epochs between checkpoints.
+        checkpoint_steps: steps between checkpoints within an epoch; None: none.
+        save_on_signal: whether the module can be resumed within an epoch, so that a signal saves where it stops.
+        resume_with: what a user does to resume, for messages.
+        options: further arguments of Lightning's Trainer.
+
+    Raises:
+        ValueError: settings or data that do not fit.
+        NotFiniteError: the loss or a weight became NaN or infinite; the last good checkpoint stays.
+        InterruptedRunError: by a signal.
+        ConnectionError: another process of the training is gone.
+        OSError: a file cannot be read or written; earlier checkpoints stay.
+    """
+    cuda = check_hardware(device, devices, nodes, precision)
+    guard = FiniteGuard(every_steps=check_steps)
+    checkpoints = Checkpoints(
+        folder,
+        guard,
+        settings,
+        every_epochs=checkpoint_epochs,
+        every_steps=checkpoint_steps,
+        on_signal=save_on_signal,
+    )
+    own: dict[str, Any] = {
+        "accelerator": "gpu" if cuda else "cpu",
+        "devices": devices,
+        "num_nodes": nodes,
+        # All processes compute the same batch statistics, and MoCo's queue is large: buffers are not sent around.
+        "strategy": DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto",
+        "precision": PRECISION[precision],
+        "callbacks": [guard, *callbacks, checkpoints, StopOnSignal()],
+        "plugins": [CheckpointFiles(), *slurm()],
+        "default_root_dir": folder,  # Lightning would look for checkpoints in the working directory
+        "benchmark": cuda,
+        "logger": False,
+        "log_every_n_steps": 1,
+        "use_distributed_sampler": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    with quiet(), saying_what_is_saved(folder, resume_with), _errors_of_lightning():
+        trainer = pl.Trainer(**{**own, **options})
+        try:
+            with _sigint_restored(), watched(), ending_together():
+                rejoin(cuda=cuda)
+                trainer.fit(module, ckpt_path=saved.path if saved else None, weights_only=True if saved else None)
+        except SystemExit as leave:  # Lightning raises it for SIGINT and SIGTERM
+            code = leave.code if isinstance(leave, SIGTERMException) and isinstance(leave.code, int) else 130
+            message = f"interrupted at step {trainer.global_step}; {_what_is_saved(folder, resume_with)}"
+            raise InterruptedRunError(message, code) from leave
+    return Fitted(trainer, checkpoints)
+
+
+class StopOnSignal(Callback):
+    """Stop all processes at the same step after SIGTERM, SIGUSR1 or SIGUSR2.
+
+    Lightning's own handler starts a collective within the signal, which waits forever where another process waits for
+    this one. It also stops between the parts of an accumulated step, whose gradients no checkpoint holds, and under
+    SLURM it saves into the working directory at SIGUSR1.
+
+    A single process stops after its current step. Several exchange what they received after the first step of an
+    epoch, every few steps and at the end of an epoch. The exit code is 128 plus the number of the signal.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0  # number of the first signal
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Install the handlers; Lightning restores the earlier ones at the end."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def receive(number: int, frame: FrameType | None) -> None:
+            launcher: Any = trainer.strategy.launcher
+            if not self._received and launcher is not None:
+                launcher.kill(number)  # the processes that this one started
+            self._received = self._received or number
+
+        for number in _SIGNALS:
+            # SIGTERM is handled by Lightning here; a handler that somebody else set for the others stays.
+            if number == signal.SIGTERM or signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, receive)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop between two steps of an epoch."""
+        step, part = divmod(batch_idx + 1, trainer.accumulate_grad_batches)
+        due = trainer.world_size == 1 or step % _SIGNAL_STEPS == 1
+        if part == 0 and due and batch_idx + 1 < trainer.num_training_batches:
+            self._stop_together(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Stop between two epochs."""
+        if trainer.current_epoch + 1 != trainer.max_epochs:
+            self._stop_together(trainer)
+
+    def _stop_together(self, trainer: pl.Trainer) -> None:
+        number = self._received
+        if trainer.world_size > 1:
+            received = torch.tensor(number, device=trainer.strategy.root_device)
+            dist.all_reduce(received, op=dist.ReduceOp.MAX)
+            number = int(received.item())
+        if number:
+            raise SIGTERMException(128 + number)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Lightning's messages about the hardware and advice that does not apply."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in _IGNORED_WARNINGS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def saying_what_is_saved(folder: Path, resume_with: str) -> Iterator[None]:
+    """Add to errors that end a training what it can be resumed from."""
+    try:
+        yield
+    except NotFiniteError as error:
+        saved = latest(folder)
+        good = f"the last good state, of step {saved.step}, is {saved.path}" if saved else "nothing was saved yet"
+        raise NotFiniteError(f"{error}; {good}") from error
+    except ChildProcessError as error:
+        raise ChildProcessError(f"{error}; {_what_is_saved(folder, resume_with)}") from error
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        place = error.filename or folder
+        raise OSError(f"cannot write {place}: {error.strerror}; {_what_is_saved(folder, resume_with)}") from error
+
+
+def _what_is_saved(folder: Path, resume_with: str) -> str:
+    saved = latest(folder)
+    return f"{resume_with} goes on from step {saved.step}" if saved else "nothing was saved yet"
+
+
+@contextmanager
+def _errors_of_lightning() -> Iterator[None]:
+    """Turn errors of Lightning and gloo into those that the command line explains."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise ValueError(f"devices: {' '.join(str(error).split())}") from error
+    except RuntimeError as error:
+        if "peer" in str(error):  # gloo's word for a process at the other end
+            raise ConnectionError(LOST_PROCESS) from error
+        raise
+
+
+@contextmanager
+def _sigint_restored() -> Iterator[None]:
+    """Restore the handler of SIGINT, which Lightning leaves ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
