@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ldreg.views import Views
-from ldreg.views.crop import BOX_DRAWS, Boxes, resized_crop, sample_boxes
+from ldreg.views.transforms import BOX_DRAWS, Boxes, resized_crop, sample_boxes
 
 PADDED = 1 << 24  # pixels of images, padded to one size, that are cut at once
 

@@ -1,4 +1,4 @@
-"""Views: random augmentations of a batch of images, drawn for every image on its own, on the images' device."""
+"""Views: random augmentations of a batch of images on the images' device, each image with its own draw."""
 
 from ldreg.views.config import Interpolation, Normalization, PolicyName, ViewsConfig
 from ldreg.views.views import Views

@@ -1,4 +1,4 @@
-"""What the views are made of: the published policies and the options over them."""
+"""The published augmentation policies, and the options that change them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -18,10 +18,10 @@ NORMALIZATIONS: dict[Normalization, tuple[tuple[float, ...], tuple[float, ...]]]
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy with every value decided; `blur` and `solarize` hold one probability per view.
+    """All values of a policy.
 
-    `jitter` holds the intensities of brightness, contrast, saturation and hue, `scale` the range of the share of the
-    area that a crop keeps.
+    `scale` is the range of the share of the area that a crop keeps, `jitter` the intensities of brightness, contrast,
+    saturation and hue; `blur` and `solarize` have one probability per view.
     """
 
     scale: tuple[float, float]
@@ -52,21 +52,21 @@ POLICIES: dict[PolicyName, Policy] = {
 
 @dataclass(frozen=True)
 class ViewsConfig:
-    """Which augmentations make the views; an option left at None is the policy's own.
+    """Augmentations of the views; an option of None takes the policy's value.
 
     Args:
         policy: The published policy: simclr and byol (also SimCLR-Tuned's) make two views, mae one.
-        jitter: Strength that multiplies the policy's four color-jitter intensities, 0 for none; its own is 1.
+        jitter: Strength that multiplies the policy's four color-jitter intensities, 0 for none; default 1.
         flip: Probability of a horizontal flip.
-        min_scale: Smallest share of the image's area that a crop keeps; simclr's and byol's own is 0.08, mae's 0.2.
+        min_scale: Smallest share of the image's area that a crop keeps; default 0.08 for simclr and byol, 0.2 for mae.
         max_scale: Largest share of the image's area that a crop keeps.
-        grayscale: Probability of taking the color out; simclr's and byol's own is 0.2, mae's 0.
-        blur: Whether to blur, as often as the policy says; its own is true for simclr and byol, false for mae.
-        normalization: Mean and standard deviation taken off at last: imagenet, cifar, half (0.5 and 0.5) or none.
-        interpolation: Interpolation of the crop; simclr's and byol's own is bilinear, mae's bicubic.
+        grayscale: Probability of taking the color out; default 0.2 for simclr and byol, 0 for mae.
+        blur: Whether to blur, with the policy's probability; default true for simclr and byol, false for mae.
+        normalization: Mean and standard deviation of the last step: imagenet, cifar, half (0.5 and 0.5) or none.
+        interpolation: Interpolation of the crop; default bilinear for simclr and byol, bicubic for mae.
 
     Raises:
-        ValueError: A value is out of range, or asks for an augmentation that the policy does not have.
+        ValueError: a value is out of range, or the policy has no such augmentation.
 
     >>> ViewsConfig("simclr", jitter=0.5).resolve().jitter
     (0.4, 0.4, 0.4, 0.1)
@@ -97,15 +97,9 @@ class ViewsConfig:
             raise ValueError(
                 f"min_scale: expected above 0 and at most max_scale {self.max_scale}, got {self.min_scale}"
             )
-        if POLICIES[self.policy].scale[0] > self.max_scale and self.min_scale is None:
-            raise ValueError(f"max_scale: expected at least the policy's min_scale, got {self.max_scale}")
-        self._check_the_policy_has_it()
-        hue = POLICIES[self.policy].jitter[3]
-        if hue:  # A hue can turn by half the circle at most, either way.
-            _within("jitter", self.jitter, 0, 0.5 / hue)
-
-    def _check_the_policy_has_it(self) -> None:
         policy = POLICIES[self.policy]
+        if policy.scale[0] > self.max_scale and self.min_scale is None:
+            raise ValueError(f"max_scale: expected at least the policy's min_scale, got {self.max_scale}")
         for name, value, present, what in (
             ("jitter", self.jitter, any(policy.jitter), "color jitter"),
             ("grayscale", self.grayscale, policy.grayscale, "grayscale"),
@@ -114,9 +108,11 @@ class ViewsConfig:
             if value and not present:
                 off = "False" if name == "blur" else "0"
                 raise ValueError(f"{name}: expected None or {off} as policy {self.policy!r} has no {what}, got {value}")
+        if hue := policy.jitter[3]:  # hue turns by at most half the circle, either way
+            _within("jitter", self.jitter, 0, 0.5 / hue)
 
     def resolve(self) -> Policy:
-        """The policy with the options put into it."""
+        """The policy with these options applied."""
         own = POLICIES[self.policy]
         strength = 1.0 if self.jitter is None else self.jitter
         brightness, contrast, saturation, hue = own.jitter

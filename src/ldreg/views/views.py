@@ -1,4 +1,4 @@
-"""Views of a batch of images: every image with a random draw of its own, all on the images' device."""
+"""Random views of a batch of images; each image has its own draw, on the images' device."""
 
 from collections.abc import Callable
 from statistics import fmean
@@ -8,25 +8,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ldreg.views.blur import gaussian_blur, kernel_size, sample_sigma
-from ldreg.views.color import JITTER_DRAWS, color_jitter, grayscale, sample_jitter, solarize
 from ldreg.views.config import NORMALIZATIONS, ViewsConfig
-from ldreg.views.crop import BOX_DRAWS, flip, resized_crop, sample_boxes
+from ldreg.views.transforms import (
+    BOX_DRAWS,
+    JITTER_DRAWS,
+    color_jitter,
+    flip,
+    gaussian_blur,
+    grayscale,
+    kernel_size,
+    resized_crop,
+    sample_boxes,
+    sample_jitter,
+    sample_sigma,
+    solarize,
+)
 
 # Uniform numbers that one view of one image takes: crop, flip, jitter, grayscale, blur and its sigma, solarize.
 DRAWS = (BOX_DRAWS, 1, JITTER_DRAWS, 1, 1, 1, 1)
 
 
 class Views:
-    """Makes the views of a policy out of uint8 images; `count` of them for every image.
+    """Makes `count` views of every uint8 image by a policy's augmentations.
 
-    Calling it maps images (B, C, H, W), or (B, V, C, size, size) where `crop` has made the crops already, to V float32
-    tensors (B, C, size, size), cropped, flipped, jittered, normalized, each image of each view by its own draw. All
-    randomness is one draw of uniform numbers from the generator; the rest, `render`, is a function of them that never
-    waits for the device. It is computed in float32 also under autocast; where torch may use TF32, the crop and the blur
-    do, which is finer than the steps of uint8.
+    A call maps images (B, C, H, W), or (B, V, C, size, size) if `crop` has already made the crops, to V float32
+    tensors (B, C, size, size): cropped, flipped, jittered, normalized, each image of each view by its own draw. All
+    randomness is one draw of uniform numbers from the generator. The rest, `render`, is a function of these numbers
+    that never waits for the device. It computes in float32 also under autocast. The crop and the blur use TF32 if
+    torch allows it, which is finer than the steps of uint8.
 
-    Images of one channel have no color: jitter is then brightness and contrast alone, and grayscale nothing.
+    For images of one channel, jitter is brightness and contrast only, and grayscale has no effect.
 
     Args:
         config: The policy and its options.
@@ -34,8 +45,8 @@ class Views:
         channels: 1 or 3.
 
     Raises:
-        ValueError: size is under 2, channels neither 1 nor 3, or config asks for grayscale of one channel; in the
-            calls, images are not uint8 or not of the shape expected.
+        ValueError: size is below 2, channels is neither 1 nor 3, or config has grayscale for one channel; in calls,
+            images are not uint8 or have another shape.
 
     >>> views = Views(ViewsConfig("simclr"), size=8, channels=1)
     >>> images = torch.randint(256, (5, 1, 12, 10), dtype=torch.uint8)
@@ -67,7 +78,7 @@ class Views:
         return (self._compiled or self.render)(images, uniforms)
 
     def render(self, images: Tensor, uniforms: Tensor) -> tuple[Tensor, ...]:
-        """The views of images from uniforms (B V, sum(DRAWS)) in [0, 1), those of an image's views in succession."""
+        """The views of images from uniforms (B V, sum(DRAWS)) in [0, 1); rows of an image's views follow each other."""
         box, mirror, jitter, gray, blur, sigma, invert = uniforms.split(DRAWS, dim=1)
         policy = self.policy
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
@@ -88,16 +99,13 @@ class Views:
             return tuple(self._normalize(view) for view in x.unflatten(0, (-1, self.count)).unbind(1))
 
     def compile(self, **options: Any) -> None:
-        """Has `render` compiled by `torch.compile(render, **options)` from the next call on.
-
-        The draw stays outside, as torch.compile cannot trace a generator.
-        """
+        """Use `torch.compile(render, **options)` from the next call on; the random draw stays outside."""
         self._compiled = torch.compile(self.render, **options)
 
     def crop(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The crops (V, C, size, size) of one uint8 image (C, H, W) on the CPU, for loading images that differ in size.
+        """The crops (V, C, size, size) of one uint8 image (C, H, W) on the CPU, for images that differ in size.
 
-        Stacked to (B, V, C, size, size), they are what a call takes in place of whole images.
+        A call takes them, stacked to (B, V, C, size, size), in place of whole images.
         """
         from torchvision.transforms import InterpolationMode
         from torchvision.transforms.v2.functional import resized_crop as resized_crop_of_one
@@ -118,7 +126,7 @@ class Views:
     def plain(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) without augmentation: normalized float32 (B, C, size, size), for evaluation.
 
-        The largest centered square is resized, antialiased, where it is not of that size.
+        The largest centered square is resized, antialiased, if it has another size.
         """
         self._check(images, cropped=False)
         side = min(images.shape[2:])
@@ -133,18 +141,18 @@ class Views:
     def _crop(self, x: Tensor, uniforms: Tensor) -> Tensor:
         boxes = sample_boxes(uniforms, height=x.shape[2], width=x.shape[3], scale=self.policy.scale)
         x = resized_crop(x, boxes, size=self.size, interpolation=self.policy.interpolation)
-        # Back into the range that the next steps take and images have; bilinear weights stay in it to rounding alone.
+        # Bicubic weights overshoot; the next steps expect [0, 1].
         return x.clamp_(0, 1)
 
     @property
     def normalization(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The mean taken off each channel of images from 0 to 1, and the deviation it is divided by."""
+        """Mean and standard deviation of each channel, for images in [0, 1]."""
         means, deviations = NORMALIZATIONS[self.config.normalization]
         return (means, deviations) if self.channels == 3 else ((fmean(means),), (fmean(deviations),))
 
     def _normalize(self, x: Tensor) -> Tensor:
         means, deviations = self.normalization
-        # By channel with plain numbers: a tensor of them would have to be sent to the device, which waits for it.
+        # Plain numbers per channel: a tensor of them would have to be copied to the device, which waits.
         channels = zip(x.unbind(1), means, deviations, strict=True)
         return torch.stack([(channel - mean) / deviation for channel, mean, deviation in channels], dim=1)
 
@@ -156,12 +164,12 @@ class Views:
             raise ValueError(f"images: expected uint8 {shapes}, got {_described(images)}")
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled cannot be sent to a worker process, which needs `crop` alone.
+        # Compiled code cannot be sent to worker processes, which need only `crop`.
         return {**self.__dict__, "_compiled": None}
 
 
 def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
-    """Whether each event of uniforms (B V,) happens, the v-th of an image's V with the v-th of the probabilities.
+    """Whether each event of uniforms (B V,) happens, with the v-th probability for the v-th view of an image.
 
     >>> happens(torch.tensor([0.3, 0.3, 0.0, 0.0]), (0.5, 0.1))
     tensor([ True, False,  True,  True])
@@ -171,7 +179,7 @@ def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
 
 
 def _unit(images: Tensor) -> Tensor:
-    """Images (..., C, H, W) of uint8 as float32 in [0, 1], laid out in memory as `resample` wants them."""
+    """Images uint8 (..., C, H, W) as float32 in [0, 1], laid out in memory for `resample`."""
     return images.transpose(-3, -2).contiguous().float().div(255).transpose(-3, -2)
 
 

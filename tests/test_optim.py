@@ -1,0 +1,437 @@
+import io
+import math
+from typing import Any, cast
+
+import pytest
+import timm
+import torch
+from lightly.utils.scheduler import cosine_schedule, cosine_warmup_schedule
+from pytorch_lightning.plugins.precision import MixedPrecision
+from timm.optim.lars import Lars
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from ldreg.optim import (
+    LARS,
+    OptimizerConfig,
+    ScheduleConfig,
+    build_optimizer,
+    build_scheduler,
+    lr_factor,
+    parameter_groups,
+    scaled_lr,
+)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
+
+
+def train(module: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        images = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        module(images).square().mean().backward()
+        optimizer.step()
+
+
+CONFIGS = {
+    "lars": OptimizerConfig(lr=0.5),
+    "sgd": OptimizerConfig("sgd", lr=0.03, lr_scaling="linear", weight_decay=1e-4, nesterov=True),
+    "adamw": OptimizerConfig("adamw", lr=1.5e-4, lr_scaling="linear", weight_decay=0.05),
+}
+
+
+@pytest.mark.parametrize(
+    ("lr", "rule", "batch_size", "expected"),
+    [
+        # The paper's settings: SimCLR, SimCLR-Tuned, BYOL and MAE at batch size 2048, SimCLR at 4096.
+        (0.075, "sqrt", 2048, 3.3941125),
+        (0.075, "sqrt", 4096, 4.8),
+        (0.5, "linear", 2048, 4.0),
+        (0.4, "linear", 2048, 3.2),
+        (1.5e-4, "linear", 2048, 1.2e-3),
+        (0.01, "none", 2048, 0.01),
+    ],
+)
+def test_learning_rates_scale_as_in_the_paper(lr: float, rule: Any, batch_size: int, expected: float) -> None:
+    config = OptimizerConfig(lr=lr, lr_scaling=rule)
+    assert scaled_lr(config, batch_size) == pytest.approx(expected)
+    optimizer = build_optimizer(network(), config, batch_size=batch_size)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([expected, expected])
+
+
+def test_biases_may_have_a_rate_of_their_own() -> None:
+    config = OptimizerConfig(lr=0.2, lr_scaling="linear", weight_decay=1.5e-6, bias_lr=0.0048)
+    optimizer = build_optimizer(network(), config, batch_size=1024)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.8, 0.0192])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_biases_and_norms_are_not_decayed(name: str) -> None:
+    module, config = network(), CONFIGS[name]
+    optimizer = build_optimizer(module, config, batch_size=256)
+    assert type(optimizer) is {"lars": LARS, "sgd": SGD, "adamw": AdamW}[name]
+    weights, excluded = optimizer.param_groups
+    assert [tuple(p.shape) for p in weights["params"]] == [(4, 3, 3, 3), (5, 16)]
+    assert [tuple(p.shape) for p in excluded["params"]] == [(4,), (4,), (5,)]
+    assert (weights["weight_decay"], excluded["weight_decay"]) == (config.weight_decay, 0.0)
+    assert (weights["name"], excluded["name"]) == ("weights", "excluded")
+
+
+def test_all_parameters_may_decay_as_in_one_group_of_torchs() -> None:
+    ours, theirs = network(), network()
+    config = OptimizerConfig("sgd", lr=0.1, lr_scaling="none", weight_decay=0.3, decay_all=True)
+    optimizer = build_optimizer(ours, config, batch_size=6)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.3]
+    train(ours, optimizer, range(4))
+    train(theirs, SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.3), range(4))
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own, other)
+    assert build_optimizer(network(), OptimizerConfig("adamw", decay_all=True), batch_size=1)
+
+
+def test_options_reach_the_optimizers() -> None:
+    def options(name: str, **changes: Any) -> dict[str, Any]:
+        return build_optimizer(network(), OptimizerConfig(name, **changes), batch_size=1).param_groups[0]  # type: ignore[arg-type]
+
+    lars = options("lars", momentum=0.7, trust_coefficient=0.02)
+    assert (lars["momentum"], lars["trust_coefficient"], lars["adapt"]) == (0.7, 0.02, True)
+    sgd = options("sgd", momentum=0.8, nesterov=True)
+    assert (sgd["momentum"], sgd["nesterov"]) == (0.8, True)
+    assert options("adamw", betas=(0.8, 0.99))["betas"] == (0.8, 0.99)
+
+
+def test_lars_adapts_weights_and_leaves_biases_to_plain_momentum() -> None:
+    module = nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[3.0, 4.0]]))
+        module.bias.fill_(1.0)
+    module(torch.tensor([[0.0, 1.0]])).sum().backward()  # gradients (0, 1) and 1
+    build_optimizer(module, OptimizerConfig(lr=0.1, lr_scaling="none", weight_decay=0.0), batch_size=1).step()
+    torch.testing.assert_close(module.weight.detach(), torch.tensor([[3.0, 4.0 - 0.1 * 0.001 * 5]]))
+    torch.testing.assert_close(module.bias.detach(), torch.tensor([0.9]))
+
+
+def test_tokens_and_what_models_name_are_excluded() -> None:
+    module = nn.ModuleDict({"vit": timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, depth=1)})
+    module.register_parameter("mask_token", nn.Parameter(torch.zeros(1, 1, 192)))
+    _, excluded = parameter_groups(module)
+    chosen = {id(parameter) for parameter in excluded}
+    names = {name for name, p in module.named_parameters() if id(p) in chosen and p.ndim > 1}
+    assert names == {"mask_token", "vit.pos_embed", "vit.cls_token"}
+
+
+def test_a_models_own_list_is_followed_where_it_stands() -> None:
+    class Listing(nn.Linear):
+        def no_weight_decay(self) -> set[str]:
+            return {"weight"}
+
+    weights, excluded = parameter_groups(nn.Sequential(Listing(3, 2, bias=False), nn.Linear(5, 4, bias=False)))
+    assert ([tuple(p.shape) for p in weights], [tuple(p.shape) for p in excluded]) == ([(4, 5)], [(2, 3)])
+    assert [tuple(p.shape) for p in parameter_groups(Listing(3, 2, bias=False))[1]] == [(2, 3)]
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = network()
+    module[0].requires_grad_(False)
+    optimizer = build_optimizer(module, OptimizerConfig(), batch_size=1)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]
+    module[1:].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^module: "):
+        build_optimizer(module, OptimizerConfig(), batch_size=1)
+
+
+def test_a_module_without_biases_has_one_group() -> None:
+    optimizer = build_optimizer(nn.Linear(2, 2, bias=False), OptimizerConfig(), batch_size=1)
+    assert [group["name"] for group in optimizer.param_groups] == ["weights"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_resuming_is_bitwise_the_same(name: str) -> None:
+    whole = network()
+    train(whole, build_optimizer(whole, CONFIGS[name], batch_size=256), range(6))
+    half = network()
+    optimizer = build_optimizer(half, CONFIGS[name], batch_size=256)
+    train(half, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save((half.state_dict(), optimizer.state_dict()), file)
+    weights, state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    resumed = network()
+    resumed.load_state_dict(weights)
+    optimizer = build_optimizer(resumed, CONFIGS[name], batch_size=256)
+    optimizer.load_state_dict(state)
+    train(resumed, optimizer, range(3, 6))
+    assert not torch.equal(next(whole.parameters()), next(half.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("name", {"name": "adam"}),
+        ("lr_scaling", {"lr_scaling": "cubic"}),
+        ("lr", {"lr": 0.0}),
+        ("lr", {"lr": math.nan}),
+        ("bias_lr", {"bias_lr": -1.0}),
+        ("trust_coefficient", {"trust_coefficient": 0.0}),
+        ("weight_decay", {"weight_decay": -0.1}),
+        ("momentum", {"momentum": 1.0}),
+        ("betas", {"name": "adamw", "betas": (0.9, 1.0)}),
+        ("momentum", {"name": "sgd", "nesterov": True, "momentum": 0.0}),
+        ("nesterov", {"nesterov": True}),
+        ("betas", {"betas": (0.9, 0.999)}),
+        ("trust_coefficient", {"name": "sgd", "trust_coefficient": 0.1}),
+        ("momentum", {"name": "adamw", "momentum": 0.5}),
+        ("decay_all", {"decay_all": True}),
+        ("decay_all", {"name": "sgd", "decay_all": True, "weight_decay": 0.0}),
+        ("decay_all", {"name": "sgd", "decay_all": 1}),
+    ],
+)
+def test_bad_options_are_rejected(argument: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        OptimizerConfig(**options)
+
+
+def test_batch_size_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"^batch_size: "):
+        build_optimizer(network(), OptimizerConfig(), batch_size=0)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_lightning_may_clip_gradients_in_mixed_precision(name: str) -> None:
+    module = network()
+    optimizer = build_optimizer(module, CONFIGS[name], batch_size=256)
+    train(module, optimizer, range(1))
+    MixedPrecision("bf16-mixed", "cpu").clip_gradients(optimizer, 1e-3)
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    assert float(nn.utils.get_total_norm(gradients)) == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_steps_on_cuda_are_fused_and_may_be_clipped(name: str) -> None:
+    module = network().cuda()
+    optimizer = build_optimizer(module, CONFIGS[name], batch_size=256)
+    assert optimizer.param_groups[0]["fused"]
+    module(torch.randn(6, 3, 4, 4, device="cuda")).square().mean().backward()
+    MixedPrecision("bf16-mixed", "cuda").clip_gradients(optimizer, 1e-3)
+    optimizer.step()
+
+
+SHAPES = ((4, 3), (5, 2, 3, 3), (1, 7), (4,), (6,))
+DECAY, TRUST, MOMENTUM = 0.1, 0.02, 0.9
+
+
+def parameters(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)) for shape in SHAPES]
+
+
+def gradients(step: int) -> list[Tensor]:
+    return [parameter.detach() * 3 for parameter in parameters(100 + step)]
+
+
+def groups(params: list[nn.Parameter], **excluded: Any) -> list[dict[str, Any]]:
+    return [
+        {"params": [p for p in params if p.ndim > 1], "weight_decay": DECAY},
+        {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0, **excluded},
+    ]
+
+
+def take_steps(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], steps: range) -> None:
+    for step in steps:
+        for parameter, gradient in zip(params, gradients(step), strict=True):
+            parameter.grad = gradient.to(parameter)
+        optimizer.step()
+
+
+def reference(steps: int, lr: float) -> list[Tensor]:
+    """The paper's algorithm 1, weight by weight, with the learning rate inside the momentum."""
+    weights = [p.detach().clone() for p in parameters()]
+    velocities = [torch.zeros_like(w) for w in weights]
+    for step in range(steps):
+        for i, gradient in enumerate(gradients(step)):
+            w, v = weights[i], velocities[i]
+            local, decay = 1.0, 0.0
+            if w.ndim > 1:
+                decay = DECAY
+                w_norm, g_norm = float((w**2).sum() ** 0.5), float((gradient**2).sum() ** 0.5)
+                local = TRUST * w_norm / (g_norm + decay * w_norm)
+            velocities[i] = MOMENTUM * v + lr * local * (gradient + decay * w)
+            weights[i] = w - velocities[i]
+    return weights
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_steps_follow_the_paper(dtype: torch.dtype, tolerance: float) -> None:
+    params = parameters(dtype=dtype)
+    take_steps(LARS(groups(params, adapt=False), lr=0.3, momentum=MOMENTUM, trust_coefficient=TRUST), params, range(5))
+    for parameter, expected in zip(params, reference(5, 0.3), strict=True):
+        torch.testing.assert_close(parameter.detach().double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_steps_agree_with_timm_under_a_schedule() -> None:
+    ours, theirs = parameters(), parameters()
+    first = LARS(groups(ours, adapt=False), lr=0.3, trust_coefficient=TRUST)
+    second = cast(Any, Lars)(
+        groups(theirs, always_adapt=False), lr=0.3, momentum=0.9, trust_coeff=TRUST, always_adapt=True
+    )
+    schedule = ScheduleConfig(epochs=6, warmup_epochs=2)
+    schedulers = [build_scheduler(optimizer, schedule, steps_per_epoch=1) for optimizer in (first, second)]
+    for step in range(6):
+        take_steps(first, ours, range(step, step + 1))
+        take_steps(second, theirs, range(step, step + 1))
+        for scheduler in schedulers:
+            scheduler.step()
+    for parameter, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-8, atol=1e-8)  # timm adds 1e-8 to the denominator
+
+
+def test_weights_are_adapted_without_decay_too() -> None:
+    weight = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+    weight.grad = torch.tensor([[0.0, 100.0]])
+    LARS([weight], lr=2.0, trust_coefficient=0.01).step()
+    # |w| = 5: a step of length 2 * 0.01 * 5, whatever the gradient's.
+    torch.testing.assert_close(weight.detach(), torch.tensor([[3.0, 3.9]]))
+
+
+@pytest.mark.parametrize(
+    ("weight", "gradient", "expected"),
+    [((0.0, 0.0), (1.0, 2.0), (-0.5, -1.0)), ((1.0, 2.0), (0.0, 0.0), (0.95, 1.9))],
+    ids=["zero weight", "zero gradient"],
+)
+def test_zero_norms_leave_the_step_unscaled(weight: Any, gradient: Any, expected: Any) -> None:
+    parameter = nn.Parameter(torch.tensor([weight]))
+    parameter.grad = torch.tensor([gradient])
+    LARS([parameter], lr=0.5, weight_decay=0.1).step()
+    torch.testing.assert_close(parameter.detach(), torch.tensor([expected]))
+
+
+def test_gradients_are_left_alone_and_missing_ones_skipped() -> None:
+    params = parameters()
+    optimizer = LARS(params, lr=0.1, weight_decay=0.5)
+    params[0].grad = gradients(0)[0]
+    optimizer.step()
+    torch.testing.assert_close(params[0].grad, gradients(0)[0], rtol=0, atol=0)
+    assert not torch.equal(params[0], parameters()[0])
+    for parameter, untouched in zip(params[1:], parameters()[1:], strict=True):
+        assert torch.equal(parameter, untouched)
+
+
+def test_closure_is_called_with_gradients() -> None:
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer = LARS([weight], lr=0.1)
+
+    def closure() -> float:
+        loss = weight.square().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 4.0
+    assert float(weight.detach().sum()) < 4.0
+
+
+@pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay", "trust_coefficient"])
+def test_negative_options_are_refused(option: str) -> None:
+    options: dict[str, Any] = {"lr": 0.1, option: -1.0}
+    with pytest.raises(ValueError, match=f"^{option}: "):
+        LARS(parameters(), **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_steps_on_cuda_wait_for_nothing_and_agree_with_cpu() -> None:
+    cpu = parameters(dtype=torch.float32)
+    cuda = [nn.Parameter(parameter.detach().cuda()) for parameter in cpu]
+    take_steps(LARS(groups(cpu, adapt=False), lr=0.3, trust_coefficient=TRUST), cpu, range(3))
+    optimizer = LARS(groups(cuda, adapt=False), lr=0.3, trust_coefficient=TRUST)
+    for step in range(3):
+        for parameter, gradient in zip(cuda, gradients(step), strict=True):
+            parameter.grad = gradient.to(parameter)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for parameter, expected in zip(cuda, cpu, strict=True):
+        torch.testing.assert_close(parameter.cpu(), expected, rtol=1e-5, atol=1e-6)
+
+
+def factors(total: int, warmup: int, floor: float = 0.0) -> list[float]:
+    return [lr_factor(step, total=total, warmup=warmup, floor=floor) for step in range(total + 1)]
+
+
+def test_warmup_is_linear_and_meets_the_cosine() -> None:
+    values = factors(total=12, warmup=4)
+    assert values[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert values[8] == pytest.approx(0.5)  # half-way down the cosine
+    assert values[6] == pytest.approx((1 + math.sqrt(0.5)) / 2)  # a quarter of it
+    assert values[12] == 0.0
+    assert min(values[:12]) > 0
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_factors_agree_with_lightlys(floor: float) -> None:
+    values = factors(total=25, warmup=5, floor=floor)
+    warmup = [cosine_warmup_schedule(step, 25, 1.0, floor, 5, 0.0) for step in range(5)]
+    # Lightly's cosine reaches the end value in its last step, ours after it: one step more makes them the same.
+    decay = [cosine_schedule(step, 21, 1.0, floor) for step in range(21)]
+    assert values == pytest.approx(warmup + decay, abs=1e-12)
+
+
+def test_one_step_is_taken_at_the_peak() -> None:
+    assert factors(total=1, warmup=0, floor=0.3) == [1.0, pytest.approx(0.3)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "arguments"),
+    [
+        ("warmup", {"step": 0, "total": 5, "warmup": 5}),
+        ("warmup", {"step": 0, "total": 5, "warmup": -1}),
+        ("warmup", {"step": 0, "total": 0}),
+        ("step", {"step": 6, "total": 5}),
+        ("step", {"step": -1, "total": 5}),
+        ("floor", {"step": 0, "total": 5, "floor": 1.5}),
+    ],
+)
+def test_impossible_steps_are_rejected(argument: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        lr_factor(**{"warmup": 0, "floor": 0.0, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("epochs", {"epochs": 0}),
+        ("warmup_epochs", {"epochs": 5}),
+        ("warmup_epochs", {"warmup_epochs": -1}),
+        ("min_lr", {"min_lr": -0.1}),
+    ],
+)
+def test_bad_schedules_are_rejected(argument: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        ScheduleConfig(**options)
+
+
+def test_scheduler_moves_every_group_by_the_same_factor() -> None:
+    config = OptimizerConfig(lr=0.2, lr_scaling="none", bias_lr=0.05)
+    optimizer = build_optimizer(nn.Linear(2, 2), config, batch_size=1)
+    scheduler = build_scheduler(optimizer, ScheduleConfig(4, 0.5, min_lr=0.02), steps_per_epoch=2)
+    for factor in factors(total=8, warmup=1, floor=0.1):
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.2 * factor, 0.05 * factor])
+        optimizer.step()
+        if scheduler.last_epoch < 8:
+            scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.02)
+
+
+def test_scheduler_refuses_what_cannot_be() -> None:
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    with pytest.raises(ValueError, match=r"^steps_per_epoch: "):
+        build_scheduler(optimizer, ScheduleConfig(), steps_per_epoch=0)
+    with pytest.raises(ValueError, match=r"^min_lr: "):
+        build_scheduler(optimizer, ScheduleConfig(min_lr=0.2), steps_per_epoch=1)
+    with pytest.raises(ValueError, match=r"^warmup: "):
+        build_scheduler(optimizer, ScheduleConfig(2, 1.9), steps_per_epoch=1)
