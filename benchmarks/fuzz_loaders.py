@@ -50,8 +50,7 @@ from ldreg.assessment.evaluated import evaluated
 from ldreg.assessment.records import curves_of, origin_of
 from ldreg.assessment.source import open_source
 from ldreg.data.archives import unpack
-from ldreg.data.jpeg import plain_size
-from ldreg.data.pixels import decoded, image_size
+from ldreg.data.decoding import decode, image_size, plain_jpeg_size
 from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
@@ -373,9 +372,9 @@ def _written_record() -> bytes:
 
 def _image(path: Path) -> object:
     content = path.read_bytes()
-    plain_size(content)
+    plain_jpeg_size(content)
     image_size(str(path))
-    return decoded(content).pixels
+    return decode(content).pixels
 
 
 def image_readers() -> dict[str, Reader]:

@@ -75,7 +75,7 @@ def lightly_speed(archive: str, *, workers: int) -> float:
 
     from ldreg.data import DataConfig, unpack
     from ldreg.data.config import cache_folder
-    from ldreg.data.folders import find_root
+    from ldreg.data.datasets import find_root
 
     root = find_root(unpack(Path(archive), cache_folder(DataConfig("cifar10", path=archive)))) / "train"
     transform = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)

@@ -23,7 +23,7 @@ ORDER = (
 )
 # These know nothing of one another: a method no dimension, a regularizer no method.
 APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}
-APART |= {"regularizers": {"dimension", "distributed"}, "data": {"views", "io"}}
+APART |= {"regularizers": {"dimension", "distributed"}, "data": {"text", "views", "io"}}
 
 # A report renders itself: its methods import the pages and tables.
 APART |= {"record": {"text", "io", "thumbnails", "report"}}

@@ -136,3 +136,13 @@ def listed(names: Iterable[str], limit: int = 12) -> str:
     quoted = [repr(one_line(name, 60)) for name in names]
     more = f" and {len(quoted) - limit} more" if len(quoted) > limit else ""
     return ", ".join(quoted[:limit]) + more
+
+
+def quoted_if_odd(text: object) -> str:
+    r"""A path or message unchanged, or quoted with escapes if it would break a line of a log.
+
+    >>> print(quoted_if_odd("a b.png"), quoted_if_odd("a\nb.png"))
+    a b.png 'a\nb.png'
+    """
+    plain = str(text)
+    return plain if plain.isprintable() else repr(plain)

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ldreg.data import RandomCrops, crops
+from ldreg.data import RandomCrops, samples
 from ldreg.views import Views, ViewsConfig
 
 SIZES = ((61, 47), (33, 90), (40, 40), (120, 50))
@@ -60,8 +60,8 @@ def test_the_number_cut_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     boxes = drawn(random_crops, images)
     whole = random_crops.cut(images, boxes)
     for pixels, parts in ((1, 8), (2 * 120 * 90, 4)):
-        monkeypatch.setattr(crops, "PADDED", pixels)
-        assert len(list(crops._spans(images))) == parts
+        monkeypatch.setattr(samples, "PADDED", pixels)
+        assert len(list(samples._chunks(images))) == parts
         # Sums of as many zeros more may be rounded differently, and so may what lies half between two gray levels.
         assert (random_crops.cut(images, boxes).int() - whole.int()).abs().max() <= 1
 

@@ -18,10 +18,9 @@ from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
 from ldreg.data.config import WITHOUT_PATH
-from ldreg.data.datasets import LAYOUTS
-from ldreg.data.folders import IMG_EXTENSIONS, MissingSplitError
+from ldreg.data.datasets import IMG_EXTENSIONS, LAYOUTS, MissingSplitError
+from ldreg.data.images import Tally, transparency_note
 from ldreg.data.resident import fingerprint
-from ldreg.data.unreadable import Tally, transparent_line
 
 Tree = Callable[..., Path]
 
@@ -292,7 +291,7 @@ def test_files_and_array_hold_the_same_images(tree: Tree) -> None:
     assert from_files.size == array.size == 8
     assert torch.equal(array.labels, from_files.labels)
     for index in range(len(array)):
-        assert torch.equal(array.images[index], from_files.decode(index))
+        assert torch.equal(array.images[index], from_files.read(index).pixels)
 
 
 def test_transparent_images_of_an_array_are_composited_and_counted_also_from_the_cache(
@@ -307,7 +306,7 @@ def test_transparent_images_of_an_array_are_composited_and_counted_also_from_the
     monkeypatch.setattr("ldreg.data.resident.decode_into_memory", None)  # nothing is decoded a second time
     again = resident(folder(root)).take(torch.arange(3))
     assert again.transparent == (2, 6)
-    assert caplog.messages == [transparent_line(2, 6)] * 2
+    assert caplog.messages == [transparency_note(2, 6)] * 2
 
 
 def test_decoded_files_are_not_those_that_another_version_kept(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +345,7 @@ def test_the_second_start_reads_the_cache(tree: Tree, own_cache: Path, monkeypat
     root = tree("a", "b")
     first = resident(folder(root))
     with monkeypatch.context() as patch:
-        patch.setattr(ImageFiles, "decode", lambda *_: pytest.fail("decoded again"))
+        patch.setattr(ImageFiles, "read", lambda *_: pytest.fail("decoded again"))
         second = resident(folder(root))
     assert torch.equal(first.images, second.images)
     assert torch.equal(first.labels, second.labels)
@@ -473,7 +472,7 @@ def test_food101_in_torchvision_s_format(tmp_path: Path) -> None:
     (base / "meta" / "test.json").write_text(json.dumps({"pie": ["pie/2"], "soup": ["soup/1"]}))
     train = files(DataConfig(name="food101", path=str(tmp_path)))
     assert (train.classes, train.labels.tolist(), train.size) == (("pie", "soup"), [0, 1], None)
-    assert [train.decode(index).shape for index in range(2)] == [(3, 20, 30), (3, 23, 30)]
+    assert [train.read(index).pixels.shape for index in range(2)] == [(3, 20, 30), (3, 23, 30)]
     assert files(DataConfig(name="food101", path=str(tmp_path)), "test").path(1) == str(base / "images/soup/1.jpg")
 
 

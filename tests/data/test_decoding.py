@@ -12,9 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, decoding, device_decoder, load_images
-from ldreg.data.decoding import nvjpeg
-from ldreg.data.images import decode
-from ldreg.data.pixels import decoded
+from ldreg.data.decoding import decode, nvjpeg, read_image
 
 CUDA = torch.device("cuda", 0)
 
@@ -22,15 +20,15 @@ CUDA = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """Forget what was found and said before."""
-    decoding._probe.cache_clear()
-    decoding.say_once.cache_clear()
+    decoding._test_nvjpeg.cache_clear()
+    decoding.log_once.cache_clear()
     yield
-    decoding._probe.cache_clear()
-    decoding.say_once.cache_clear()
+    decoding._test_nvjpeg.cache_clear()
+    decoding.log_once.cache_clear()
 
 
 def pillow(contents: list[Tensor], *, device: torch.device) -> list[Tensor]:
-    return [decoded(content.numpy().tobytes()).pixels for content in contents]
+    return [decode(content.numpy().tobytes()).pixels for content in contents]
 
 
 def gray(contents: list[Tensor], *, device: torch.device) -> list[Tensor]:
@@ -144,7 +142,7 @@ def test_nvjpeg_gives_what_pillow_gives(tmp_path: Path, subsampling: str) -> Non
     contents = [torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in paths]
     for image, path in zip(decoder(contents), paths, strict=True):
         assert image.device == CUDA
-        reference = decode(str(path))
+        reference = read_image(str(path)).pixels
         assert image.shape == reference.shape
         assert (image.cpu().float() - reference.float()).abs().mean() < 2
 

@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches
-from ldreg.data.decoding import say_once
-from ldreg.data.pixels import decoded
+from ldreg.data.decoding import decode, log_once, read_content
 from ldreg.data.samples import Crop
 from ldreg.views import Views, ViewsConfig
 
@@ -84,7 +83,7 @@ class StandIn:
         if not self.fails_on.isdisjoint(files):
             raise RuntimeError("Error while decoding JPEG images")
         try:
-            return [decoded(file).pixels for file in files]
+            return [decode(file).pixels for file in files]
         except ValueError as error:
             raise RuntimeError("Error while decoding JPEG images") from error
 
@@ -165,9 +164,9 @@ def test_what_the_decoder_fails_on_the_cpu_decodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="ldreg")
-    say_once.cache_clear()
+    log_once.cache_clear()
     files = image_files(tmp_path)
-    fails_on = frozenset(files.content(number) for number in (0, 1, 17))
+    fails_on = frozenset(read_content(files.path(number)) for number in (0, 1, 17))
     install(monkeypatch, StandIn(fails_on=fails_on))
     assert_same(list(loader(files)), list(loader(on_cpu(files))))
     views = Views(ViewsConfig("simclr"), size=16, channels=3)

@@ -14,16 +14,15 @@ from tests.data.pictures import pixels
 from torchvision.io import ImageReadMode, decode_image
 
 from ldreg.data import ImageFiles, ResidentImages
-from ldreg.data.images import decode
-from ldreg.data.pixels import decoded as pixels_of
-from ldreg.data.pixels import image_size, to_rgb
-from ldreg.data.unreadable import Failure, Tally, UnreadableImageError
+from ldreg.data.decoding import UnreadableImageError, image_size, read_image, to_rgb
+from ldreg.data.decoding import decode as pixels_of
+from ldreg.data.images import Failure, Tally
 
 
 def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]:
     """What decoding gives of an image saved at the path, (H, W, 3)."""
     image.save(path, **options)
-    result = decode(str(path))
+    result = read_image(str(path)).pixels
     assert result.dtype == torch.uint8
     lines = result.permute(1, 2, 0)
     assert lines.is_contiguous()  # which is what resizing is fastest on
@@ -161,9 +160,9 @@ def test_further_modes_of_pillow_are_composited(mode: str) -> None:
 
 def test_the_log_counts_transparent_images_of_a_pass_once(caplog: pytest.LogCaptureFixture) -> None:
     tally = Tally(100, max_share=0.01)
-    tally.passed(20, transparent=0)
+    tally.finish_pass(20, transparent=0)
     for read, transparent in ((20, 3), (20, 3), (100, 12), (90, 10)):
-        tally.passed(read, transparent=transparent)
+        tally.finish_pass(read, transparent=transparent)
     assert [record.getMessage().split(" have ")[0] for record in caplog.records] == [
         "3 of 20 images",
         "12 of 100 images",
@@ -208,7 +207,7 @@ def test_the_orientation_is_not_applied(tmp_path: Path) -> None:
 def test_a_jpeg_under_another_name_is_read_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.fromarray(smooth()).save(path, format="JPEG")
-    assert decode(str(path)).shape == (3, 16, 24)
+    assert read_image(str(path)).pixels.shape == (3, 16, 24)
 
 
 def encoded(tmp_path: Path, suffix: str) -> bytes:
@@ -222,7 +221,7 @@ def test_a_truncated_image_is_unreadable(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"cut{suffix}"
     path.write_bytes(encoded(tmp_path, suffix)[:1500])
     with pytest.raises(UnreadableImageError):
-        decode(str(path))
+        read_image(str(path))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +232,7 @@ def test_what_is_no_image_is_unreadable_with_the_reason(tmp_path: Path, content:
     path = tmp_path / "a.jpg"
     path.write_bytes(content)
     with pytest.raises(UnreadableImageError, match=f"^{reason}" if reason else ".+") as caught:
-        decode(str(path))
+        read_image(str(path))
     assert "0x" not in str(caught.value)
     with pytest.raises(UnreadableImageError):
         image_size(str(path))
@@ -243,15 +242,15 @@ def test_more_than_sixteen_bits_are_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     Image.fromarray(np.full((4, 4), 1e6, dtype=np.float32)).save(path)
     with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode F"):
-        decode(str(path))
+        read_image(str(path))
     Image.fromarray(np.full((4, 4), 1_000_000, dtype=np.int32)).save(path)
     with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode I"):
-        decode(str(path))
+        read_image(str(path))
 
 
 def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
     with pytest.raises(UnreadableImageError, match="No such file"):
-        decode(str(tmp_path / "gone.png"))
+        read_image(str(tmp_path / "gone.png"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
@@ -260,7 +259,7 @@ def test_a_forbidden_file_is_unreadable(tmp_path: Path) -> None:
     Image.fromarray(pixels(0)).save(path)
     path.chmod(0)
     with pytest.raises(UnreadableImageError, match="Permission denied"):
-        decode(str(path))
+        read_image(str(path))
 
 
 def test_files_know_their_paths_whatever_bytes_are_in_them(tmp_path: Path) -> None:
@@ -327,12 +326,12 @@ def test_decompression_bombs_are_unreadable_without_a_word_of_pillow_s(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        for read in (decode, image_size):
+        for read in (read_image, image_size):
             with pytest.raises(UnreadableImageError, match=r"Image size \(64 pixels\) exceeds limit"):
                 read(str(path))
     assert said == []
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64)
-    assert decode(str(path)).shape == (3, 8, 8)
+    assert read_image(str(path)).pixels.shape == (3, 8, 8)
 
 
 def test_sets_refuse_what_is_not_images_and_labels() -> None:

@@ -28,9 +28,9 @@ from ldreg.data import (
     batches_in_order,
     epoch_order,
 )
-from ldreg.data.file_batches import watched
+from ldreg.data.file_batches import report_lost_workers
+from ldreg.data.images import transparency_note
 from ldreg.data.samples import resize_and_crop
-from ldreg.data.unreadable import transparent_line
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -287,11 +287,11 @@ def test_a_worker_that_was_killed_is_said_in_a_line(tmp_path: Path) -> None:
     loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
     with (
         pytest.raises(ChildProcessError, match=r"^a process that reads images was ended, .*fewer data\.workers"),
-        watched(),
+        report_lost_workers(),
     ):
         list(loader)
     loader.close()
-    with pytest.raises(RuntimeError, match="broken"), watched():
+    with pytest.raises(RuntimeError, match="broken"), report_lost_workers():
         broken(torch.empty(0), torch.Generator())
 
 
@@ -417,7 +417,7 @@ def test_transparent_images_are_counted_as_they_are_decoded(
         list(training)
     training.close()
     said = [line for line in caplog.messages if not line.startswith("unreadable")]
-    assert said == [transparent_line(3, 19), transparent_line(6, 20)]
+    assert said == [transparency_note(3, 19), transparency_note(6, 20)]
 
 
 @pytest.mark.parametrize("size", [8, 11])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ldreg.data import locks
-from ldreg.data.locks import filling, locked
+from ldreg.io import locks
+from ldreg.io.locks import filling, locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ldreg.data.prefetch import prefetched
+from ldreg.data.file_batches import prefetched
 
 
 def threads() -> list[threading.Thread]:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
-from ldreg.data.validation import part_of
+from ldreg.data.datasets import validation_part
 
 
 def numbered(labels: list[int]) -> ResidentImages:
@@ -25,7 +25,7 @@ def numbers(images: object) -> list[int]:
 @pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.9])
 def test_both_parts_are_the_whole_and_share_nothing(share: float) -> None:
     images = numbered([0] * 60 + [1] * 90 + [2] * 30)
-    kept, aside = (part_of(images, split, validation=share) for split in ("train", "test"))
+    kept, aside = (validation_part(images, split, share=share) for split in ("train", "test"))
     assert sorted(numbers(kept) + numbers(aside)) == list(range(180))
     assert len(aside) == round(180 * share)
     for label, count in enumerate((60, 90, 30)):
@@ -34,20 +34,20 @@ def test_both_parts_are_the_whole_and_share_nothing(share: float) -> None:
 
 def test_the_same_ones_every_time() -> None:
     images = numbered([0] * 60 + [1] * 60)
-    first, second = (numbers(part_of(images, "test", validation=0.2)) for _ in range(2))
+    first, second = (numbers(validation_part(images, "test", share=0.2)) for _ in range(2))
     assert first == second
     assert first != list(range(0, 120, 5))  # but no regular ones
 
 
 def test_images_without_a_label_are_trained_on() -> None:
     images = numbered([0] * 20 + [-1] * 100 + [1] * 20)
-    aside = part_of(images, "test", validation=0.5)
+    aside = validation_part(images, "test", share=0.5)
     assert aside.labels.bincount().tolist() == [10, 10]
-    assert int((part_of(images, "train", validation=0.5).labels < 0).sum()) == 100
+    assert int((validation_part(images, "train", share=0.5).labels < 0).sum()) == 100
 
 
 def test_where_no_image_has_a_label_any_may_be_set_aside() -> None:
-    assert len(part_of(numbered([-1] * 40), "test", validation=0.25)) == 10
+    assert len(validation_part(numbered([-1] * 40), "test", share=0.25)) == 10
 
 
 def test_the_test_images_are_not_among_them() -> None:
@@ -85,4 +85,4 @@ def test_a_wrong_share_is_refused(share: float) -> None:
 
 def test_a_share_of_no_image_is_refused() -> None:
     with pytest.raises(ValueError, match=r"leaves images to train on and to test, got 0\.1 of 5"):
-        part_of(numbered([0] * 5), "test", validation=0.1)
+        validation_part(numbered([0] * 5), "test", share=0.1)

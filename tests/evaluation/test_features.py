@@ -15,7 +15,7 @@ from torch import nn
 from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
-from ldreg.data.unreadable import transparent_line
+from ldreg.data.images import transparency_note
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.features import content_key, features, images_key
 
@@ -220,7 +220,7 @@ def test_files_of_other_sizes_are_resized_and_cropped_in_the_middle(
     images = load_images(data, "train")
     assert isinstance(images, ImageFiles)
     found = features(encoder, data, "train", device="cpu").representations
-    shorter = tvf.resize(images.decode(1), [183], antialias=True)  # 160 / 0.875
+    shorter = tvf.resize(images.read(1).pixels, [183], antialias=True)  # 160 / 0.875
     expected = tvf.center_crop(shorter, [160, 160]).float() / 255
     torch.testing.assert_close(found[1], expected.flatten())
 
@@ -255,7 +255,7 @@ def test_transparent_images_are_counted_also_where_representations_are_reused(
     data = DataConfig("folder", str(root), workers=0, cache=str(tmp_path / "cache"))
     found = [features(replace(pixels, channels=3), data, "train", device="cpu") for _ in range(2)]
     assert [each.reused for each in found] == [False, True]
-    assert caplog.messages == [transparent_line(3, 8)] * 2
+    assert caplog.messages == [transparency_note(3, 8)] * 2
 
 
 def test_representations_that_are_not_finite_are_refused_and_not_kept(pixels: LoadedEncoder, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
     from ldreg.assessment import evaluated, records
     from ldreg.bench import results
-    from ldreg.data.images import content_of
+    from ldreg.data.decoding import read_content
     from ldreg.detection import annotations
     from ldreg.detection import run as detection
     from ldreg.detection import train as detector
@@ -59,7 +59,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
     unbuilt: Any = None
     return {
-        "image": lambda path: content_of(str(path)),
+        "image": lambda path: read_content(str(path)),
         "metrics": read_metrics,
         "facts": records._facts,
         "results": lambda path: evaluated._results(path, "", None),

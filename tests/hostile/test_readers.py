@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ldreg.data.folders import listing
-from ldreg.data.images import content_of
-from ldreg.data.unreadable import UnreadableImageError
+from ldreg.data.datasets import list_folder
+from ldreg.data.decoding import UnreadableImageError, read_content
 from ldreg.evaluation.fit import _found
 from ldreg.io.files import read_bytes, read_text
 from ldreg.io.torch_files import load_torch
@@ -132,9 +131,9 @@ def test_an_image_without_end_is_unreadable(refused: Refused, tmp_path: Path) ->
     (tmp_path / "c.png").symlink_to("/dev/zero")
     assert "a pipe or device" in refused("read", "image", tmp_path / "c.png")
     with pytest.raises(UnreadableImageError, match="Is a directory"):
-        content_of(str(tmp_path))
+        read_content(str(tmp_path))
     (tmp_path / "d.png").write_bytes(b"content")
-    assert content_of(str(tmp_path / "d.png")) == b"content"
+    assert read_content(str(tmp_path / "d.png")) == b"content"
 
 
 def test_links_to_devices_are_no_images(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_links_to_devices_are_no_images(tmp_path: Path) -> None:
     (tmp_path / "file.png").write_bytes(b"x")
     (tmp_path / "link.png").symlink_to(tmp_path / "file.png")
     os.mkfifo(tmp_path / "pipe.png")
-    assert listing(tmp_path)[1] == ["file.png", "link.png", "nowhere.png"]
+    assert list_folder(tmp_path)[1] == ["file.png", "link.png", "nowhere.png"]
 
 
 def test_texts_up_to_the_bound_are_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.train.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
 from ldreg.data import ImageFiles, archives
-from ldreg.data.pixels import Decoded
+from ldreg.data.decoding import Decoded
 from ldreg.monitor.log import read_metrics
 from ldreg.train.folder import RunFolder
 

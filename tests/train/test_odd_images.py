@@ -14,7 +14,7 @@ from tests.train.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
-from ldreg.data.unreadable import transparent_line
+from ldreg.data.images import transparency_note
 from ldreg.train.folder import RunFolder
 
 COUNT = 32
@@ -131,7 +131,7 @@ def test_the_log_counts_transparent_images(folder: Path, resident: str) -> None:
         path = folder.parent / "icons" / "train" / "cat" / f"{number:02}.png"
         (save_transparent if number < 5 else save)(path, number, 12, 12)
     assert pretrain(data__path="icons", data__resident=resident) == 0
-    assert RunFolder(Path("run")).log.read_text().count(transparent_line(5, COUNT)) == 1
+    assert RunFolder(Path("run")).log.read_text().count(transparency_note(5, COUNT)) == 1
 
 
 def test_one_more_than_the_share_that_is_borne_ends_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_odd_images_have_the_pixels_that_they_show(folder: Path) -> None:
     write_readable(folder / "cat")
     files = load_images(DataConfig("folder", path=str(folder)), "train")
     assert isinstance(files, ImageFiles)
-    found = {Path(files.path(index)).name: files.decode(index) for index in range(len(files))}
+    found = {Path(files.path(index)).name: files.read(index).pixels for index in range(len(files))}
     assert {tuple(pixels.shape) for pixels in found.values()} == {(3, 12, 14)}
     deep = np.random.default_rng(4).integers(0, 65536, (12, 14), dtype=np.uint16)
     expected = torch.from_numpy((deep >> 8).astype(np.uint8)).expand(3, -1, -1)

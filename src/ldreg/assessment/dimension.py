@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ldreg.data import DataConfig
-from ldreg.data.folders import MissingSplitError
+from ldreg.data.datasets import MissingSplitError
 from ldreg.dimension.estimators import Convention, Estimator
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute

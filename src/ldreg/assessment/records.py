@@ -14,7 +14,7 @@ from torch import Tensor
 from ldreg.assessment.evaluated import evaluated
 from ldreg.assessment.source import Source
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
-from ldreg.data.folders import MissingSplitError
+from ldreg.data.datasets import MissingSplitError
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.features import Features, features
 from ldreg.evaluation.knn import knn_accuracy
@@ -271,7 +271,7 @@ def _pictures(images: ImageSet, found: Features, report: DimensionReport, *, cou
 def _thumbnail(images: ImageSet, found: Features, row: int, lid: float) -> Thumbnail:
     index, label = int(found.indices[row]), int(found.labels[row])
     return Thumbnail(
-        data_uri(images.decode(index) if isinstance(images, ImageFiles) else images.images[index]),
+        data_uri(images.read(index).pixels if isinstance(images, ImageFiles) else images.images[index]),
         index=index,
         lid=lid,
         label=found.classes[label] if label >= 0 else "",

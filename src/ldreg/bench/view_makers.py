@@ -20,8 +20,8 @@ from ldreg.bench.sizes import Pictures
 from ldreg.data import FileLoader, ImageFiles, RandomCrops
 from ldreg.data.config import Decode
 from ldreg.views import Views, ViewsConfig
-from ldreg.views.transforms import kernel_size
 from ldreg.views.config import NORMALIZATIONS, Policy
+from ldreg.views.transforms import kernel_size
 
 Batches = Iterator[Sequence[Tensor]]  # two views (B, 3, S, S) each
 Transform = Any  # torchvision's and lightly's come without types

@@ -1,4 +1,4 @@
-"""Archives of images, unpacked once, safely, into a cache."""
+"""Archives of images, unpacked safely and once into a cache."""
 
 import gzip
 import hashlib
@@ -10,26 +10,26 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from ldreg.text import one_line
+
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".zip")
 
-ENDS = 1 << 20
+KEY_BYTES = 1 << 20  # at either end of an archive, by which it is recognized
 
-BLOCK = 4096  # bytes on the disk that a file or folder takes at least
-MOST_PARTS, MOST_BYTES = 64, 255  # of a name: folders, and bytes of each of them
-MOST_HEADER = 1 << 13  # bytes of an extended header of a tar, which mostly is one long name
+BLOCK = 4096  # bytes of disk that a file or folder takes at least
+MAX_PARTS, MAX_PART_BYTES = 64, 255  # of a name
+MAX_HEADER = 1 << 13  # bytes of an extended header of a tar, usually one long name
 
-# What is not the archive's fault; a damaged one makes the libraries raise nearly any other class.
-OTHERS = (OSError, MemoryError)
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
+# A damaged archive makes the libraries raise nearly any class but these; gzip's error is an OSError.
+NOT_DAMAGE = (OSError, MemoryError)
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file's name ends like an archive that `unpack` reads.
+    """Whether `unpack` reads files with this suffix.
 
     >>> is_archive(Path("images.tar.xz")), is_archive(Path("images.rar"))
     (True, False)
@@ -38,19 +38,19 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
-    """The folder in the cache with the archive's content, unpacked there unless it already is.
+    """Unpack an archive into the cache unless it is there already, and return its folder.
 
-    An archive is known by its place, size, time of change, and its first and last MiB. It is unpacked into a folder
-    beside and renamed when whole, so that processes that do it at once all end with the same folder, and a damaged
-    archive leaves nothing. Refused are absolute names, names with "..", files without a name, names too long or deep,
-    links that lead outside, members below or in place of another that is no folder, devices, sparse files, and content
-    that takes more than `limit` bytes of the disk, at least 4 KiB for each file and folder (default: 50 times the
-    archive's size plus 100 MB; already compressed images unpack to little more than the archive, uncompressed ones to
-    some ten times).
+    An archive is recognized by its path, size, modification time, and its first and last MiB. It is unpacked into a
+    temporary folder that is renamed when complete: processes that unpack at once all get the same folder, and a
+    damaged archive leaves nothing. Rejected are absolute names, names with "..", files without a name, names too long
+    or too deep, links that lead outside, members below or in place of another that is no folder, devices, sparse
+    files, and content that takes more than `limit` bytes of disk, counting at least 4 KiB for each file and folder.
+    The default limit is 50 times the archive's size plus 100 MB; compressed images unpack to about the archive's size,
+    uncompressed ones to some ten times.
 
     Raises:
-        ValueError: where the archive is of another kind, damaged, or has something refused in it.
-        OSError: where the archive cannot be read or the cache cannot be written.
+        ValueError: the archive is of another kind, damaged, or has rejected content.
+        OSError: the archive cannot be read or the cache cannot be written.
     """
     if not is_archive(archive):
         raise ValueError(f"{archive}: expected an archive ({', '.join(SUFFIXES)})")
@@ -70,13 +70,13 @@ def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
 
 
 def _key(archive: Path, state: os.stat_result) -> str:
-    """Hex digits that differ between archives; the ends stand for the content, which may take minutes to read."""
+    """Hex digits that identify an archive; hashing only its ends saves minutes of reading."""
     digest = hashlib.blake2b(os.fsencode(archive.resolve()), digest_size=8)
     digest.update(f"\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     with archive.open("rb") as stream:
-        digest.update(stream.read(ENDS))
-        stream.seek(max(0, state.st_size - ENDS))
-        digest.update(stream.read(ENDS))
+        digest.update(stream.read(KEY_BYTES))
+        stream.seek(max(0, state.st_size - KEY_BYTES))
+        digest.update(stream.read(KEY_BYTES))
     return digest.hexdigest()
 
 
@@ -84,8 +84,7 @@ def _publish(temporary: Path, target: Path) -> None:
     try:
         temporary.rename(target)
     except OSError:
-        # Another process was first; its folder is as good as ours.
-        if not target.is_dir():
+        if not target.is_dir():  # else another process was first, with the same content
             raise
 
 
@@ -95,41 +94,37 @@ def _extract(archive: Path, folder: Path, limit: int) -> None:
             _extract_zip(archive, folder, limit)
         else:
             _extract_tar(archive, folder, limit)
-    except _RefusedError as error:
+    except _RejectedError as error:
         raise ValueError(f"{archive}: refused to unpack, {error}") from error
-    except Exception as error:  # unpackers raise nearly any class on damaged files
-        if isinstance(error, OTHERS) and not isinstance(error, DAMAGED):
+    except Exception as error:
+        if isinstance(error, NOT_DAMAGE) and not isinstance(error, gzip.BadGzipFile):
             raise
-        detail = _short(" ".join(str(error).split())) or type(error).__name__
+        detail = one_line(str(error), 200) or type(error).__name__
         raise ValueError(f"{archive}: the archive is truncated or damaged ({detail})") from error
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:199]}…"
-
-
-class _RefusedError(Exception):
-    """Something in an archive that is not unpacked."""
+class _RejectedError(Exception):
+    """An archive has content that is never unpacked."""
 
 
 class _Members:
-    """Checks one member of an archive after the other, knowing those before."""
+    """Checks the members of an archive in turn, each against those before it."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._limit = limit
         self._links: set[PurePosixPath] = set()
-        self._folders = {PurePosixPath()}  # that are there already
+        self._folders = {PurePosixPath()}  # created so far
 
     def check(self, name: str, *, size: int, link: str | None = None) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise _RefusedError(f"{_short(name)!r} leads outside of the folder")
-        # Unprintable bytes of a name are held as surrogates.
-        if len(path.parts) > MOST_PARTS or any(len(os.fsencode(part)) > MOST_BYTES for part in path.parts):
-            raise _RefusedError(f"{_short(name)!r} is too long a name or too deep")
+            raise _RejectedError(f"{one_line(name, 200)!r} leads outside of the folder")
+        # fsencode, as undecodable bytes of a name are kept as surrogates.
+        if len(path.parts) > MAX_PARTS or any(len(os.fsencode(part)) > MAX_PART_BYTES for part in path.parts):
+            raise _RejectedError(f"{one_line(name, 200)!r} is too long a name or too deep")
         if not self._links.isdisjoint((path, *path.parents)):
-            raise _RefusedError(f"{_short(name)!r} lies below or in place of a link")
+            raise _RejectedError(f"{one_line(name, 200)!r} lies below or in place of a link")
         if link is not None:
             self._check_link(path, link)
         above = set(path.parents) - self._folders
@@ -137,24 +132,25 @@ class _Members:
         self.charge(max(size, BLOCK) + BLOCK * len(above) if size >= 0 else self._limit + 1)
 
     def charge(self, size: int) -> None:
-        """Count what a member takes of the disk."""
+        """Subtract the disk space of a member from the limit."""
         self._left -= size
         if self._left < 0:
-            raise _RefusedError(f"its content is larger than {self._limit} bytes")
+            raise _RejectedError(f"its content is larger than {self._limit} bytes")
 
     def _check_link(self, path: PurePosixPath, link: str) -> None:
-        """Leading ".." climb true folders, as no member lies below a link; later ones could climb from elsewhere."""
+        """Reject a link out of the folder.
+
+        Leading ".." climb real folders, as no member lies below a link; later ones could climb from elsewhere.
+        """
         target = PurePosixPath(link)
-        climbs = 0
-        while climbs < len(target.parts) and target.parts[climbs] == "..":
-            climbs += 1
+        climbs = next((i for i, part in enumerate(target.parts) if part != ".."), len(target.parts))
         if target.is_absolute() or climbs > len(path.parents) - 1 or ".." in target.parts[climbs:]:
-            raise _RefusedError(f"{str(path)!r} is a link to {_short(link)!r}")
+            raise _RejectedError(f"{str(path)!r} is a link to {one_line(link, 200)!r}")
         self._links.add(path)
 
 
 class _Bounded(io.RawIOBase):
-    """A decompressed stream that refuses to grow past a limit, whatever the headers in it say."""
+    """A decompressed stream of at most `limit` bytes, whatever its headers say."""
 
     def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
         self._stream = stream
@@ -165,39 +161,37 @@ class _Bounded(io.RawIOBase):
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise _RefusedError(f"its content is larger than {self._limit} bytes")
+            raise _RejectedError(f"its content is larger than {self._limit} bytes")
         return data
 
 
 def _strict_headers(members: _Members) -> type[tarfile.TarInfo]:
-    """The class of headers for one archive."""
+    """A class of headers for one archive, for which damaged and sparse headers are errors."""
 
     class StrictTarInfo(tarfile.TarInfo):
-        """A header that, where it is damaged or missing, is an error; tarfile takes it for the archive's end."""
-
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "StrictTarInfo":
             try:
                 header = super().frombuf(buf, encoding, errors)
-            except tarfile.HeaderError as error:
-                if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # a block of zeros is the true end
+            except tarfile.HeaderError as error:  # tarfile would take it for the archive's end
+                if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # a block of zeros is the real end
                     raise
                 raise tarfile.ReadError(str(error)) from error
             if header.type == tarfile.GNUTYPE_SPARSE:
-                cls._refuse_sparse()
+                cls._reject_sparse()
             if header.type in EXTENDED:
-                if not 0 <= header.size <= MOST_HEADER:
-                    raise _RefusedError(f"a header of it has {header.size} bytes, expected at most {MOST_HEADER}")
-                # Python before 3.11.10 and 3.12.6 takes time by the square of this.
+                if not 0 <= header.size <= MAX_HEADER:
+                    raise _RejectedError(f"a header of it has {header.size} bytes, expected at most {MAX_HEADER}")
+                # Python before 3.11.10 and 3.12.6 takes time quadratic in the size.
                 members.charge(max(BLOCK, header.size**2 // 64))
             return header
 
         @staticmethod
-        def _refuse_sparse(*_: object) -> None:
-            raise _RefusedError("it holds a sparse file")
+        def _reject_sparse(*_: object) -> None:
+            raise _RejectedError("it holds a sparse file")
 
-        # tarfile's readers of the three other kinds of sparse files; on hostile ones they do not end in time.
-        _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+        # Replaces tarfile's readers of the three other kinds of sparse files, which hostile files keep busy too long.
+        _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _reject_sparse
 
     return StrictTarInfo
 
@@ -218,7 +212,7 @@ OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
 def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
     members = _Members(limit)
     with OPENERS[archive.suffix.lower()](archive) as stream:
-        # Headers and padding take at most 1,536 bytes a member; a stream of many tiny files may be twice its content.
+        # Headers and padding take at most 1,536 bytes a member: of many tiny files they may double the content.
         bounded = _Bounded(stream, 2 * limit + 1_000_000)
         with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_strict_headers(members)) as tar:
             for member in tar:
@@ -226,25 +220,25 @@ def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
                 if not _is_root(member.name, is_folder=member.isdir()):
                     with _in_place(member.name):
                         tar.extract(member, folder, filter="data")
-        # The checksum of the compressed stream stands at its end.
+        # Read to the end, where the checksum of the compressed stream is.
         while bounded.read(1 << 20):
             pass
 
 
 def _check_tar_member(member: tarfile.TarInfo, members: _Members) -> None:
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        raise _RefusedError(f"{_short(member.name)!r} is a device or of an unknown kind")
+        raise _RejectedError(f"{one_line(member.name, 200)!r} is a device or of an unknown kind")
     if member.islnk() and ".." in PurePosixPath(member.linkname).parts:
-        raise _RefusedError(f"{_short(member.name)!r} is a link to {_short(member.linkname)!r}")
+        raise _RejectedError(f"{one_line(member.name, 200)!r} is a link to {one_line(member.linkname, 200)!r}")
     members.check(member.name, size=member.size, link=member.linkname if member.issym() or member.islnk() else None)
 
 
 def _is_root(name: str, *, is_folder: bool) -> bool:
-    """Whether a member is the folder that all is unpacked into, which is there already."""
+    """Whether a member is the root folder, which exists already."""
     if PurePosixPath(name).parts:
         return False
     if not is_folder:
-        raise _RefusedError(f"{name!r} is no name for a file")
+        raise _RejectedError(f"{name!r} is no name for a file")
     return True
 
 
@@ -253,9 +247,9 @@ def _in_place(name: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-        raise _RefusedError(f"{name!r} lies below a file or in place of another member") from error
-    except KeyError as error:  # tarfile's word for a hard link to nothing
-        raise _RefusedError(f"{name!r} is a link to a member that is not there") from error
+        raise _RejectedError(f"{name!r} lies below a file or in place of another member") from error
+    except KeyError as error:  # of tarfile, for a hard link to nothing
+        raise _RejectedError(f"{name!r} is a link to a member that is not there") from error
 
 
 def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
@@ -264,7 +258,7 @@ def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
         for member in packed.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _RefusedError(f"{member.filename!r} is a link or a device")
+                raise _RejectedError(f"{member.filename!r} is a link or a device")
             members.check(member.filename, size=member.file_size)
             if _is_root(member.filename, is_folder=member.filename.endswith("/")):
                 continue
@@ -272,4 +266,4 @@ def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
                 with _in_place(member.filename):
                     packed.extract(member, folder)
             except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
-                raise _RefusedError(f"{member.filename!r}: {error}") from error
+                raise _RejectedError(f"{member.filename!r}: {error}") from error

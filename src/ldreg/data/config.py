@@ -1,4 +1,4 @@
-"""Which images, from where, and how they are held."""
+"""Which images to use, where they are, and how they are held."""
 
 import difflib
 import os
@@ -20,9 +20,9 @@ DATASETS = (
     "textures",
     "folder",
 )
-# Where the sets that need no path come from.
+# Datasets without a path.
 WITHOUT_PATH = {"digits": "come with scikit-learn", "shapes": "are drawn", "textures": "are drawn"}
-_OWN = "images of your own are named folder"
+_OWN_IMAGES = "images of your own are named folder"
 
 Resident = Literal["auto", "yes", "no"]
 Decode = Literal["auto", "cpu", "gpu"]
@@ -33,21 +33,21 @@ class DataConfig:
     """The images to train or evaluate on.
 
     Args:
-        name: digits, cifar10, cifar100, stl10, food101, dtd, cars, birdsnap, imagenet, shapes or textures (small gray
-            sets that are drawn), or folder (of any images).
-        path: The folder (torchvision's root for its sets) or archive of the set; digits, shapes and textures have none.
-        cache: Where archives are unpacked and decoded sets are kept; default $LDREG_CACHE, else ~/.cache/ldreg.
-        workers: Processes that read and decode a set of files; default as many as cores, at most 16, shared by ranks.
-        decode: Where a set of files is decoded; cpu: by the workers; gpu: JPEGs by nvJPEG, what it cannot take by the
-            workers; auto: gpu where the device is CUDA and torchvision has nvJPEG, else cpu.
-        resident: Whether all images are held in memory as one array; auto: where they are squares of one size that fit.
-        resident_limit: Gigabytes (1e9 bytes) up to which auto holds a set in memory.
-        max_unreadable: Share of unreadable images past which reading stops with an error.
-        size: Side of the images given to the encoder; default the set's own up to 224, and 224 where sizes differ.
-            Shapes and textures are drawn at it; default 8.
-        limit: Only the first so many images of a shuffled set, always the same ones, to try things.
-        validation: Share of the training images, the same of every class, to set aside and use in the place of the test
-            images, which are not looked at; to choose settings by.
+        name: digits, cifar10, cifar100, stl10, food101, dtd, cars, birdsnap, imagenet, shapes or textures (generated
+            small gray images), or folder (of any images).
+        path: The folder (torchvision's root for its datasets) or archive; digits, shapes and textures have none.
+        cache: Folder for unpacked archives and decoded images; default $LDREG_CACHE, else ~/.cache/ldreg.
+        workers: Processes that read and decode files; default the number of cores, at most 16, shared by ranks.
+        decode: Where files are decoded; cpu: by the workers; gpu: JPEGs by nvJPEG, other files by the workers; auto:
+            gpu if the device is CUDA and torchvision has nvJPEG, else cpu.
+        resident: Whether all images are held in memory as one array; auto: if they are squares of one size that fit.
+        resident_limit: Gigabytes (1e9 bytes) up to which auto holds images in memory.
+        max_unreadable: Share of unreadable images above which reading stops with an error.
+        size: Side of the images given to the encoder; default the dataset's own up to 224, and 224 if sizes differ.
+            Shapes and textures are generated at it; default 8.
+        limit: Number of images to use, always the same random ones, to try things.
+        validation: Share of the training images of every class to set aside and use in place of the test images,
+            to choose settings by.
 
     >>> DataConfig(name="cifar1O")
     Traceback (most recent call last):
@@ -69,12 +69,13 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
-            near = like_datasets(self.name)
-            advice = f"nearest: {', '.join(near)}" if near else f"known are {', '.join(DATASETS)}; {_OWN}"
+            near = similar_datasets(self.name)
+            advice = f"nearest: {', '.join(near)}" if near else f"known are {', '.join(DATASETS)}; {_OWN_IMAGES}"
             raise ValueError(f"name: expected a known dataset, got {self.name!r}; {advice}")
         if self.name in WITHOUT_PATH and self.path is not None:
             raise ValueError(
-                f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}; {_OWN}"
+                f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}; "
+                f"{_OWN_IMAGES}"
             )
         if self.decode not in ("auto", "cpu", "gpu"):
             raise ValueError(f"decode: expected auto, cpu or gpu, got {self.decode!r}")
@@ -93,22 +94,22 @@ class DataConfig:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
 
 
-def like_datasets(name: str) -> list[str]:
-    """Up to three datasets whose names are like this one, the likest first.
+def similar_datasets(name: str) -> list[str]:
+    """Up to three datasets with similar names, the most similar first.
 
-    >>> like_datasets("CIFAR-10"), like_datasets("photos")
+    >>> similar_datasets("CIFAR-10"), similar_datasets("photos")
     (['cifar10', 'cifar100'], [])
     """
     return difflib.get_close_matches(name.lower(), DATASETS, n=3, cutoff=0.6)
 
 
 def cache_folder(config: DataConfig) -> Path:
-    """The folder for unpacked archives and decoded sets; it need not exist yet."""
+    """The folder for unpacked archives and decoded images; it need not exist yet."""
     return Path(config.cache or os.environ.get("LDREG_CACHE") or "~/.cache/ldreg").expanduser()
 
 
 def worker_count(config: DataConfig, *, processes: int = 1) -> int:
-    """Reading and decoding processes for each of `processes` training processes on this machine.
+    """Number of reading and decoding processes for each of `processes` training processes on this machine.
 
     >>> worker_count(DataConfig(workers=3), processes=2)
     3
@@ -119,5 +120,5 @@ def worker_count(config: DataConfig, *, processes: int = 1) -> int:
 
 
 def available_cores() -> int:
-    """Cores this process may use, which on a shared machine are fewer than the machine has."""
+    """Number of cores that this process may use; on a shared machine fewer than it has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Two labeled image sets drawn by arithmetic, for transfer at the scale of the digits: shapes and textures.
+"""Two generated datasets for transfer at the scale of the digits: shapes and textures.
 
-Every pixel comes from NumPy's frozen generator by sums, products, quotients and roots alone, which IEEE 754 defines to
-the last bit, so that a set is the same on every platform and with every version.
+Every pixel comes from NumPy's frozen generator by sums, products, quotients and roots, which IEEE 754 defines to the
+last bit. The images are therefore the same on every platform and with every version.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ldreg.data.images import ResidentImages
 
 Values = NDArray[np.float64]
-# From two coordinates (n, s, s) to what is drawn there: 1 is bright, 0 dark.
+# From two coordinates (n, s, s) to brightness: 1 is bright, 0 dark.
 Draw = Callable[[Values, Values], NDArray[Any]]
-# From the random numbers (n, 4) of n images and the pixels' coordinates (n, s, s), 0 to 1, to those that are drawn in.
+# From random numbers (n, 4) of n images and the pixels' coordinates (n, s, s), 0 to 1, to coordinates of the drawing.
 Place = Callable[[Values, Values, Values], tuple[Values, Values]]
 
 COUNTS = {"train": 2000, "test": 500}
@@ -27,9 +27,9 @@ SIZE = 8
 def generated(name: str, split: Literal["train", "test"], *, size: int = SIZE) -> ResidentImages:
     """The gray images of one of `SETS`: (2000, 1, size, size) to train on, (500, 1, size, size) to test.
 
-    `shapes` holds a shape each, filled, outlined or crossed, of varying place, size and tilt; `textures` patterns of
-    varying frequency, phase and tilt; both vary in brightness, contrast and noise. At every size the scenes are the
-    same, but for the noise. The classes take turns.
+    `shapes` has one shape per image, filled, outlined or crossed, of varying place, size and tilt; `textures` has
+    patterns of varying frequency, phase and tilt. Both vary in brightness, contrast and noise. Scenes are the same at
+    every size except for the noise. The classes alternate.
 
     >>> images = generated("shapes", "test")
     >>> images.images.shape, images.classes[:3], images.labels[:9].tolist()
@@ -40,7 +40,7 @@ def generated(name: str, split: Literal["train", "test"], *, size: int = SIZE) -
     labels = np.arange(count, dtype=np.int64) % len(draws)
     numbers = random.random_sample((count, 7))
     images = np.empty((count, 1, size, size), np.uint8)
-    for start in range(0, count, 40):  # a few at a time, in as little memory at any size; 40 is a multiple of 8
+    for start in range(0, count, 40):  # a few at a time bound the memory; 40 is a multiple of the 8 classes
         rows = slice(start, start + 40)
         picture = _picture(place, list(draws.values()), numbers[rows, :4], size)
         images[rows, 0] = _exposed(picture, numbers[rows, 4:], random)
@@ -48,7 +48,7 @@ def generated(name: str, split: Literal["train", "test"], *, size: int = SIZE) -
 
 
 def _picture(place: Place, draws: list[Draw], numbers: Values, size: int) -> Values:
-    """The drawings (n, size, size), each pixel the average of several points in it."""
+    """The drawings (n, size, size); each pixel is the average of several points in it."""
     fine = max(2, 32 // size)
     inside = [(step + 0.5) / (fine * size) for step in range(fine)]
     corners = np.arange(size) / size
@@ -62,9 +62,9 @@ def _picture(place: Place, draws: list[Draw], numbers: Values, size: int) -> Val
 
 
 def _exposed(picture: Values, numbers: Values, random: np.random.RandomState) -> NDArray[np.uint8]:
-    """The drawings (n, s, s) in the brightness, contrast and noise that the numbers (n, 3) say."""
+    """The drawings (n, s, s) with brightness, contrast and noise by the numbers (n, 3)."""
     dark, contrast, level = numbers.T[:, :, None, None]
-    # Three uniform draws add up to what is near enough to a normal one.
+    # The sum of three uniform draws is close enough to normal.
     first, second, third = random.random_sample((3, *picture.shape))
     noise = (0.03 + 0.17 * level) * (first + second + third - 1.5)
     pixels = 0.4 * dark + (0.25 + 0.4 * contrast) * picture + noise
@@ -114,7 +114,7 @@ def _wave(t: Values) -> Values:
 
 
 def _speckle(x: Values, y: Values) -> Values:
-    """A field of cells of half a period, each of a value without order."""
+    """Cells of half a period with irregular values."""
     mixed = 0.7548776662 * np.floor(2 * x) + 0.5698402910 * np.floor(2 * y)
     mixed = 43.758 * (mixed - np.floor(mixed)) ** 2
     return mixed - np.floor(mixed)

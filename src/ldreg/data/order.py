@@ -1,4 +1,4 @@
-"""Which image comes when: a function of seed, epoch and rank alone."""
+"""The order of images: a function of seed, epoch and rank."""
 
 import hashlib
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 
 def derived_seed(*parts: int) -> int:
-    """A seed below 2**63 for a tuple of integers; tuples that differ anywhere give unrelated seeds.
+    """A seed below 2**63 for a tuple of integers; different tuples give unrelated seeds.
 
     >>> derived_seed(0, 1) == derived_seed(0, 1), derived_seed(0, 1) == derived_seed(1, 0)
     (True, False)
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    # The generator takes 64 bits but shows seeds as signed; 63 read the same everywhere.
+    # The generator takes 64 bits but shows seeds as signed numbers.
     return int.from_bytes(digest, "little") >> 1
 
 
 def batches_per_epoch(count: int, *, world: int, batch_size: int) -> int:
-    """Whole global batches of world·batch_size images in `count` images.
+    """The number of whole global batches of world·batch_size images in `count` images.
 
     Raises:
-        ValueError: where there is not one.
+        ValueError: there is none.
 
     >>> batches_per_epoch(10, world=2, batch_size=2)
     2
@@ -37,12 +37,12 @@ def batches_per_epoch(count: int, *, world: int, batch_size: int) -> int:
 def epoch_order(count: int, *, seed: int, epoch: int, rank: int = 0, world: int = 1, batch_size: int) -> Tensor:
     """The indices of one rank's batches of an epoch, (batches, batch_size) int64.
 
-    Ranks share one permutation of the images, of which every world·batch_size indices are one global batch: two ranks
-    with batches of 4 see together, at each step, the images that one rank with batches of 8 sees. The incomplete
-    batch at the end is dropped.
+    Ranks share one permutation of the images; every world·batch_size of its indices are one global batch. At each step,
+    two ranks with batches of 4 together see the images that one rank with batches of 8 sees. The incomplete batch at
+    the end is dropped.
 
     Raises:
-        ValueError: where the images do not fill one global batch, or the rank is not one of the world.
+        ValueError: the images do not fill one global batch, or the rank is not in [0, world).
 
     >>> order = epoch_order(10, seed=0, epoch=0, batch_size=4)
     >>> order.shape, len(order.unique())

@@ -1,4 +1,4 @@
-"""Files decoded once into one array, which is kept in the cache."""
+"""Image files decoded once into one array, which is kept in the cache."""
 
 import hashlib
 import json
@@ -16,29 +16,32 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ldreg.data.config import DataConfig, available_cores, cache_folder
-from ldreg.data.images import ImageFiles, ImageSet, ResidentImages
-from ldreg.data.locks import filling
-from ldreg.data.pixels import image_size
-from ldreg.data.unreadable import Failure, UnreadableImageError, shown
+from ldreg.data.decoding import UnreadableImageError, image_size
+from ldreg.data.images import Failure, ImageFiles, ImageSet, ResidentImages
+from ldreg.io.locks import filling
+from ldreg.text import quoted_if_odd
 
 logger = logging.getLogger("ldreg")
 
-PROBED = 64
-VERSION = 2  # of how files become pixels: another one makes every fingerprint another
+SAMPLED = 64  # files that are looked at for their size
+VERSION = 2  # of decoding; part of every fingerprint
+
+Stored = tuple[Tensor, list[Failure], int]
+"""Decoded images, failures, and the number of transparent images."""
 
 
 class DifferentSizesError(ValueError):
-    """Images that cannot be one array."""
+    """Images of different sizes, which are no single array."""
 
 
-def held(files: ImageFiles, config: DataConfig) -> ImageSet:
-    """The files as one array where `config.resident` asks for it or they fit, else the files with their size.
+def resident_or_files(files: ImageFiles, config: DataConfig) -> ImageSet:
+    """The files as one array if `config.resident` asks for it or they fit, else the files with their size.
 
     Raises:
-        ValueError: where an array is asked for and the images differ in size or are to be decoded on the GPU, or too
-            many are unreadable.
+        ValueError: an array is asked for and the images differ in size or are to be decoded on the GPU, or too many
+            are unreadable.
     """
-    files.size = common_side(files)
+    files.size = _common_side(files)
     if config.resident == "no":
         return files
     try:
@@ -51,7 +54,7 @@ def held(files: ImageFiles, config: DataConfig) -> ImageSet:
                 f"decode: expected auto or cpu where the images are held in memory (or resident: no), got gpu for "
                 f"{files.name} with resident: {config.resident}"
             )
-        return decode_all(files, cache=cache_folder(config), side=files.size)
+        return _decode_all(files, cache=cache_folder(config), side=files.size)
     except DifferentSizesError:
         if config.resident == "yes":
             raise
@@ -59,10 +62,10 @@ def held(files: ImageFiles, config: DataConfig) -> ImageSet:
         return files
 
 
-def common_side(files: ImageFiles) -> int | None:
-    """The side that the images have where they are squares of one size, judged by a few spread over the set."""
+def _common_side(files: ImageFiles) -> int | None:
+    """The side of the images if they are squares of one size, judged by a few spread over the set."""
     sizes = set()
-    for index in range(0, len(files), -(-len(files) // PROBED)):
+    for index in range(0, len(files), -(-len(files) // SAMPLED)):
         try:
             sizes.add(image_size(files.path(index)))
         except UnreadableImageError:
@@ -71,13 +74,8 @@ def common_side(files: ImageFiles) -> int | None:
     return height if height == width else None
 
 
-def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
-    """All readable files as one array; from the cache where the files are those decoded before.
-
-    Raises:
-        DifferentSizesError: where an image is not a square of this side.
-        ValueError: where too many are unreadable.
-    """
+def _decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
+    """All readable files as one array, from the cache if the same files have been decoded before."""
     store = cache / "decoded" / f"{files.name}-{fingerprint(files)}.safetensors"
     with filling(store):
         stored = _read(store) if store.exists() else None
@@ -87,8 +85,8 @@ def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
         readable[[failure.index for failure in failures]] = False
         if stored is None:
             images = images[readable] if failures else images
-            _write(store, images, failures, transparent)
-    files.tally.passed(len(images), transparent=transparent)
+            _write(store, (images, failures, transparent))
+    files.tally.finish_pass(len(images), transparent=transparent)
     return ResidentImages(
         images,
         files.labels[readable],
@@ -99,11 +97,11 @@ def decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
     )
 
 
-def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Failure], int]:
-    """Every file decoded, uint8 (N, 3, side, side), failures, whose rows are undefined, and how many are transparent.
+def decode_into_memory(files: ImageFiles, *, side: int) -> Stored:
+    """Decode every file to uint8 (N, 3, side, side); rows of failures are undefined.
 
     Raises:
-        DifferentSizesError: where an image is not a square of this side.
+        DifferentSizesError: an image is not a square of this side.
     """
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
 
@@ -111,27 +109,27 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
         failures, transparent = [], 0
         for index in indices:
             try:
-                image, odd = files.read(index)
+                image, is_transparent = files.read(index)
             except UnreadableImageError as error:
                 failures.append(Failure(index, files.path(index), str(error)))
                 continue
             if image.shape != images.shape[1:]:
-                got = f"{image.shape[1]}x{image.shape[2]} in {shown(files.path(index))}"
+                got = f"{image.shape[1]}x{image.shape[2]} in {quoted_if_odd(files.path(index))}"
                 raise DifferentSizesError(f"resident: expected square images of side {side}, got {got}")
             images[index] = image
-            transparent += odd
+            transparent += is_transparent
         return failures, transparent
 
-    # Decoding a small image takes less time than threads lose to one another over the interpreter's lock.
+    # Decoding a small image takes less time than threads lose to the interpreter's lock.
     threads = available_cores() if side > 64 else 1
     parts = [range(start, min(start + 256, len(files))) for start in range(0, len(files), 256)]
     failures: list[Failure] = []
     transparent = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for found, odd in pool.map(decode_some, parts):
+            for found, some_transparent in pool.map(decode_some, parts):
                 failures += found
-                transparent += odd
+                transparent += some_transparent
                 if files.tally.exceeds(len(failures)):
                     break
         finally:
@@ -140,42 +138,40 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> tuple[Tensor, list[Fa
 
 
 def fingerprint(files: ImageFiles) -> str:
-    """Hex digits that change with any file's name, size or time of change, and with how files are decoded."""
+    """Hex digits that change with any file's name, size or modification time, and with how files are decoded."""
     digest = hashlib.sha256(f"{VERSION}\n".encode())
     for index in range(len(files)):
         path = files.path(index)
-        digest.update(f"{path}\0{_state(path)}\n".encode(errors="surrogateescape"))
+        try:
+            status = os.stat(path)  # noqa: PTH116 - a Path for each of many files costs more than the call
+            state = f"{status.st_size}\0{status.st_mtime_ns}"
+        except OSError as error:
+            state = f"{error.strerror}"  # a dangling link: counted as unreadable when it is decoded
+        digest.update(f"{path}\0{state}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:24]
 
 
-def _state(path: str) -> str:
+def _read(store: Path) -> Stored | None:
     try:
-        state = os.stat(path)  # noqa: PTH116 - a Path for each of many files costs more than the call
-    except OSError as error:
-        return f"{error.strerror}"  # a dangling link: unreadable, and counted as such when it is decoded
-    return f"{state.st_size}\0{state.st_mtime_ns}"
-
-
-def _read(store: Path) -> tuple[Tensor, list[Failure], int] | None:
-    try:
-        with safe_open(store, framework="pt") as opened:
-            told = opened.metadata()
-            failures = [Failure(*failure) for failure in json.loads(told["failures"])]
-            return opened.get_tensor("images"), failures, int(told["transparent"])
+        with safe_open(store, framework="pt") as file:
+            notes = file.metadata()
+            failures = [Failure(*failure) for failure in json.loads(notes["failures"])]
+            return file.get_tensor("images"), failures, int(notes["transparent"])
     except (SafetensorError, OSError) as error:
         logger.warning("%s: cannot be read and is made again (%s)", store, error)
         return None
 
 
-def _write(store: Path, images: Tensor, failures: list[Failure], transparent: int) -> None:
-    """Keep the decoded images; a cache that cannot be written costs time at the next start, not this run."""
+def _write(store: Path, stored: Stored) -> None:
+    """Keep the decoded images; a cache that cannot be written costs time at the next start, but not this run."""
+    images, failures, transparent = stored
     temporary = None
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=store.parent)
         os.close(handle)
-        told = {"failures": json.dumps([astuple(failure) for failure in failures]), "transparent": str(transparent)}
-        save_file({"images": images}, temporary, metadata=told)
+        notes = {"failures": json.dumps([astuple(failure) for failure in failures]), "transparent": str(transparent)}
+        save_file({"images": images}, temporary, metadata=notes)
         Path(temporary).replace(store)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the decoded images cannot be kept (%s)", store, error)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ldreg.data.unreadable import shown
 from ldreg.detection.masks import Segmentation, fills
 from ldreg.io.files import read_bytes
+from ldreg.text import quoted_if_odd
 
 Tree = dict[str, Any]
 
@@ -86,7 +86,7 @@ def read_categories(file: Path, tree: Tree, *, known: Mapping[int, str] | None) 
     own = {entry["id"]: entry["name"] for entry in sorted(tree["categories"], key=lambda entry: entry["id"])}
     if known is None:
         return own
-    if strange := [f"{number} ({shown(name)})" for number, name in own.items() if known.get(number) != name]:
+    if strange := [f"{number} ({quoted_if_odd(name)})" for number, name in own.items() if known.get(number) != name]:
         raise ValueError(f"{file}: expected the categories of train2017, got others: {', '.join(strange[:5])}")
     return known
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional as tvf
 
-from ldreg.data.images import decode
+from ldreg.data.decoding import UnreadableImageError, read_image
 from ldreg.data.order import derived_seed
-from ldreg.data.unreadable import UnreadableImageError, shown
 from ldreg.detection.coco import Scene, Scenes
 from ldreg.detection.masks import rasterize
+from ldreg.text import quoted_if_odd
 
 T = TypeVar("T")
 Draw = tuple[int, int]  # which scene, and the seed of its augmentation
@@ -58,12 +58,14 @@ def open_scene(scene: Scene) -> Sample:
         ValueError: the file cannot be decoded, or has another size than the annotations say.
     """
     try:
-        image = decode(scene.path)
+        image = read_image(scene.path).pixels
     except UnreadableImageError as error:
-        raise ValueError(f"{shown(scene.path)}: expected an image, got one that cannot be read ({error})") from error
+        raise ValueError(
+            f"{quoted_if_odd(scene.path)}: expected an image, got one that cannot be read ({error})"
+        ) from error
     if image.shape[1:] != (scene.height, scene.width):
         raise ValueError(
-            f"{shown(scene.path)}: expected {scene.width}x{scene.height} pixels as the annotations say, "
+            f"{quoted_if_odd(scene.path)}: expected {scene.width}x{scene.height} pixels as the annotations say, "
             f"got {image.shape[2]}x{image.shape[1]}"
         )
     drawn = [rasterize(one.segmentation, height=scene.height, width=scene.width) for one in scene.instances]

@@ -22,11 +22,9 @@ from ldreg.data import (
     worker_count,
 )
 from ldreg.data.config import cache_folder
-from ldreg.data.file_batches import watched
-from ldreg.data.folders import Split
-from ldreg.data.images import decode
-from ldreg.data.locks import filling
-from ldreg.data.pixels import to_rgb
+from ldreg.data.datasets import Split
+from ldreg.data.decoding import read_image, to_rgb
+from ldreg.data.file_batches import report_lost_workers
 from ldreg.data.resident import fingerprint
 from ldreg.data.samples import resize_and_crop
 from ldreg.encoders.checkpoints import LoadedEncoder
@@ -34,6 +32,7 @@ from ldreg.evaluation.cache import VERSION, Stored, location, read, write
 from ldreg.evaluation.channels import with_channels
 from ldreg.evaluation.compute import AUTOCAST, Precision, torch_device
 from ldreg.evaluation.extract import representations
+from ldreg.io.locks import filling
 from ldreg.views import Views, ViewsConfig
 
 Progress = Callable[[str, float], None]
@@ -101,7 +100,7 @@ def features(
         stored = read(path, key, images)
         if stored is not None:
             if isinstance(images, ImageFiles):
-                images.tally.passed(len(stored.indices), transparent=stored.transparent)
+                images.tally.finish_pass(len(stored.indices), transparent=stored.transparent)
             return _features(stored, key, reused=True)
         stored = _extract(
             encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
@@ -179,7 +178,7 @@ def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tenso
     >>> plain_image(Image.new("RGBA", (20, 30)), views).unique()  # transparent, so white
     tensor([1.])
     """
-    pixels = to_rgb(image).pixels if isinstance(image, Image.Image) else decode(fspath(image))
+    pixels = to_rgb(image).pixels if isinstance(image, Image.Image) else read_image(fspath(image)).pixels
     return views.plain(with_channels(resize_and_crop(pixels, size=views.size), views.channels)[None])[0]
 
 
@@ -210,7 +209,7 @@ def _extract(
                 report(f"representations of {images.name}", done / len(images))
 
     try:
-        with watched():
+        with report_lost_workers():
             x, labels = representations(
                 encoder.module.to(place), batches(), device=place, autocast=AUTOCAST[precision], store="cpu"
             )

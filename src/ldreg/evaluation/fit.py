@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from ldreg.data.file_batches import watched
+from ldreg.data.file_batches import report_lost_workers
 from ldreg.elapsed import Elapsed
 from ldreg.evaluation.classifier import HISTORY, IDENTITY, Classifier
 from ldreg.evaluation.compute import Compute, Synchronize
@@ -121,7 +121,7 @@ def _trainer(classifier: Classifier, compute: Compute, epochs: Callback) -> pl.T
 def _run(trainer: pl.Trainer, classifier: Classifier, checkpoint: Path | None) -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
-        with watched():
+        with report_lost_workers():
             trainer.fit(classifier, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     except SystemExit as leave:  # Lightning's word for SIGINT and SIGTERM alike
         status = 143 if isinstance(leave, SIGTERMException) else 130

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ldreg.data import DataConfig, load_images
-from ldreg.data.config import like_datasets
+from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluation.compute import Compute, Synchronize
 from ldreg.evaluation.features import Progress
@@ -138,7 +138,7 @@ def _named(name: str, data: DataConfig) -> Iterator[None]:
 
 def _perhaps_meant(name: str, data: DataConfig) -> str:
     """Which datasets may be meant by a name that is like theirs, where no images of classes are found under it."""
-    near = [one for one in like_datasets(name) if one != "folder"]
+    near = [one for one in similar_datasets(name) if one != "folder"]
     if data.name != "folder" or name == "folder" or not near or _has_classes(data):
         return ""
     return f"; {name!r} is no known dataset and was read as a folder of your own, nearest: {', '.join(near)}"

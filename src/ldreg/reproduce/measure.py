@@ -13,7 +13,7 @@ from ldreg.assessment.records import curves_of, origin_of
 from ldreg.assessment.source import Source, open_source
 from ldreg.assessment.transfer import linear_on
 from ldreg.data import DataConfig, load_images
-from ldreg.data.folders import MissingSplitError
+from ldreg.data.datasets import MissingSplitError
 from ldreg.evaluation.compute import torch_device
 from ldreg.evaluation.features import Features, features
 from ldreg.evaluation.knn import knn_accuracy, voters

@@ -25,7 +25,7 @@ from ldreg.data import (
     output_size,
     worker_count,
 )
-from ldreg.data.folders import MissingSplitError
+from ldreg.data.datasets import MissingSplitError
 from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import build_encoder
 from ldreg.evaluation.extract import representations

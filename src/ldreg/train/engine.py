@@ -20,7 +20,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from ldreg.data.file_batches import watched
+from ldreg.data.file_batches import report_lost_workers
 from ldreg.train.checkpoints import CheckpointFiles, Checkpoints, FiniteGuard, NotFiniteError, Saved, latest
 from ldreg.train.processes import LOST_PROCESS, check_hardware, ending_together, rejoin, slurm
 
@@ -145,7 +145,7 @@ def fit(
     with quiet(), saying_what_is_saved(folder, resume_with), _errors_of_lightning():
         trainer = pl.Trainer(**{**own, **options})
         try:
-            with _sigint_restored(), watched(), ending_together():
+            with _sigint_restored(), report_lost_workers(), ending_together():
                 rejoin(cuda=cuda)
                 trainer.fit(module, ckpt_path=saved.path if saved else None, weights_only=True if saved else None)
         except SystemExit as leave:  # Lightning raises it for SIGINT and SIGTERM

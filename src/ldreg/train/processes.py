@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ldreg.data.locks import locked
+from ldreg.io.locks import locked
 
 if TYPE_CHECKING:  # Lightning takes seconds to import
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment

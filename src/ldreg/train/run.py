@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.unreadable import transparent_line
+from ldreg.data.images import transparency_note
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.io.files import read_text
@@ -204,7 +204,7 @@ def _problems_while_decoding(run: Run) -> list[str]:
     """Warnings about sets that were decoded as a whole, before there was a log."""
     sets = [images for images in (run.images, run.held_out) if isinstance(images, ResidentImages)]
     lines = [f"unreadable image: {file}" for images in sets for file in images.unreadable]
-    lines += [transparent_line(*images.transparent) for images in sets if images.transparent[0]]
+    lines += [transparency_note(*images.transparent) for images in sets if images.transparent[0]]
     return list(dict.fromkeys(lines))
 
 
