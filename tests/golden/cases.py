@@ -1,0 +1,42 @@
+"""The golden cases: each runs commands or public functions and returns what must stay."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tests.golden.frozen import frozen
+from tests.golden.place import Place
+
+Body = Callable[[Place], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One golden case: what it runs and how exactly its numbers are compared."""
+
+    body: Body
+    slow: bool = False
+    tolerance: float = 1e-6  # relative; with the PyTorch and instruction set that wrote the data
+    elsewhere: float = 1e-6  # with another PyTorch or instruction set
+
+    def frozen(self, place: Place) -> Any:
+        arithmetic = {"version": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+        return {"torch": arithmetic, "result": frozen(self.body(place))}
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(*, slow: bool = False, training: bool = False) -> Callable[[Body], Body]:
+    """Register a case; `training` ones tolerate another machine's arithmetic, which training multiplies."""
+
+    def register(body: Body) -> Body:
+        CASES[body.__name__] = Case(body, slow, elsewhere=2e-2 if training else 1e-5)
+        return body
+
+    return register
+
+
+# The modules below register their cases in CASES.
+from tests.golden import command_line, measured, public, trained  # noqa: E402, F401
