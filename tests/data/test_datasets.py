@@ -1,9 +1,12 @@
+"""A part of the training images in the place of the test images."""
+
 import json
 import os
 import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +19,9 @@ from tests.data.pictures import pixels, save, save_transparent
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 
-from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size
-from ldreg.data.config import WITHOUT_PATH
-from ldreg.data.datasets import IMG_EXTENSIONS, LAYOUTS, MissingSplitError
+from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size, worker_count
+from ldreg.data.config import WITHOUT_PATH, available_cores, cache_folder
+from ldreg.data.datasets import IMG_EXTENSIONS, MissingSplitError, validation_part
 from ldreg.data.images import Tally, transparency_note
 from ldreg.data.resident import fingerprint
 
@@ -105,10 +108,6 @@ def test_a_limit_takes_the_same_few_images_of_all_classes_each_time() -> None:
     assert torch.equal(few.images, resident(DataConfig(limit=100)).images)
     assert torch.equal(few.images[:50], resident(DataConfig(limit=50)).images)
     assert len(resident(DataConfig(limit=10_000))) == 1437
-
-
-def test_every_name_has_its_layout() -> None:
-    assert set(LAYOUTS) == set(DATASETS) - set(WITHOUT_PATH)
 
 
 # folders
@@ -324,7 +323,7 @@ def test_auto_holds_squares_of_one_size_that_fit(tree: Tree) -> None:
     assert len(resident(folder(root, resident="yes", resident_limit=0))) == 6
     save(root / "a" / "large.png", 1, 16, 16)
     assert files(folder(root)).size is None
-    with pytest.raises(ValueError, match="resident: expected square images of one size in folder, got several"):
+    with pytest.raises(ValueError, match=r"^resident: "):
         load_images(folder(root, resident="yes"), "train")
 
 
@@ -440,7 +439,7 @@ def test_cifar_in_torchvision_s_format(
     assert train.classes[3] == "class 3"
     test = resident(config, "test")
     assert np.array_equal(test.images.numpy(), made[kind.test_list[0][0]][0].reshape(-1, 3, 32, 32))
-    with pytest.raises(ValueError, match=f"resident: expected auto or yes for {name}"):
+    with pytest.raises(ValueError, match=r"^resident: "):
         load_images(DataConfig(name=name, path=str(tmp_path), resident="no"), "train")
 
 
@@ -532,3 +531,139 @@ def test_a_share_of_unreadable_images_is_borne_to_the_last(unreadable: int) -> N
     tally = Tally(100, max_share=float(f"0.{unreadable:02}") if unreadable < 100 else 1.0)
     assert not tally.exceeds(unreadable)
     assert tally.exceeds(unreadable + 1)
+
+
+def numbered(labels: list[int]) -> ResidentImages:
+    """Images whose pixels are their number."""
+    pixels = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 8, 8).contiguous()
+    return ResidentImages(pixels, torch.tensor(labels), ("a", "b", "c"), "numbered")
+
+
+def numbers(images: object) -> list[int]:
+    assert isinstance(images, ResidentImages)
+    return images.images[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.9])
+def test_both_parts_are_the_whole_and_share_nothing(share: float) -> None:
+    images = numbered([0] * 60 + [1] * 90 + [2] * 30)
+    kept, aside = (validation_part(images, split, share=share) for split in ("train", "test"))
+    assert sorted(numbers(kept) + numbers(aside)) == list(range(180))
+    assert len(aside) == round(180 * share)
+    for label, count in enumerate((60, 90, 30)):
+        assert abs(int((aside.labels == label).sum()) - count * share) <= 1
+
+
+def test_the_same_ones_every_time() -> None:
+    images = numbered([0] * 60 + [1] * 60)
+    first, second = (numbers(validation_part(images, "test", share=0.2)) for _ in range(2))
+    assert first == second
+    assert first != list(range(0, 120, 5))  # but no regular ones
+
+
+def test_images_without_a_label_are_trained_on() -> None:
+    images = numbered([0] * 20 + [-1] * 100 + [1] * 20)
+    aside = validation_part(images, "test", share=0.5)
+    assert aside.labels.bincount().tolist() == [10, 10]
+    assert int((validation_part(images, "train", share=0.5).labels < 0).sum()) == 100
+
+
+def test_where_no_image_has_a_label_any_may_be_set_aside() -> None:
+    assert len(validation_part(numbered([-1] * 40), "test", share=0.25)) == 10
+
+
+def test_the_test_images_are_not_among_them() -> None:
+    config = DataConfig(validation=0.2)
+    train, aside = load_images(config, "train"), load_images(config, "test")
+    whole = load_images(DataConfig(), "train")
+    assert isinstance(train, ResidentImages)
+    assert isinstance(aside, ResidentImages)
+    assert isinstance(whole, ResidentImages)
+    assert (len(train), len(aside)) == (1150, 287)
+    together = torch.cat((train.images, aside.images)).flatten(1).unique(dim=0)
+    assert together.equal(whole.images.flatten(1).unique(dim=0))
+
+
+def test_of_files_without_a_test_folder(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.full((9, 12 + number, 3), number, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "train" / name / f"{number}.png")
+    config = DataConfig(name="folder", path=str(tmp_path), validation=0.3, workers=0)
+    train, aside = load_images(config, "train"), load_images(config, "test")
+    assert isinstance(train, ImageFiles)
+    assert isinstance(aside, ImageFiles)
+    assert aside.labels.bincount().tolist() == [3, 3]
+    paths = {images.path(row) for images in (train, aside) for row in range(len(images))}
+    assert len(paths) == 20
+
+
+def test_a_share_of_no_image_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^validation: "):
+        validation_part(numbered([0] * 5), "test", share=0.1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("name", {"name": "cifar1O", "path": "x"}),
+        ("path", {"path": "x"}),
+        ("decode", {"decode": "cuda"}),
+        ("resident", {"resident": "maybe"}),
+        ("resident_limit", {"resident_limit": float("nan")}),
+        ("workers", {"workers": -1}),
+        ("max_unreadable", {"max_unreadable": 1.0}),
+        ("max_unreadable", {"max_unreadable": -0.1}),
+        ("validation", {"validation": 1.0}),
+        ("validation", {"validation": float("nan")}),
+        ("size", {"size": 0}),
+        ("limit", {"limit": 0}),
+    ],
+)
+def test_a_wrong_option_is_named(argument: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        DataConfig(**options)
+
+
+def test_near_names_are_suggested() -> None:
+    with pytest.raises(ValueError, match=r"nearest: cifar10, cifar100$"):
+        DataConfig(name="cifar1O", path="x")
+    with pytest.raises(ValueError, match=r"known are digits, cifar10, .*, folder"):
+        DataConfig(name="zzz", path="x")
+
+
+def test_an_option_that_cannot_be_followed_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^resident: "):
+        load_images(DataConfig(resident="no"), "train")
+
+
+def test_a_split_that_is_not_one_is_named() -> None:
+    split: Any = "val"
+    with pytest.raises(ValueError, match=r"^split: "):
+        load_images(DataConfig(), split)
+
+
+def test_the_cache_is_the_configured_one_else_the_variable_else_in_the_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LDREG_CACHE", "/from/variable")
+    assert cache_folder(DataConfig(cache=str(tmp_path))) == tmp_path
+    assert cache_folder(DataConfig()) == Path("/from/variable")
+    monkeypatch.delenv("LDREG_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder(DataConfig()) == tmp_path / ".cache" / "ldreg"
+
+
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert worker_count(DataConfig(workers=0), processes=8) == 0
+    monkeypatch.setattr("ldreg.data.config.available_cores", lambda: 12)
+    assert worker_count(DataConfig()) == 12
+    assert worker_count(DataConfig(), processes=4) == 3
+    assert worker_count(DataConfig(), processes=100) == 1
+    monkeypatch.setattr("ldreg.data.config.available_cores", lambda: 128)
+    assert worker_count(DataConfig()) == 16
+
+
+def test_cores_are_those_this_process_may_use() -> None:
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)

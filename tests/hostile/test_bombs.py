@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 
 from ldreg.data import unpack
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.io import memory
+from ldreg.io import guard
 from ldreg.io.embeddings import load_embeddings
 from ldreg.io.labels import load_labels
-from ldreg.io.torch_files import heaviest
+from ldreg.io.torch_files import largest_tuple
 
 Refused = Callable[..., str]
 
@@ -192,7 +192,7 @@ def test_what_unpacks_to_more_than_is_free_is_refused(tmp_path: Path, monkeypatc
     files = [tmp_path / f"x.{suffix}" for suffix in ("npz", "parquet", "npy", "pt")]
     for path in files:
         assert load_embeddings(path).shape == (500, 1000)
-    monkeypatch.setattr(memory, "free_bytes", lambda: 1_900_000)
+    monkeypatch.setattr(guard, "free_bytes", lambda: 1_900_000)
     for path in files:
         with pytest.raises(ValueError, match=r"does not fit into memory: it takes 0\.0 GiB"):
             load_embeddings(path)
@@ -209,20 +209,20 @@ def test_memory_that_is_free_is_that_of_the_group(tmp_path: Path, monkeypatch: p
         (group / "memory.max").write_text(f"{most}\n")
         (group / "memory.current").write_text("3000000\n")
         (group / "memory.stat").write_text("anon 5\ninactive_file 1000000\n")
-    monkeypatch.setattr(memory, "_GROUP", tmp_path / "own")
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
-    assert memory.free_bytes() == 3_000_000
+    monkeypatch.setattr(guard, "_GROUP", tmp_path / "own")
+    monkeypatch.setattr(guard, "_GROUPS", tmp_path / "groups")
+    assert guard.free_bytes() == 3_000_000
     (inner.parent / "memory.max").write_text("max\n")
-    assert memory.free_bytes() > 3_000_000
+    assert guard.free_bytes() > 3_000_000
 
 
 def test_tuples_in_pickles_are_weighed() -> None:
-    assert heaviest(io.BytesIO(doubling(3))) == 15
-    assert heaviest(io.BytesIO(doubling(200))) > 10_000_000
+    assert largest_tuple(io.BytesIO(doubling(3))) == 15
+    assert largest_tuple(io.BytesIO(doubling(200))) > 10_000_000
     buffer = io.BytesIO()
     torch.save({"a": torch.zeros(3), "b": [(1, (2, 3))] * 4}, buffer)
     with zipfile.ZipFile(buffer) as archive, archive.open("archive/data.pkl") as stream:
-        assert heaviest(stream) < 30
+        assert largest_tuple(stream) < 30
 
 
 # Encoders

@@ -17,8 +17,7 @@ from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, creat
 from ldreg.encoders.cards import MOST_PIXELS, Card, read_card
 from ldreg.encoders.layouts import Layout, Weights, beside, has_decoder, in_timm_names, unwrap
 from ldreg.encoders.recognition import completed, recognize
-from ldreg.io.formats import check_file, named, parsing
-from ldreg.io.memory import check_fits
+from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.torch_files import load_torch
 from ldreg.text import one_line
 from ldreg.views.config import NORMALIZATIONS, Normalization
@@ -82,7 +81,7 @@ def load_encoder(
     if normalization not in (None, *NORMALIZATIONS):
         raise ValueError(f"normalization: expected one of {', '.join(NORMALIZATIONS)}, got {normalization!r}")
     file = find_file(Path(path))
-    with named(file):
+    with named_errors(file):
         weights, card = read_weights(file)
         layout: Layout = "ldreg"
         if card is None:
@@ -94,7 +93,7 @@ def load_encoder(
         if card.size > MOST_PIXELS:
             raise ValueError(f"size: expected at most {MOST_PIXELS}, got {card.size}")
     # Making the encoder draws random weights, which must not change what is drawn after.
-    with named(file), torch.random.fork_rng(devices=[]):
+    with named_errors(file), torch.random.fork_rng(devices=[]):
         check_outline(card, weights)
         module = build_encoder(card.encoder, channels=card.channels, size=card.size)
     fill(module, weights, file=file, name=card.encoder.name)
@@ -143,7 +142,7 @@ def read_weights(path: Path) -> tuple[Weights, Card | None]:
     """
     if check_file(path, SUFFIXES) != ".safetensors":
         return _read_torch(path), None
-    with parsing("a safetensors file"), safe_open(path, framework="pt") as tensors:
+    with parse_errors("a safetensors file"), safe_open(path, framework="pt") as tensors:
         weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no dict
         metadata: Mapping[str, str] = tensors.metadata() or {}
     card = read_card(path, metadata)
@@ -193,7 +192,7 @@ def restore(module: nn.Module, file: Path, *, name: str) -> None:
         ValueError: it is no checkpoint, damaged, or of another encoder.
         OSError: it cannot be read.
     """
-    with named(file):
+    with named_errors(file):
         weights, _ = read_weights(file)
     fill(module, weights, file=file, name=name)
 
@@ -206,7 +205,7 @@ def fill(module: nn.Module, weights: Weights, *, file: Path, name: str) -> None:
         ValueError: keys are missing or unexpected, shapes or types differ, or a value is NaN or inf.
     """
     own = module.state_dict()
-    with named(file):
+    with named_errors(file):
         check_weights(own, weights, name=name)
         module.load_state_dict({key: weights.get(key, own[key]) for key in own})
         for key, tensor in module.state_dict().items():

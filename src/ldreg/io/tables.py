@@ -1,10 +1,10 @@
-"""Tables (.csv, .tsv) as embeddings: one numeric column per dimension."""
+"""Tables (.csv, .tsv, .parquet) as embeddings: one numeric column per dimension, or one Parquet column of lists."""
 
 import csv
 import math
 import re
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,21 +12,15 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ldreg.io.columns import advice, check_dimensions, dimension_columns, kinds_by_name
+from ldreg.io.guard import check_unpacked, parse_errors
 from ldreg.text import listed, one_line
 
-MOST_CHARACTERS = 1 << 24  # of a line, which is held as a string for every cell; a million dimensions fit
+MAX_LINE = 1 << 24  # characters, each cell of which becomes a string; a million dimensions fit
+BATCH_ROWS = 4096  # of a Parquet file read at a time, which bounds the memory besides the result
 
-# What a column holds instead of a dimension, by its name in lower case with _ between words. Pandas calls a row index
-# that it wrote as a column nothing, Unnamed: 0 or __index_level_0__. Names that end in a number, such as those of the
-# coordinates cls_0, cls_1, … of a token, are those of dimensions.
-KINDS = {
-    "row numbers": re.compile(r"|unnamed_\d+|index(_level_\d+)?|row"),
-    "ids": re.compile(r"(.*_)?(id|ids|idx|uid|uuid)|id_.*\D"),
-    "labels": re.compile(r"(.*_)?(label|labels|class|cls)|classes|targets?|category|categories|ground_truth|y|y_true"),
-}
-FEWEST = 20  # rows; in fewer, ordinary whole numbers may happen to be the row numbers
-NEARLY = 0.95  # share of distinct values from which on a column tells rows apart rather than kinds of rows
-SAMPLED = 256  # rows that tell which columns need a look at all of them
+
+# CSV
 
 
 def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
@@ -34,7 +28,7 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
     if key is not None:
         raise ValueError(f"a table holds no arrays to choose from, so --key {key!r} does not apply; see --exclude")
     names, rows = csv_table(path)
-    kept = kept_columns(names, exclude, include)
+    kept = dimension_columns(names, exclude, include)
     kept_names = [names[i] for i in kept]
     values = array("d")
     for line, cells in rows:
@@ -51,8 +45,7 @@ def _numbers(cells: list[str], line: int, names: Sequence[str]) -> list[float]:
         numbers = list(map(float, cells))
     except ValueError as error:
         raise ValueError(_bad_cell(cells, line, names)) from error
-    # float() takes 1_000 for a number, as no other reader of CSV does.
-    # The sum, which is fast, is NaN where a number is, but also for inf - inf.
+    # float() accepts 1_000, as no other reader of CSV does. The sum tests fast: it is NaN for a NaN or for inf - inf.
     if (math.isnan(sum(numbers)) and any(map(math.isnan, numbers))) or "_" in "".join(cells):
         raise ValueError(_bad_cell(cells, line, names))
     return numbers
@@ -72,120 +65,6 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def kept_columns(names: Sequence[str], exclude: Sequence[str], include: Sequence[str]) -> list[int]:
-    """Positions of the columns that are not excluded."""
-    missing = [name for name in (*exclude, *include) if name not in names]
-    if missing:
-        raise ValueError(f"holds no column {missing[0]!r}, only {listed(names)}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"several columns are called {next(n for n in names if list(names).count(n) > 1)!r}")
-    if both := set(exclude) & set(include):
-        raise ValueError(f"column {min(both)!r} is to be left out, so --include {min(both)!r} does not apply")
-    kept = [i for i, name in enumerate(names) if name not in exclude]
-    if not kept:
-        raise ValueError("--exclude leaves no column" if exclude else "holds no columns")
-    return kept
-
-
-def check_dimensions(
-    names: Sequence[str], values: NDArray[Any], include: Collection[str], index: Sequence[str] = ()
-) -> None:
-    """ValueError where columns look like ids, row numbers or labels, by name or by value, and are not to be included.
-
-    Args:
-        names: of the columns of `values` (N, D).
-        values: all rows.
-        include: columns that are dimensions whatever they look like.
-        index: columns that the file says are its row index.
-    """
-    kinds = kinds_by_name(names, index)
-    kinds |= _kinds_by_value(names, values, kinds)
-    found = {name: kinds[name] for name in names if name in kinds and name not in include}
-    if found:
-        looks = [f"{kind} ({listed(n for n in found if found[n] == kind)})" for kind in KINDS if kind in found.values()]
-        raise ValueError(
-            f"expected dimensions, got columns that look like {', '.join(looks)}; {advice(found)}, "
-            "--include NAME,... takes columns as dimensions"
-        )
-
-
-def kinds_by_name(names: Sequence[str], index: Sequence[str] = ()) -> dict[str, str]:
-    """What columns hold that are no dimensions by their names: a key of `KINDS` for each.
-
-    >>> kinds_by_name(["imageId", "f0", "y"]), kinds_by_name(["x", "y", "z"])
-    ({'imageId': 'ids', 'y': 'labels'}, {})
-    """
-    kinds = {name: kind for name in names for kind, pattern in KINDS.items() if pattern.fullmatch(_plain(name))}
-    kinds |= dict.fromkeys(index, "row numbers")
-    return {name: kind for name, kind in kinds.items() if name not in _coordinates(names)}
-
-
-def _coordinates(names: Sequence[str]) -> list[str]:
-    """The columns x, y and z, where at least two of them are there; y without another is often the label."""
-    found = [name for name in names if _plain(name) in ("x", "y", "z")]
-    return found if len(found) > 1 else []
-
-
-def _plain(name: str) -> str:
-    """A column's name in lower case, with _ between its words: image_id of `Image ID`, `imageId` and `image.id`."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip())
-    return re.sub(r"[\W_]+", "_", apart).strip("_").lower() or apart
-
-
-def _kinds_by_value(names: Sequence[str], values: NDArray[Any], known: Collection[str]) -> dict[str, str]:
-    """Row numbers and ids among the columns not known yet: whole numbers that are nearly all distinct.
-
-    Where they rise or fall throughout, or leave no gap, they are row numbers, unless most columns are so, as of ranks.
-    Else they are ids where at least as many columns are not of whole numbers: in a table of counts or of quantized
-    embeddings they are dimensions. x, y and z of points are, too.
-    """
-    if len(values) < FEWEST:
-        return {}
-    known = {*known, *_coordinates(names)}
-    sample = values[:: max(1, len(values) // SAMPLED)]
-    asked = [i for i, name in enumerate(names) if name not in known]
-    whole = [i for i in asked if _is_whole_column(sample[:, i])]
-    distinct = [
-        i
-        for i in whole
-        if nearly_unique(sample[:, i]) and _is_whole_column(values[:, i]) and nearly_unique(values[:, i])
-    ]
-    counting = [i for i in distinct if _counts(values[:, i])]
-    ids = [i for i in distinct if i not in counting]
-    kinds = dict.fromkeys(counting if 2 * len(counting) <= len(asked) else [], "row numbers")
-    kinds |= dict.fromkeys(ids if len(ids) <= len(asked) - len(whole) else [], "ids")
-    return {names[i]: kind for i, kind in kinds.items()}
-
-
-def _is_whole_column(column: NDArray[Any]) -> bool:
-    return bool(np.isfinite(column).all() and (column == np.floor(column)).all())
-
-
-def nearly_unique(values: NDArray[Any] | Sequence[object]) -> bool:
-    """Whether values tell rows apart, as ids do, rather than kinds of rows, as labels do.
-
-    >>> nearly_unique(["a", "b", "c"]), nearly_unique(["a", "b", "a"])
-    (True, False)
-    """
-    count = len(np.unique(values)) if isinstance(values, np.ndarray) else len(set(values))
-    return count >= NEARLY * len(values)
-
-
-def _counts(column: NDArray[Any]) -> bool:
-    """Whether whole numbers rise or fall throughout, or are all those of a range, in any order."""
-    later, earlier = column[1:], column[:-1]
-    if (later > earlier).all() or (later < earlier).all():
-        return True
-    return len(np.unique(column)) == len(column) and int(column.max()) - int(column.min()) == len(column) - 1
-
-
-def advice(kinds: Mapping[str, str]) -> str:
-    """Which options leave columns out, or read one of them as labels."""
-    left_out = ",".join(repr(one_line(name, 60)) for name in kinds)
-    labels = next((repr(one_line(name, 60)) for name, kind in kinds.items() if kind == "labels"), "NAME")
-    return f"--exclude {left_out} leaves them out, --label-key {labels} reads labels"
-
-
 def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """Column names (1, 2, … without a header row), and the other rows with their line numbers."""
     rows = csv_rows(path)
@@ -199,15 +78,15 @@ def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
 
 
 def stripped(cells: Sequence[str]) -> list[str]:
-    """The cells without the blanks around them."""
+    """The cells without surrounding blanks."""
     return [cell.strip() for cell in cells]
 
 
 def is_header(first: Sequence[str], second: Sequence[str] | None) -> bool:
-    """Whether the first row names the columns: it has words, and besides them whole numbers at most.
+    """Whether the first row names the columns: it has words, and otherwise only whole numbers.
 
-    A row 0, 1, … D-1, the names that pandas gives, counts too, as does 1, 2, … D, for D = 2 unless the second row has
-    whole numbers alone.
+    A row 0, 1, … D-1 (the names that pandas gives) or 1, 2, … D counts too; for D = 2 only if the second row has other
+    than whole numbers.
 
     >>> is_header(["x", "y"], ["1", "2"]), is_header(["0.5", "2"], ["1", "2"]), is_header(["1", "2", "3"], None)
     (True, False, True)
@@ -221,12 +100,12 @@ def is_header(first: Sequence[str], second: Sequence[str] | None) -> bool:
 
 
 def is_whole(cell: str) -> bool:
-    """Whether a cell is written in the digits 0 to 9 alone."""
+    """Whether a cell has only the digits 0 to 9."""
     return cell.isascii() and cell.isdigit()
 
 
 def _is_name(cell: str) -> bool:
-    """Whether a cell can name a column: blank, or with a letter and no number; 1,5 is a number written otherwise."""
+    """Whether a cell can name a column: blank, or with a letter and no number; 1,5 is a number in another notation."""
     try:
         float(cell)
     except ValueError:
@@ -237,11 +116,11 @@ def _is_name(cell: str) -> bool:
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Rows of cells, all of one length, with their line numbers; the delimiter is a tab, `;` or `,`."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        unquoted = re.sub(r'"[^"]*"', "", next(lines(stream), ""))
+        unquoted = re.sub(r'"[^"]*"', "", next(bounded_lines(stream), ""))
         delimiter = next((mark for mark in "\t;," if mark in unquoted), ",")
         stream.seek(0)
-        # A space after the delimiter may precede a quote; a tab is then both, so the option is off for it.
-        reader = csv.reader(lines(stream), delimiter=delimiter, skipinitialspace=delimiter != "\t", strict=True)
+        # skipinitialspace allows `, "quoted"`; it would also skip tabs, so it is off where they delimit.
+        reader = csv.reader(bounded_lines(stream), delimiter=delimiter, skipinitialspace=delimiter != "\t", strict=True)
         width, blank = 0, 0
         while (cells := _next_row(reader)) is not None:
             if not cells:
@@ -255,23 +134,178 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
-def lines(stream: TextIO) -> Iterator[str]:
-    """The lines of a text with their ends, none of which may take all memory.
-
-    Raises:
-        ValueError: a line has more than 16 million characters.
-    """
-    number = 0
-    while line := stream.readline(MOST_CHARACTERS):
-        number += 1
-        if len(line) == MOST_CHARACTERS and not line.endswith("\n"):
-            raise ValueError(f"line {number} has {MOST_CHARACTERS} characters or more")
-        yield line
-
-
 def _next_row(reader: Any) -> list[str] | None:
     try:
         row: list[str] | None = next(reader, None)
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     return row
+
+
+def bounded_lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a text with their ends; ValueError for one of more than 16 million characters."""
+    number = 0
+    while line := stream.readline(MAX_LINE):
+        number += 1
+        if len(line) == MAX_LINE and not line.endswith("\n"):
+            raise ValueError(f"line {number} has {MAX_LINE} characters or more")
+        yield line
+
+
+# Parquet; pyarrow is optional
+
+
+def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
+    """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
+    file = open_parquet(path)
+    schema = file.schema_arrow
+    names = [schema.names[i] for i in dimension_columns(schema.names, exclude, include)]
+    if key is not None and key not in names:
+        raise ValueError(f"holds no column {key!r}, only {listed(names)}")
+    lists = [name for name in names if _is_list(schema.field(name).type) and key in (None, name)]
+    if len(lists) > 1:
+        raise ValueError(f"holds several columns of lists: {listed(lists)}; choose one with --key NAME")
+    if key is not None and not lists:
+        raise ValueError(f"column {key!r} is of {schema.field(key).type}, expected lists of numbers")
+    if lists and include:
+        raise ValueError(f"column {lists[0]!r} of lists is read, so --include {include[0]!r} does not apply")
+    if lists:
+        kind = schema.field(lists[0]).type.value_type
+        if not _is_numeric(kind):
+            raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
+        return _read_columns(file, lists, path, _numpy_dtype(kind), _list_block)
+    with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
+        index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
+    if words := {name: "words" for name in names if not _is_numeric(schema.field(name).type)}:
+        name = next(iter(words))
+        hint = advice(words | kinds_by_name(names, index))
+        raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
+    dtype = np.result_type(*(_numpy_dtype(schema.field(name).type) for name in names))
+    values = _read_columns(file, names, path, dtype, _column_block)
+    check_dimensions(names, values, include, index)
+    return values
+
+
+def open_parquet(path: Path, *, words: Sequence[str] = ()) -> Any:
+    """A memory-mapped `pyarrow.parquet.ParquetFile`; columns named in `words` keep each distinct word once."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ValueError("reading .parquet needs pyarrow: pip install 'ldreg[parquet]'") from error
+    with parse_errors("a Parquet file"):
+        return pq.ParquetFile(path, memory_map=True, read_dictionary=list(words))
+
+
+def check_parquet_memory(file: Any, names: Sequence[str], path: Path, *, size: int) -> None:
+    """Raise ValueError if columns of values of `size` bytes take more memory than a file like this may."""
+    with parse_errors("a Parquet file"):
+        metadata = file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+        # The values of a list column have a longer path.
+        chosen = [c for c in columns if any(f"{c.path_in_schema}.".startswith(f"{name}.") for name in names)]
+        values = sum(max(size * column.num_values, column.total_uncompressed_size) for column in chosen)
+        rows = size * metadata.num_rows
+    check_unpacked(max(values, rows), packed=path.stat().st_size)
+
+
+def parquet_batches(file: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Batches of rows of some columns."""
+    batches = file.iter_batches(batch_size=BATCH_ROWS, columns=list(names))
+    while True:
+        with parse_errors("a Parquet file"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def parquet_label_columns(path: Path) -> list[str]:
+    """Columns of words or whole numbers beside a column of lists, words first; without lists all are dimensions."""
+    import pyarrow as pa
+
+    fields = list(open_parquet(path).schema_arrow)
+    if not any(_is_list(field.type) for field in fields):
+        return []
+    words = [
+        field.name
+        for field in fields
+        if is_text(field.type) or pa.types.is_large_string(field.type) or pa.types.is_dictionary(field.type)
+    ]
+    return words + [field.name for field in fields if pa.types.is_integer(field.type)]
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is of text or bytes."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _numpy_dtype(kind: Any) -> np.dtype[Any]:
+    """The dtype for numbers of an Arrow type: floating, except for whole numbers that float32 may not hold."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(kind) and kind.bit_width >= 32:  # their values decide later
+        return np.dtype(np.int64 if pa.types.is_signed_integer(kind) else np.uint64)
+    bits = 32 if pa.types.is_integer(kind) else kind.bit_width  # Arrow's own conversion needs pandas before version 16
+    return np.dtype(f"float{bits}")
+
+
+def _read_columns(
+    file: Any, names: list[str], path: Path, dtype: np.dtype[Any], block: Callable[..., NDArray[Any]]
+) -> NDArray[Any]:
+    """All rows of some columns, a batch at a time, in one array (N, D)."""
+    check_parquet_memory(file, names, path, size=dtype.itemsize)
+    rows, done = file.metadata.num_rows, 0
+    if rows == 0:
+        raise ValueError("holds no rows")
+    result: NDArray[Any] | None = None
+    for batch in parquet_batches(file, names):
+        values = block([batch.column(name) for name in names], names, done)
+        if result is None:
+            result = np.empty((rows, values.shape[1]), dtype)
+        if values.shape[1] != result.shape[1]:
+            raise ValueError(f"row {done + 1} has a list of {values.shape[1]}, earlier rows have {result.shape[1]}")
+        result[done : done + len(values)] = values
+        done += len(values)
+    if result is None or done != rows:
+        raise ValueError(f"metadata says {rows} rows, but {done} are there")
+    return result
+
+
+def _column_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
+    for name, column in zip(names, columns, strict=True):
+        if column.null_count:
+            row = done + column.is_null().index(True).as_py() + 1
+            raise ValueError(f"column {name!r} has an empty cell in row {row}")
+    return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
+
+
+def _list_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
+    import pyarrow.compute as pc
+
+    (column,), (name,) = columns, names
+    lengths = pc.list_value_length(column).fill_null(-1).to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero((lengths != lengths[0]) | (lengths < 1))
+    if len(odd):
+        length, row = int(lengths[odd[0]]), done + int(odd[0]) + 1
+        what = "no list" if length < 0 else f"a list of {length}"
+        raise ValueError(f"column {name!r} has {what} in row {row}, expected lists of one length above zero")
+    flat = column.flatten()
+    if flat.null_count:
+        row = done + flat.is_null().index(True).as_py() // int(lengths[0]) + 1
+        raise ValueError(f"column {name!r} has an empty value in row {row}")
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), int(lengths[0]))

@@ -335,6 +335,10 @@ def test_torch_files_of_other_things(tmp_path: Path) -> None:
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**60}, 2)}}",
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**90}, 2)}}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 2)}",
+        "{'descr': '|S0', 'fortran_order': False, 'shape': (3, 2)}",
+        f"{{'descr': '|S0', 'fortran_order': False, 'shape': ({10**30}, 2)}}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': 2}",
         "{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 1)}",
         "{'descr': '<f4', 'fortran_order': False}",
@@ -348,11 +352,6 @@ def test_absurd_npy_headers(header: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x.npy", content)
     refuse(tmp_path / "x.npz")
-
-
-def test_negative_npy_shape(tmp_path: Path) -> None:
-    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}"
-    refuse(written(tmp_path / "x.npy", npy_bytes(header, b"\0" * 8)), "impossible shape (-1, -2)")
 
 
 @pytest.mark.parametrize(
@@ -816,24 +815,6 @@ def test_few_rows_are_looked_at_by_name_only(tmp_path: Path) -> None:
     few = features(19) | {"n": np.arange(19)}
     assert load_embeddings(write_table(tmp_path / "x.csv", few)).shape == (19, 4)
     refuse(write_table(tmp_path / "x.csv", few | {"id": few["f0"]}), "--exclude 'id'")
-
-
-@pytest.mark.parametrize(
-    ("header", "word"),
-    [
-        (
-            "{'descr': '|S0', 'fortran_order': False, 'shape': (1000000000000000000000000000000, 2), }",
-            "impossible shape",
-        ),
-        ("{'descr': '|S0', 'fortran_order': False, 'shape': (3, 2), }", "holds nothing"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4), }", "impossible shape"),
-    ],
-)
-def test_absurd_npy_headers_are_refused(tmp_path: Path, header: str, word: str) -> None:
-    path = tmp_path / "x.npy"
-    text = header.encode() + b" " * (118 - len(header) - 1) + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + b"\0" * 16 * ("<f4" in header))
-    refuse(path, word)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "list.parquet", "x.pt", "x.safetensors"])
