@@ -137,7 +137,7 @@ def assert_same(left: list[Batch], right: list[Batch], *, tolerance: int = 0) ->
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "ldreg-prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ldreg-prefetch")]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

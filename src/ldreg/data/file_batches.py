@@ -2,10 +2,11 @@
 
 import math
 import os
-import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -274,14 +275,6 @@ def decode_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | No
 
 # Batches made in advance by a thread
 
-
-@dataclass(frozen=True)
-class _Raised:
-    """The error that ended the thread."""
-
-    error: BaseException
-
-
 _END = object()
 
 
@@ -291,41 +284,28 @@ def prefetched(
     ahead: int = AHEAD,
     surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Generator[Item, None, None]:
-    """The items, made by a thread that is up to `ahead` of them in advance, inside `surroundings()`.
+    """The items, made by a thread that is up to `ahead` of them in advance, each inside `surroundings()`.
 
     Errors of the items are raised here, in their place. Closing this generator ends the thread, which closes the items.
 
     >>> list(prefetched(letter for letter in "abc"))
     ['a', 'b', 'c']
     """
-    made: queue.Queue[object] = queue.Queue(ahead)
-    stop = threading.Event()
 
-    def work() -> None:
+    def make() -> Item | object:
+        with surroundings():
+            return next(items, _END)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="ldreg-prefetch") as thread:
+        pending = deque(thread.submit(make) for _ in range(ahead + 1))
         try:
-            with surroundings(), closing(items):
-                for item in items:
-                    made.put(item)
-                    if stop.is_set():
-                        return
-            made.put(_END)
-        except BaseException as error:  # of any class: the loop that waits must learn of it
-            if not stop.is_set():
-                made.put(_Raised(error))
-
-    thread = threading.Thread(target=work, name="ldreg-prefetch", daemon=True)
-    thread.start()
-    try:
-        while (item := made.get()) is not _END:
-            if isinstance(item, _Raised):
-                raise item.error
-            yield item  # type: ignore[misc]  # the queue holds objects
-    finally:
-        stop.set()
-        # The thread may wait for room; after one more item it sees that it is to stop.
-        while not made.empty():
-            made.get_nowait()
-        thread.join()
+            while (item := pending.popleft().result()) is not _END:
+                pending.append(thread.submit(make))
+                yield item  # type: ignore[misc]  # not _END
+        finally:
+            for future in pending:
+                future.cancel()
+            thread.submit(items.close).result()
 
 
 def _ahead(items: Generator[Made, None, None], *, device: torch.device) -> Generator[Made, None, None]:
