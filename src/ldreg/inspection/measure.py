@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, cast
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -14,25 +15,25 @@ from ldreg import distributed
 from ldreg.dimension.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import expected_lid
-from ldreg.dimension.geometry import fisher_rao
+from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
 from ldreg.dimension.global_dim import danco, twonn
 from ldreg.dimension.search import Neighbors
 from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.dimension.streaming import refuse_nonfinite, resident, stream_lid
 from ldreg.inspection import findings
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
-from ldreg.inspection.interval import reach
-from ldreg.inspection.local import local
+from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.plane import ROWS, draw, principal_plane
-from ldreg.inspection.report import Comparison, DimensionReport, Expected, Reading
+from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, Reading
 from ldreg.inspection.sharing import Sharing
-from ldreg.inspection.steps import Progress, Steps
 from ldreg.version import __version__
 
-# TwoNN and DANCo are one number for the whole set, settled by this many points; more only cost time.
-_GLOBAL_POINTS = 5000
+Progress = Callable[[str, float], None]
+
+_GLOBAL_POINTS = 5000  # settle TwoNN and DANCo, which are one number for the whole set
 _BLOCK_ROWS = 4096  # rows looked at at a time
-_LEFT_OUT = Reading(None, "not measured")
+_MOST_COLLAPSED = 10  # points listed in a report
+_NOT_MEASURED = Reading(None, "not measured")
 
 
 @torch.no_grad()
@@ -87,7 +88,7 @@ def inspect(
     """
     sharing = Sharing(distributed.rank(), distributed.world()) if share else Sharing()
 
-    def prepared() -> tuple["_Set", "_Names", "_Set | None"]:
+    def prepared() -> tuple["_Set", "_Set | None"]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         points = as_embeddings(x, "x", k)
         if compare_labels is not None and (compare is None or labels is None):
@@ -98,18 +99,39 @@ def inspect(
         if other is not None and compare_labels is not None:
             others = as_names(compare_labels, "compare_labels", len(other), of="compare")
         place = as_device(points, device, shared=sharing.several)
-        second = None if other is None else _Set(other, "compare", place)
-        return _Set(points, "x", place), _Names(names, others), second
+        second = None if other is None else _Set(other, "compare", place, others)
+        return _Set(points, "x", place, names), second
 
-    own, names, other = sharing.agreed(prepared)
+    own, other = sharing.agreed(prepared)
     settings = _Settings(k, estimator, convention, sample, seed)
     with _current(own.device):
-        return _report(own, names, other, settings, sharing, Steps(progress, _costs(own, other, sample)))
+        steps = _Steps(progress, _costs(own, other, sample))
+        measured = _measured(own, settings, sharing, steps.enter(own.step("LID")))
+        compared = None if other is None else _measured(other, settings, sharing, steps.enter(other.step("LID")))
+        return sharing.from_first(partial(_completed, measured, compared, settings, steps))
 
 
 @torch.no_grad()
-def quick_report(x: Tensor, labels: Sequence[Any] | Tensor | None = None, k: int = 64) -> DimensionReport:
-    """`inspect` where x lies, with its findings but without what takes long: RankMe, the map, TwoNN and DANCo.
+def quick_report(
+    x: Tensor,
+    labels: Sequence[Any] | Tensor | None = None,
+    k: int = 64,
+    *,
+    sample: int | None = None,
+    device: str | torch.device | None = "input",
+    plane: bool = False,
+    progress: Progress | None = None,
+) -> DimensionReport:
+    """`inspect` with its findings but without RankMe, TwoNN and DANCo, which take long.
+
+    Args:
+        x: embeddings (N, D).
+        labels: N class labels.
+        k: neighbors of each point.
+        sample: as in `inspect`.
+        device: as in `inspect`; "input": where x is.
+        plane: whether to compute the coordinates of the map, which are 0 otherwise.
+        progress: as in `inspect`.
 
     Raises:
         ValueError: as `inspect`.
@@ -118,12 +140,18 @@ def quick_report(x: Tensor, labels: Sequence[Any] | Tensor | None = None, k: int
     >>> quick_report(torch.cat([x, torch.zeros(100, 16)])).findings[0].kind
     'degenerate'
     """
-    points = _Set(as_embeddings(x, "x", k), "x", x.device)
+    device = x.device if device == "input" else device
+    check_settings(k, sample=sample, device=device)
+    embeddings = as_embeddings(x, "x", k)
     names = None if labels is None else as_names(labels, "labels", len(x), of="x")
-    settings = _Settings(k, "mom", "paper", None, 0)
+    points = _Set(embeddings, "x", as_device(embeddings, device, shared=False), names)
+    settings = _Settings(k, "mom", "paper", sample, 0)
     with _current(points.device):
-        measured = _measured(points, settings, Sharing(), None)
-        return _described(measured, names, settings, Steps(None, _costs(points, None, None)), whole=False)[0]
+        steps = _Steps(progress, _costs(points, None, sample))
+        measured = _measured(points, settings, Sharing(), steps.enter("LID"))
+        report, _ = _described(measured, settings, steps, quick=True, plane=plane)
+        steps.finish()
+        return report
 
 
 class _Settings(NamedTuple):
@@ -134,27 +162,21 @@ class _Settings(NamedTuple):
     seed: int
 
 
-class _Names(NamedTuple):
-    """The labels of the points, and of those of the second set."""
-
-    own: list[str] | None
-    other: list[str] | None
-
-
 class _Set(NamedTuple):
-    """Embeddings (N, D), what messages call them, and the device that measures them, whether they lie there or not."""
+    """Embeddings (N, D), their name in messages, the device that measures them, and their labels."""
 
     x: Tensor
     name: str
     device: torch.device
+    labels: list[str] | None = None
 
     def step(self, name: str) -> str:
-        """What a step of its measurement is called in the progress."""
+        """The name of a step of its measurement in the progress."""
         return f"comparison: {name}" if self.name == "compare" else name
 
 
 class _Measured(NamedTuple):
-    """Rows (n,) of a set, their LID among all of it, and distances after the k-th; only rank 0 has all."""
+    """Rows (n,) of a set, their LID among all of it, and distances after the k-th; complete on rank 0 only."""
 
     points: _Set
     rows: Tensor
@@ -162,22 +184,35 @@ class _Measured(NamedTuple):
     beyond: Tensor
 
 
+class _Steps:
+    """Turns the progress of each step into the progress of the whole."""
+
+    def __init__(self, report: Progress | None, costs: dict[str, float]) -> None:
+        self.report, self.costs, self.total = report, costs, sum(costs.values())
+        self.before, self.cost = 0.0, 0.0
+
+    def enter(self, name: str) -> Callable[[float], None] | None:
+        """Begin a step, which ends the one before; the result takes the fraction of this step that is done."""
+        self.before, self.cost = self.before + self.cost, self.costs[name]
+        if self.report is None:
+            return None
+        report, before, cost = self.report, self.before, self.cost
+
+        def advance(fraction: float) -> None:
+            report(name, (before + cost * fraction) / self.total)
+
+        advance(0.0)
+        return advance
+
+    def finish(self) -> None:
+        """End the last step."""
+        if self.report is not None:
+            self.report("done", 1.0)
+
+
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make it the device that kernels are launched on."""
+    """Launch kernels on this device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _report(
-    points: _Set,
-    names: _Names,
-    other: _Set | None,
-    settings: _Settings,
-    sharing: Sharing,
-    steps: Steps,
-) -> DimensionReport:
-    measured = _measured(points, settings, sharing, steps.enter(points.step("LID")))
-    compared = None if other is None else _measured(other, settings, sharing, steps.enter(other.step("LID")))
-    return sharing.from_first(partial(_completed, measured, names, compared, settings, steps))
 
 
 def _measured(
@@ -224,15 +259,13 @@ def _some(x: Tensor, rows: Tensor) -> Tensor:
     return x[first : last + 1] if last - first + 1 == len(rows) else x[rows]
 
 
-def _completed(
-    measured: _Measured, names: _Names, compared: _Measured | None, settings: _Settings, steps: Steps
-) -> DimensionReport:
+def _completed(measured: _Measured, compared: _Measured | None, settings: _Settings, steps: _Steps) -> DimensionReport:
     """The report, once LID is known."""
-    own, points = _described(measured, names.own, settings, steps)
+    own, points = _described(measured, settings, steps)
     if compared is None:
         steps.finish()
         return own
-    other, others = _described(compared, names.other, settings, steps)
+    other, others = _described(compared, settings, steps)
     steps.finish()
     found = findings.compare(points, others, own.findings, other.findings)
     distance = fisher_rao(own.mean.value, other.mean.value).item()
@@ -241,26 +274,40 @@ def _completed(
 
 
 def _described(
-    measured: _Measured, names: list[str] | None, settings: _Settings, steps: Steps, *, whole: bool = True
+    measured: _Measured, settings: _Settings, steps: _Steps, *, quick: bool = False, plane: bool = True
 ) -> tuple[DimensionReport, findings.Points]:
-    """All that is told of one set, with `whole` also what no finding is from, and what its findings are from."""
-    (x, _, device), rows = measured[:2]
+    """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
+    (x, _, device, names), rows = measured.points, measured.rows
     near = _near(measured)
     labels = None if names is None else [names[row] for row in rows.tolist()]
-    statistics = local(near.found, near.rows, len(x), labels, near.beyond)
-    shares, spectral = _spectral(measured.points, rows, settings.seed, steps, whole=whole)
-    dimensions = _global(measured.points, settings.seed, steps) if whole else _Global(twonn=_LEFT_OUT, danco=_LEFT_OUT)
+    lid, distances = near.found.lid, near.found.neighbors.distances
+    wide = lid.double()
+    ordinary = wide[regular(wide)]
+    low, median, high = numpy.quantile(ordinary.cpu(), (0.25, 0.5, 0.75)).tolist() if len(ordinary) else [math.nan] * 3
+    mean = mean_lid(near.found, near.rows, len(x), beyond=near.beyond)
+    collapsed = _most_collapsed(near.found, near.rows, labels)
+    classes = () if labels is None else _classes(near, labels)
+
+    steps.enter(measured.points.step("spectrum"))
+    shares, scale = scaled_eigenvalues(x, device=device)
+    rank, eigenvalues = entropy_rank(shares).item(), (shares / scale / scale).cpu()
+    steps.enter(measured.points.step("RankMe"))
+    singular = math.nan if quick else rankme(x, device=device).item()
+    steps.enter(measured.points.step("map"))
+    flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
+    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(measured.points, settings.seed, steps)
+
     steps.enter(measured.points.step("findings"))
     points = findings.Points(
-        lid=near.found.lid,
-        distances=near.found.neighbors.distances,
+        lid=lid,
+        distances=distances,
         indices=near.found.neighbors.indices,
         rows=near.rows,
         total=x.shape[0],
         dimensions=x.shape[1],
-        effective_rank=spectral["effective_rank"],
+        effective_rank=rank,
         spread=relative_spread(x, device=device).item(),
-        scale=spectral["eigenvalues"].sum().sqrt().item(),
+        scale=eigenvalues.sum().sqrt().item(),
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.to(x.device).split(_BLOCK_ROWS)]),
         labels=labels,
     )
@@ -273,12 +320,31 @@ def _described(
         convention=settings.convention,
         seed=settings.seed,
         device=device_name(device),
-        **statistics,
-        **spectral,
-        **dimensions,
+        mean=mean,
+        quartiles=(low, median, high),
+        frechet_variance=frechet_variance(wide).item() if len(ordinary) else math.nan,
+        arithmetic_mean=arithmetic_mean(wide).item(),
+        harmonic_mean=harmonic_mean(wide).item(),
+        lid_low=findings.lid_quantiles(wide, (0.05,))[0],
+        zero=int((wide == 0).sum()),
+        infinite=int(torch.isinf(wide).sum()),
+        duplicated=int((distances[:, 0] == 0).sum()),
+        effective_rank=rank,
+        rankme=singular,
+        twonn=whole[0],
+        danco=whole[1],
         comparison=None,
+        most_collapsed=collapsed,
+        classes=classes,
+        index=rows.cpu(),
+        lid=lid.cpu(),
+        standard_error=near.found.standard_error.cpu(),
+        kth_distance=distances[:, -1].cpu(),
+        eigenvalues=eigenvalues,
+        coordinates=flat,
+        labels=None if labels is None else tuple(labels),
         version=__version__,
-        expected=_expected(statistics["mean"].value, shares, (x.shape[0], x.shape[1]), settings),
+        expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
         findings=findings.find(points),
     )
     return report, points
@@ -309,39 +375,43 @@ def _near(measured: _Measured) -> _Measured:
     return _Measured(measured.points, measured.rows.to(place), found, measured.beyond.to(place))
 
 
-class _Spectral(TypedDict):
-    effective_rank: float
-    rankme: float
-    eigenvalues: Tensor
-    coordinates: Tensor
-
-
-def _spectral(points: _Set, rows: Tensor, seed: int, steps: Steps, *, whole: bool) -> tuple[Tensor, _Spectral]:
-    """What is known from the spectrum of the whole set; first its eigenvalues at a scale that float64 holds.
-
-    Without `whole`, RankMe is NaN and all points of the map are 0.
-    """
-    x, _, device = points
-    steps.enter(points.step("spectrum"))
-    shares, scale = scaled_eigenvalues(x, device=device)
-    steps.enter(points.step("RankMe"))
-    singular = rankme(x, device=device).item() if whole else math.nan
-    steps.enter(points.step("map"))
-    return shares.cpu(), _Spectral(
-        effective_rank=entropy_rank(shares).item(),
-        rankme=singular,
-        eigenvalues=(shares / scale / scale).cpu(),
-        coordinates=principal_plane(x, rows, seed, device=device).cpu() if whole else torch.zeros(len(rows), 2),
+def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
+    """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
+    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED].tolist()
+    return tuple(
+        CollapsedPoint(
+            index=int(rows[i]),
+            lid=found.lid[i].item(),
+            standard_error=found.standard_error[i].item(),
+            label=None if labels is None else labels[i],
+        )
+        for i in order
+        if not torch.isinf(found.lid[i])
     )
 
 
-class _Global(TypedDict):
-    twonn: Reading
-    danco: Reading
+def _classes(near: _Measured, labels: list[str]) -> tuple[ClassLID, ...]:
+    members: dict[str, list[int]] = {}
+    for position, label in enumerate(labels):
+        members.setdefault(label, []).append(position)
+    found = []
+    for label in sorted(members, key=_label_order):
+        rows = torch.tensor(members[label], device=near.rows.device)
+        mean = mean_lid(near.found, near.rows, len(near.points.x), rows, near.beyond)
+        ordinary = int(regular(near.found.lid[rows]).sum())
+        coinciding = int((near.found.neighbors.distances[rows, -1] == 0).sum())
+        found.append(ClassLID(label, len(rows), ordinary, mean, coinciding))
+    return tuple(found)
 
 
-def _global(points: _Set, seed: int, steps: Steps) -> _Global:
-    """The global dimension of the set, of a random part of it where it is large."""
+def _label_order(label: str) -> tuple[bool, int, str]:
+    """Sort whole numbers by value, then words by alphabet."""
+    whole = label.removeprefix("-").isdecimal()
+    return not whole, int(label) if whole else 0, label
+
+
+def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
+    """TwoNN and DANCo of the set, or of a random part of a large one."""
     large = len(points.x) > _GLOBAL_POINTS
     part = points.x[draw(len(points.x), _GLOBAL_POINTS, seed)] if large else points.x
     part = part.to(points.device)
@@ -351,14 +421,14 @@ def _global(points: _Set, seed: int, steps: Steps) -> _Global:
         steps.enter(points.step(step))
         try:
             return Reading(float(estimate(part)), note)
-        except ValueError as error:  # too few distinct points for this one estimator: the rest still stands
+        except ValueError as error:  # too few distinct points for this estimator only
             return Reading(None, f"not available: {str(error).removeprefix('x: ')}")
 
-    return _Global(twonn=reading("TwoNN", twonn), danco=reading("DANCo", partial(danco, seed=seed)))
+    return reading("TwoNN", twonn), reading("DANCo", partial(danco, seed=seed))
 
 
 def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, float]:
-    """Rough number of multiplications of every step, which weigh them in the progress."""
+    """Rough number of multiplications of every step, its weight in the progress."""
     n, d = points.x.shape
     spectrum = n * d * min(n, d) + 4.0 * min(n, d) ** 3
     part = min(n, _GLOBAL_POINTS)
