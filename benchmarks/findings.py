@@ -150,8 +150,8 @@ def tfidf(folder: Path) -> tuple[Array, Array]:
 @cache
 def encoded(images: str, recipe: str, beta: float, folder: Path, archive: str | None) -> tuple[Array, Array]:
     """Representations by an encoder of `ldreg pretrain`, trained where it is not in the cache; beta: of Min LID."""
-    from ldreg.assessment.source import open_source
-    from ldreg.evaluation.features import features
+    from ldreg.evaluate.features import features
+    from ldreg.evaluate.source import open_source
     from ldreg.train.recipes import load_recipe
     from ldreg.train.run import pretrain
     from ldreg.train.settings import resolve

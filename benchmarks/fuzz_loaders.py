@@ -46,14 +46,13 @@ import yaml
 from PIL import Image
 from safetensors.torch import save
 
-from ldreg.assessment.evaluated import evaluated
-from ldreg.assessment.records import curves_of, origin_of
-from ldreg.assessment.source import open_source
 from ldreg.data.archives import unpack
 from ldreg.data.decoding import decode, image_size, plain_jpeg_size
 from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
+from ldreg.evaluate.records import curves_of, evaluated, origin_of
+from ldreg.evaluate.source import open_source
 from ldreg.io.embeddings import load_embeddings
 from ldreg.io.labels import load_labels
 from ldreg.record import Record

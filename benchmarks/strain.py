@@ -31,7 +31,7 @@ from torch import Tensor
 
 import ldreg
 from ldreg.data import ResidentImages
-from ldreg.evaluation import knn_accuracy
+from ldreg.evaluate import knn_accuracy
 from ldreg.regularizers import LDReg
 from ldreg.train.assembly import build_module, build_views, held_out_images, training_images
 from ldreg.train.folder import environment, existing

@@ -17,8 +17,10 @@ ORDER = (
     *("version", "text", "extras", "distributed"),
     *("completion", "subcommands", "terminal", "notices", "termination", "elapsed"),
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
-    *("data", "train.processes", "train.checkpoints", "train.engine", "encoders", "evaluation", "detection"),
-    *("monitor", "train", "integrations", "assessment", "bench", "reproduce"),
+    *("data", "train.processes", "train.checkpoints", "train.engine", "encoders"),
+    *("evaluate.inputs", "evaluate.compute", "evaluate.extract", "evaluate.knn", "evaluate.linear"),
+    *("evaluate.channels", "evaluate.cache", "evaluate.features", "evaluate.measure", "detection", "monitor", "train"),
+    *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo_plain", "demo", "cli", "__main__"),
 )
 # These know nothing of one another: a method no dimension, a regularizer no method.

@@ -131,14 +131,14 @@ def pretrain_command(words: Sequence[str]) -> None:
 
 def evaluate_command(words: Sequence[str]) -> None:
     """Judge an encoder: linear probe, kNN, fine-tuning, dimension, transfer, detection."""
-    from ldreg.assessment.evaluate import evaluate_command
+    from ldreg.evaluate.command import evaluate_command
 
     evaluate_command(words)
 
 
 def report_command(words: Sequence[str]) -> None:
     """Compare runs on one self-contained page."""
-    from ldreg.assessment.report import report_command
+    from ldreg.evaluate.report import report_command
 
     report_command(words)
 

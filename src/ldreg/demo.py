@@ -103,8 +103,8 @@ def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int)
 
         beta, passes = _BETAS[name], EPOCHS if epochs is None else epochs
         return plain_run(name, beta=beta, epochs=passes, seed=seed, thumbnails=_THUMBNAILS)
-    from ldreg.assessment.records import record
-    from ldreg.assessment.source import open_source
+    from ldreg.evaluate.records import record
+    from ldreg.evaluate.source import open_source
     from ldreg.train.folder import unused
     from ldreg.train.recipes import load_recipe
     from ldreg.train.run import pretrain

@@ -12,8 +12,8 @@ from torch.nn import functional
 from ldreg.dimension import lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.spectrum import effective_rank
-from ldreg.evaluation.knn import knn_accuracy, voters
-from ldreg.evaluation.linear import linear_accuracy
+from ldreg.evaluate.knn import knn_accuracy, voters
+from ldreg.evaluate.linear import linear_accuracy
 from ldreg.inspection import inspect
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.record import Record

@@ -1,4 +1,4 @@
-"""The typed record of one run of pretraining and its evaluation: plain data, written as JSON and read back."""
+"""Record: the one result of a run and its evaluations, written as JSON and read back."""
 
 import json
 import math
@@ -18,16 +18,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Setting = str | float | int | bool | None | Sequence[Any]
 
+SCHEMA = 2  # of the JSON of a record; files without the key "schema" have 1
 ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
 PRECISIONS = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")
 SHARES = ACCURACIES | {"degenerate", "view_share", *PRECISIONS}  # results from 0 to 1
 MOST_THUMBNAILS = 500
+CURVES = {  # metrics of a run's log, and the names of their curves in its record
+    "set/lid": "lid",
+    "set/lid_low": "lid_low",
+    "set/effective_rank": "effective_rank",
+    "set/linear": "linear",
+    "set/knn": "knn",
+    "set/frechet_variance": "frechet_variance",
+    "batch/view_share": "view_share",
+    "batch/loss": "loss",
+}
 _FINDING_KEYS = ("of", "kind", "severity", "share", "numbers", "text")
 _FINDINGS_OF_A_KIND = 3  # that are listed one by one
-_LARGEST = 1e60  # of any number: far above what can be measured, and no sum or square of it overflows
+_LARGEST = 1e60  # of any number: no sum or square of it overflows
+_LARGEST_RESULT = 1e30  # of an evaluation
 _FARTHEST = 1e30  # of a point's coordinate, which is drawn
 _LAST_EPOCH = 1e9
-_LONGEST = 300  # characters of what is said of a file that is no record
+_LONGEST = 300  # characters of an error about a file
 
 
 Kind = Literal[
@@ -181,27 +193,31 @@ class Record:
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
-        values = {field.name: json_values(_nested(getattr(self, field.name))) for field in fields(self)}
-        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
+        values = {"schema": SCHEMA, **{entry.name: getattr(self, entry.name) for entry in fields(self)}}
+        lines = [f"  {json.dumps(key)}: {json.dumps(_plain(value), allow_nan=False)}" for key, value in values.items()]
         write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> Self:
-        """Read what `to_json` wrote; a null among numbers is NaN, among `lid` infinity, which both mean undefined.
+        """Read a record, the result of an evaluation or the card of a run, of this version or an earlier one.
+
+        A null among numbers is NaN, among `lid` infinity; both mean undefined.
 
         Raises:
-            ValueError: the file is not JSON, or not of a run.
-            OSError: it cannot be read.
+            ValueError: the file is not JSON, not of a run, or of a newer version.
+            OSError: the file cannot be read.
         """
         try:
-            content = json.loads(read_text(path), parse_constant=_refuse)
+            content = upgrade(json.loads(read_text(path), parse_constant=_refuse))
             return cls(**_arguments(content))
+        except NewerSchemaError as error:
+            raise ValueError(f"{path}: {error}") from error
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: expected the record of a run, got a file that is not text") from error
         except (ValueError, TypeError, RecursionError) as error:
-            told = printable(str(error))
-            told = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
-            raise ValueError(f"{path}: expected the record of a run, got {told}") from error
+            reason = printable(" ".join(str(error).split()))
+            reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
+            raise ValueError(f"{path}: expected the record of a run, got {reason}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,13 +248,123 @@ def is_share(name: str) -> bool:
     return name in SHARES or (bool(detail) and what in (*SHARES, "transfer"))
 
 
+def origin(environment: Mapping[str, Any], **more: Any) -> dict[str, str | float | int | None]:
+    """Origin of a record from what a run or an evaluation says of its environment; unknown facts are left out."""
+    cores = f"{environment.get('processor')}, {environment['cores']} cores" if "cores" in environment else None
+    facts = {
+        "command": environment.get("command"),
+        "commit": environment.get("commit"),
+        "version": environment.get("ldreg"),
+        "hardware": environment.get("gpu") or cores,
+        **more,
+    }
+    known = {key: value for key, value in facts.items() if value is not None}
+    return {key: value if isinstance(value, int | float) else printable(str(value)) for key, value in known.items()}
+
+
+class NewerSchemaError(ValueError):
+    """A file was written by a newer version of ldreg."""
+
+
+def upgrade(content: Any) -> dict[str, Any]:
+    """The parsed JSON of a record of any kind and version, with the keys that this version has.
+
+    Raises:
+        NewerSchemaError: the file is of a newer version.
+        ValueError, TypeError: the content is no record.
+
+    >>> upgrade({"name": "a", "settings": {}, "results": {"lid": 7.4}})
+    {'name': 'a', 'settings': {}, 'results': {'lid': 7.4}}
+    >>> upgrade({"schema": 3, "name": "a"})
+    Traceback (most recent call last):
+    ldreg.record.NewerSchemaError: expected schema 2 or earlier, got 3, which a newer ldreg wrote
+    """
+    content = _of(dict, content)
+    schema = _named("schema", content.get("schema", 1), _count)
+    if schema is None or schema > SCHEMA:
+        raise NewerSchemaError(f"expected schema {SCHEMA} or earlier, got {schema}, which a newer ldreg wrote")
+    if "kind" in content:
+        return _of_an_evaluation(content)
+    if not {"encoder", "metrics"}.isdisjoint(content):
+        return _of_a_card(content)
+    return {key: value for key, value in content.items() if key != "schema"}
+
+
+def _of_an_evaluation(content: dict[str, Any]) -> dict[str, Any]:
+    """The result of `ldreg evaluate` as a record; its origin has the key of the weights and the name of the data."""
+    kind, parts = content["kind"], {name: _of_key(content, name) for name in ("results", "source")}
+    if not isinstance(kind, str) or kind not in _EVALUATIONS:
+        raise ValueError(f"kind: expected one of {', '.join(_EVALUATIONS)}, got {printable(repr(kind))[:40]}")
+    options = _of_key(content, "options") if content.get("options") is not None else {}
+    data = _of_key(content, "data") if content.get("data") is not None else {}
+    environment = _of_key(content, "environment") if content.get("environment") is not None else {}
+    facts = {"seed": content.get("seed"), "minutes": content.get("minutes"), "weights": parts["source"].get("key")}
+    if kind not in ("transfer", "detection"):  # they have images of their own
+        facts["data"] = data.get("name")
+    return {
+        "name": parts["source"].get("name", kind),
+        "settings": {"kind": kind, **options, **{f"data.{key}": value for key, value in data.items()}},
+        "results": _EVALUATIONS[kind](parts["results"], options),
+        "origin": origin(environment, **facts),
+        "voters": parts["results"]["k"] if kind == "knn" else None,
+    }
+
+
+_EVALUATIONS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, float]]] = {
+    "linear": lambda results, options: {f"linear/{options.get('protocol')} protocol": _result(results, "linear")},
+    "knn": lambda results, options: {f"knn/k = {_result(results, 'k'):g}": _result(results, "knn")},
+    "finetune": lambda results, options: {f"finetune/{_labels_used(options)}": _result(results, "finetune")},
+    "dimension": lambda results, options: {
+        f"lid/{options.get('split')} images, k = {_result(results, 'k'):g}": _result(results, "lid"),
+        f"effective_rank/{options.get('split')} images": _result(results, "effective_rank"),
+    },
+    "transfer": lambda results, options: {
+        f"transfer/{name}{_protocol_unless_transfer(options)}": _result(_of_key(results, name), "linear")
+        for name in results
+    },
+    "detection": lambda results, options: {name: _result(results, name) for name in PRECISIONS},
+}
+
+
+def _labels_used(options: dict[str, Any]) -> str:
+    fraction = _result(options, "fraction")
+    return "all labels" if fraction == 1 else f"{100 * fraction:g} % of labels"
+
+
+def _protocol_unless_transfer(options: dict[str, Any]) -> str:
+    protocol = options.get("protocol")
+    return "" if protocol == "transfer" else f", {protocol} protocol"
+
+
+def _result(values: dict[str, Any], name: str) -> float:
+    """A number that a table can show."""
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_RESULT:
+        raise ValueError(f"{name}: expected a finite number, got {json.dumps(value)[:40]}")
+    return float(value)
+
+
+def _of_a_card(content: dict[str, Any]) -> dict[str, Any]:
+    """The card of a finished run as a record, with the last values that the run logged."""
+    metrics = _of_key(content, "metrics") if content.get("metrics") is not None else {}
+    results = {CURVES[name]: value for name, value in metrics.items() if name in CURVES and name.startswith("set/")}
+    minutes = content.get("minutes")
+    facts = {name: content.get(name) for name in ("seed", "epochs", "minutes", "stopped")}
+    return {
+        "name": str(content.get("method", "run")),
+        "settings": {name: content.get(name) for name in ("method", "regularizer", "batch_size", "seed")},
+        "results": results if minutes is None else {**results, "minutes": minutes},
+        "origin": origin({"ldreg": content.get("ldreg")}, **facts),
+        "findings": content.get("findings", []),
+    }
+
+
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} in place of a number")
 
 
-def _arguments(content: Any) -> dict[str, Any]:
+def _arguments(content: dict[str, Any]) -> dict[str, Any]:
     """The fields of a record from parsed JSON."""
-    content = _of(dict, content)
     required = {entry.name for entry in fields(Record) if entry.default is entry.default_factory is MISSING}
     if unknown := sorted(content.keys() - _READERS.keys()):
         raise ValueError(f"the unknown key {unknown[0]!r}")
@@ -247,16 +373,18 @@ def _arguments(content: Any) -> dict[str, Any]:
     return {key: _named(key, value, _READERS[key]) for key, value in content.items()}
 
 
-def _nested(value: Any) -> Any:
-    """A list of thumbnails or findings as plain values; anything else as it is."""
-    return (
-        [
-            asdict(item) if isinstance(item, Thumbnail) else item.plain() if isinstance(item, Finding) else item
-            for item in value
-        ]
-        if isinstance(value, list | tuple)
-        else value
-    )
+def _plain(value: Any) -> Any:
+    """A field as JSON holds it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    found = value.plain() if isinstance(value, Finding) else asdict(value) if isinstance(value, Thumbnail) else value
+    return json_values(found)
+
+
+def _of_key(content: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(content.get(name), dict):
+        raise ValueError(f"{name}: expected an object, got {type(content.get(name)).__name__}")
+    return content[name]  # type: ignore[no-any-return]
 
 
 def _of(kind: type[T], value: Any) -> T:
@@ -297,7 +425,7 @@ def _known(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Setting:
+def _setting(value: Any) -> Setting:
     if isinstance(value, list | tuple):
         return [_scalar(item) for item in value]
     return _scalar(value)
@@ -372,7 +500,7 @@ _ORIGINS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 _READERS: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: _of(str, value),
-    "settings": lambda value: _values(value, _plain),
+    "settings": lambda value: _values(value, _setting),
     "results": lambda value: _values(value, _number),
     "curves": lambda value: _values(value, _line),
     "lid": lambda value: [_local(item) for item in _of(list, value)],

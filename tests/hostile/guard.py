@@ -24,9 +24,9 @@ FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "sock
 def main() -> None:
     import torch
 
-    import ldreg.assessment.evaluate
-    import ldreg.assessment.judging
-    import ldreg.assessment.report
+    import ldreg.evaluate.command
+    import ldreg.evaluate.judging
+    import ldreg.evaluate.report
     import ldreg.inspection
     import ldreg.io.embeddings
     import ldreg.io.labels
@@ -43,15 +43,15 @@ def readers() -> dict[str, Callable[[Path], object]]:
     """Readers of a file by what it is."""
     from typing import Any
 
-    from ldreg.assessment import evaluated, records
     from ldreg.bench import results
     from ldreg.data.decoding import read_content
     from ldreg.detection import annotations
     from ldreg.detection import run as detection
     from ldreg.detection import train as detector
     from ldreg.encoders import cards
-    from ldreg.evaluation import fit, kept
+    from ldreg.evaluate import fit, kept, records
     from ldreg.monitor.log import read_metrics
+    from ldreg.record import Record
     from ldreg.reproduce import cost, lightly_run
     from ldreg.train import run as training
     from ldreg.train.checkpoints import latest
@@ -61,8 +61,8 @@ def readers() -> dict[str, Callable[[Path], object]]:
     return {
         "image": lambda path: read_content(str(path)),
         "metrics": read_metrics,
-        "facts": records._facts,
-        "results": lambda path: evaluated._results(path, "", None),
+        "facts": records._environment,
+        "results": Record.from_json,
         "kept": kept.read,
         "card": lambda path: cards.read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),

@@ -12,7 +12,7 @@ import torch
 
 from ldreg.data.datasets import list_folder
 from ldreg.data.decoding import UnreadableImageError, read_content
-from ldreg.evaluation.fit import _found
+from ldreg.evaluate.fit import _found
 from ldreg.io.files import read_bytes, read_text
 from ldreg.io.torch_files import load_torch
 

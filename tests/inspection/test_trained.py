@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from ldreg.assessment.source import open_source
-from ldreg.evaluation.features import features
+from ldreg.evaluate.features import features
+from ldreg.evaluate.source import open_source
 from ldreg.inspection import inspect
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain

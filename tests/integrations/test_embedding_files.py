@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ldreg.cli import main
-from ldreg.monitor.measures import measure
+from ldreg.evaluate.measure import measure
 
 
 def write_parquet(path: Path, x: Tensor) -> None:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ldreg.evaluate.measure import measure
 from ldreg.integrations.lightning import DimensionMonitor
-from ldreg.monitor.measures import measure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = [name for name in ("pytorch_lightning", "lightning") if importlib.util.find_spec(name)]
@@ -347,7 +347,7 @@ import MINE as pl
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from ldreg.integrations.lightning import DimensionMonitor
-from ldreg.monitor.measures import measure
+from ldreg.evaluate.measure import measure
 
 x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
 

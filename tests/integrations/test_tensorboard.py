@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ldreg
-from ldreg.monitor.measures import measure
+from ldreg.evaluate.measure import measure
 
 pytest.importorskip("tensorboard")
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.evaluation.features import features
+from ldreg.evaluate.features import features
 from ldreg.integrations.timm import create_model
 from ldreg.views import Views, ViewsConfig
 

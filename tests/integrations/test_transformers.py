@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ldreg.monitor.measures import measure
+from ldreg.evaluate.measure import measure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.dimension.quality import view_share
+from ldreg.evaluate.measure import Extracted, measure, measure_set
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.callback import Monitor
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
-from ldreg.monitor.measures import Extracted, measure, measure_set
 
 # Lightning on loaders in the process itself and on short epochs, and torch on Lightning's use of its trees: of no
 # concern to what is tested here.
@@ -156,7 +156,7 @@ def test_values_are_those_of_the_step_and_of_the_moment(tmp_path: Path) -> None:
         assert value == pytest.approx(measure(module.seen[step - 1], k=5)["lid"])
     for (_, _, loss), (_, _, term) in zip(found["batch/loss"], found["terms/alignment"], strict=True):
         assert term == pytest.approx(2 * loss)
-    assert monitor.latest["set/lid"] == measure_set(Extractor(module)(), CONFIG)["lid"]
+    assert monitor.latest["set/lid"] == measure_set(Extractor(module)(), k=CONFIG.k, points=CONFIG.points)["lid"]
     assert monitor.latest["batch/loss"] == found["batch/loss"][-1][2]
 
 

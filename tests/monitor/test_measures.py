@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 import ldreg
-from ldreg.evaluation.knn import knn_accuracy
-from ldreg.evaluation.linear import linear_accuracy
-from ldreg.monitor.config import MonitorConfig
-from ldreg.monitor.measures import measure, measure_set, spread
+from ldreg.evaluate.knn import knn_accuracy
+from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.measure import measure, measure_set, spread
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> Tensor:
@@ -91,7 +90,7 @@ def labeled(rows: int = 400) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_set_measures_are_the_evaluations_own() -> None:
     four = labeled()
-    found = measure_set(four, MonitorConfig(points=100, k=20, knn_k=30))
+    found = measure_set(four, points=100, k=20, knn_k=30)
     assert found["knn"] == knn_accuracy(*four, k=30)
     assert found["linear"] == linear_accuracy(*four).accuracy
     assert found["lid"] == pytest.approx(measure(four[0][::4], k=20)["lid"])
@@ -99,21 +98,21 @@ def test_set_measures_are_the_evaluations_own() -> None:
 
 def test_without_labels_only_dimensions_are_measured() -> None:
     train, labels, test, truth = labeled()
-    config, dimensions = MonitorConfig(), list(measure(train))
+    dimensions = list(measure(train))
     assert dimensions == ["lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"]
-    assert list(measure_set((train, None, None, None), config)) == dimensions
-    assert list(measure_set((train, labels, None, None), config)) == dimensions
-    assert list(measure_set((train, labels - 1, test, truth), config)) == dimensions
-    assert list(measure_set((train, labels, test, truth - 1), config)) == dimensions
-    assert list(measure_set((train, labels, test, truth), MonitorConfig(knn=False, probe=False))) == dimensions
-    assert list(measure_set((train, labels, test, truth), MonitorConfig(knn=False))) == [*dimensions, "linear"]
-    assert list(measure_set((train, labels, test, truth), MonitorConfig(probe=False))) == [*dimensions, "knn"]
+    assert list(measure_set((train, None, None, None))) == dimensions
+    assert list(measure_set((train, labels, None, None))) == dimensions
+    assert list(measure_set((train, labels - 1, test, truth))) == dimensions
+    assert list(measure_set((train, labels, test, truth - 1))) == dimensions
+    assert list(measure_set((train, labels, test, truth), knn=False, probe=False)) == dimensions
+    assert list(measure_set((train, labels, test, truth), knn=False)) == [*dimensions, "linear"]
+    assert list(measure_set((train, labels, test, truth), probe=False)) == [*dimensions, "knn"]
 
 
 def test_probes_of_what_is_not_finite_are_nan() -> None:
     train, labels, test, truth = labeled()
     test[0] = math.nan
-    found = measure_set((train, labels, test, truth), MonitorConfig())
+    found = measure_set((train, labels, test, truth))
     assert math.isnan(found["knn"])
     assert math.isnan(found["linear"])
     assert math.isfinite(found["lid"])

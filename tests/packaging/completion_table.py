@@ -8,10 +8,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import ldreg.completion
 from ldreg import cli
-from ldreg.assessment import options as evaluation
-from ldreg.assessment import report
-from ldreg.assessment.evaluate import KINDS
 from ldreg.data.config import DATASETS
+from ldreg.evaluate import options as evaluation
+from ldreg.evaluate import report
+from ldreg.evaluate.command import KINDS
 from ldreg.reproduce import request
 from ldreg.reproduce.scales import SCALES
 from ldreg.reproduce.studies import STUDIES

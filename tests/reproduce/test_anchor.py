@@ -19,7 +19,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from ldreg.data import DataConfig, ResidentImages, load_images
-from ldreg.evaluation.linear import linear_accuracy
+from ldreg.evaluate.linear import linear_accuracy
 from ldreg.record import Record
 from ldreg.reproduce import lightly_run
 from ldreg.reproduce.anchor import measure_anchor, train_anchor

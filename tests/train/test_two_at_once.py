@@ -173,7 +173,7 @@ def test_processes_that_fill_one_cache_of_representations_have_the_same(tmp_path
 import hashlib
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import load_encoder
-from ldreg.evaluation.features import features
+from ldreg.evaluate.features import features
 encoder = load_encoder("run/encoder.safetensors")
 """,
         work="""

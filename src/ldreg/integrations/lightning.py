@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from ldreg.distributed import active
-from ldreg.evaluation.extract import undisturbed
+from ldreg.evaluate.extract import undisturbed
+from ldreg.evaluate.measure import measure, spread
 from ldreg.integrations.settings import check_whole
 from ldreg.monitor.alarm import CollapseAlarm
 from ldreg.monitor.bases import callback_bases
-from ldreg.monitor.measures import measure, spread
 
 __all__ = ["DimensionMonitor"]
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("ldreg")
 class DimensionMonitor:
     """Logs LID and effective rank of representations while a LightningModule is trained, and warns when they collapse.
 
-    `ldreg/train/lid` and the other measures of `ldreg.monitor.measures.measure` are those of a training batch, at the
+    `ldreg/train/lid` and the other measures of `ldreg.evaluate.measure.measure` are those of a training batch, at the
     first optimizer step and every `every_steps` from there. `ldreg/val/…` are those of the first validation set. With
     several processes they are those of all processes' rows together. All go to the trainer's loggers, whatever its
     `log_every_n_steps`, and are there for `EarlyStopping` and `ModelCheckpoint`.

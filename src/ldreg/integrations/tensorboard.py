@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import regular
-from ldreg.monitor.measures import dimensions, measure, spread
+from ldreg.evaluate.measure import dimensions, measure, spread
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -29,7 +29,7 @@ def add_dimensions(
 ) -> dict[str, float]:
     """Write the dimensions of representations (N, D), and return the scalars that were written.
 
-    `<tag>/lid` and the other measures of `ldreg.monitor.measures.measure` are scalars, `<tag>/lid_of_points` is a
+    `<tag>/lid` and the other measures of `ldreg.evaluate.measure.measure` are scalars, `<tag>/lid_of_points` is a
     histogram, and `<tag>` an embedding of the projector, where points can be colored by `lid`, and by `label`. Of
     representations with NaN or inf there are scalars alone, which are NaN: a run that diverges is not ended by its log.
 

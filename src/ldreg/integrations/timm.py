@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ldreg.encoders.checkpoints import LoadedEncoder, load_encoder
-from ldreg.evaluation.features import plain_image, plain_views
+from ldreg.evaluate.features import plain_image, plain_views
 from ldreg.integrations.settings import check_whole
 from ldreg.views.config import NORMALIZATIONS
 

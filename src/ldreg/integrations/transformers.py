@@ -10,10 +10,10 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 from ldreg.dimension.neighbors import as_whole
-from ldreg.evaluation.extract import undisturbed
+from ldreg.evaluate.extract import undisturbed
+from ldreg.evaluate.measure import measure, spread
 from ldreg.integrations.settings import check_whole
 from ldreg.monitor.alarm import CollapseAlarm
-from ldreg.monitor.measures import measure, spread
 
 __all__ = ["DimensionCallback", "Pooling", "pooled"]
 
@@ -29,7 +29,7 @@ _KEPT = "ldreg"
 class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types where it is not installed
     """Logs LID and effective rank of the hidden states of an evaluation set, and warns when they collapse.
 
-    `eval_lid` and the other measures of `ldreg.monitor.measures.measure` go through the trainer's own `log`, so into
+    `eval_lid` and the other measures of `ldreg.evaluate.measure.measure` go through the trainer's own `log`, so into
     its history and to TensorBoard, W&B and whatever else it reports to, there as `eval/lid` and so on. With several
     processes they are those of the whole set. Where they are measured at evaluations, they are among the metrics of
     these, for `metric_for_best_model="eval_lid"`. Training is not touched: the model runs in eval mode, without

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ldreg.dimension.quality import view_share
-from ldreg.evaluation.extract import undisturbed
+from ldreg.evaluate.extract import undisturbed
+from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
 from ldreg.monitor.alarm import CollapseAlarm, PullWarning
 from ldreg.monitor.bases import callback_bases
 from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import MetricsLog, read_metrics
-from ldreg.monitor.measures import Extracted, measure, measure_set, spread
 from ldreg.monitor.throughput import Throughput, batch_size
 
 logger = logging.getLogger("ldreg")
@@ -156,7 +156,15 @@ class Monitor(Callback):
         if trainer.is_global_zero:
             _synchronize(module.device)
             with self._speed.paused():
-                found = measure_set(self._extract(), self.config)
+                config = self.config
+                found = measure_set(
+                    self._extract(),
+                    k=config.k,
+                    points=config.points,
+                    knn_k=config.knn_k,
+                    knn=config.knn,
+                    probe=config.probe,
+                )
             values = {f"set/{name}": value for name, value in found.items()}
         self._conclude(trainer, values)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ldreg.evaluation.knn import voters
+from ldreg.evaluate.knn import voters
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ldreg.assessment.source import Source
 from ldreg.data import ResidentImages, load_images, output_size, worker_count
 from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
-from ldreg.evaluation.classes import load_classification
-from ldreg.evaluation.compute import torch_device
-from ldreg.evaluation.protocols import ProtocolName
+from ldreg.evaluate.classes import load_classification
+from ldreg.evaluate.compute import torch_device
+from ldreg.evaluate.protocols import ProtocolName
+from ldreg.evaluate.source import Source
 from ldreg.record import Record
 from ldreg.reproduce.lightly_run import Trained, train
 from ldreg.reproduce.lightly_settings import DIMENSION, Recipe

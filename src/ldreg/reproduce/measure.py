@@ -9,17 +9,14 @@ import torch
 from sklearn import manifold
 from torch import Tensor
 
-from ldreg.assessment.records import curves_of, origin_of
-from ldreg.assessment.source import Source, open_source
-from ldreg.assessment.transfer import linear_on
 from ldreg.data import DataConfig, load_images
-from ldreg.data.datasets import MissingSplitError
-from ldreg.evaluation.compute import torch_device
-from ldreg.evaluation.features import Features, features
-from ldreg.evaluation.knn import knn_accuracy, voters
-from ldreg.evaluation.protocols import ProtocolName
+from ldreg.evaluate.features import Features, features
+from ldreg.evaluate.measure import measure_encoder, spread
+from ldreg.evaluate.protocols import ProtocolName
+from ldreg.evaluate.records import curves_of, origin_of
+from ldreg.evaluate.source import Source, open_source
+from ldreg.evaluate.transfer import linear_on
 from ldreg.monitor.log import read_metrics
-from ldreg.monitor.measures import measure, spread
 from ldreg.record import Record
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Job
 from ldreg.reproduce.paper import AP
@@ -97,18 +94,16 @@ def judged(
     Raises:
         ValueError: the data is missing.
     """
-    known = features(source.encoder, data, "train", device=device, cache=cache)
-    try:
-        test = features(source.encoder, data, "test", device=device, cache=cache)
-    except MissingSplitError:
-        test = None
-    shown = known if test is None else test
-    results = measure(shown.representations.to(torch_device(device)), k=k)
-    if test is not None and _labeled(known) and _labeled(test):
-        results["linear"] = linear_on(source, data, protocol=linear, device=device, cache=cache)
-        bank, asked = (part.representations.to(torch_device(device)) for part in (known, test))
-        results["knn"] = knn_accuracy(bank, known.labels, asked, test.labels, k=voters(len(known.labels)))
-    return Judged(results, len(shown.labels), 0 if test is None else len(test.labels))
+    found = measure_encoder(
+        source.encoder,
+        data,
+        "test",
+        k,
+        linear=lambda: linear_on(source, data, protocol=linear, device=device, cache=cache),
+        device=device,
+        cache=cache,
+    )
+    return Judged(found.results, found.points, 0 if found.test is None else len(found.test.labels))
 
 
 def _basics(job: Job, source: Source, place: Workplace) -> Record:
@@ -131,10 +126,6 @@ def _basics(job: Job, source: Source, place: Workplace) -> Record:
         points=found.points,
         k=scale.k,
     )
-
-
-def _labeled(found: Features) -> bool:
-    return bool((found.labels >= 0).all()) and len(found.labels.unique()) > 1
 
 
 def _speed(folder: RunFolder) -> float | None:

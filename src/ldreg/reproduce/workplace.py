@@ -88,7 +88,7 @@ class Workplace:
         Raises:
             ValueError: an option that it does not have, or a wrong value.
         """
-        from ldreg.assessment.options import request
+        from ldreg.evaluate.options import request
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
         try:

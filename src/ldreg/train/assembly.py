@@ -28,7 +28,7 @@ from ldreg.data import (
 from ldreg.data.datasets import MissingSplitError
 from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import build_encoder
-from ldreg.evaluation.extract import representations
+from ldreg.evaluate.extract import representations
 from ldreg.methods import METHODS, Method, synchronize_batch_norm
 from ldreg.optim import scaled_lr
 from ldreg.regularizers import LDReg

@@ -1,1 +1,0 @@
-"""An encoder from anywhere, judged by every protocol, and runs compared in a report."""

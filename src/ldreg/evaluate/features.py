@@ -1,0 +1,228 @@
+"""Representations of a split of images: taken from the encoder once, kept, and reused by every protocol."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ldreg.data import (
+    Batch,
+    DataConfig,
+    ImageFiles,
+    ImageSet,
+    batches_in_order,
+    device_decoder,
+    load_images,
+    worker_count,
+)
+from ldreg.data.config import cache_folder
+from ldreg.data.datasets import Split
+from ldreg.data.decoding import read_image, to_rgb
+from ldreg.data.file_batches import report_lost_workers
+from ldreg.data.resident import fingerprint
+from ldreg.data.samples import resize_and_crop
+from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.cache import VERSION, Stored, location, read, write
+from ldreg.evaluate.channels import with_channels
+from ldreg.evaluate.compute import AUTOCAST, Precision, torch_device
+from ldreg.evaluate.extract import representations
+from ldreg.io.locks import filling
+from ldreg.views import Views, ViewsConfig
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Representations of one split of a set.
+
+    Args:
+        representations: (N, D) float32 on the CPU.
+        labels: (N,) int64, -1 where unknown.
+        indices: (N,) int64, where in the image set row i stands; unreadable files are left out.
+        classes: their names.
+        key: content key.
+        reused: whether they came from the cache.
+    """
+
+    representations: Tensor
+    labels: Tensor
+    indices: Tensor
+    classes: tuple[str, ...]
+    key: str
+    reused: bool
+
+    def names(self) -> list[str] | None:
+        """The class of every row by name; None if some have none."""
+        if not self.classes or bool((self.labels < 0).any()):
+            return None
+        return [self.classes[label] for label in self.labels.tolist()]
+
+
+def features(
+    encoder: LoadedEncoder,
+    data: DataConfig,
+    split: Split,
+    *,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    batch_size: int = 512,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    images: ImageSet | None = None,
+) -> Features:
+    """Representations of a split without augmentation, from the cache where the encoder and the images are the same.
+
+    Images reach the encoder as `plain_image` prepares one: squares are resized whole, of others the shorter side is
+    resized to size / 0.875 and the center taken. Gray images are repeated for an encoder of three channels, color
+    becomes luminance for an encoder of one.
+
+    Args:
+        encoder: a loaded encoder, which is left on the CPU as it was.
+        data: the set; its `size` has no say, the encoder's has.
+        split: train or test.
+        device: auto, cpu or cuda.
+        precision: of the encoder's arithmetic; bf16 is mixed with float32.
+        batch_size: images at a time.
+        cache: folder below which representations are kept; None: as `data.cache` or LDREG_CACHE says.
+        progress: called with what is done and the fraction that is done.
+        images: the split's images where they have been loaded already.
+
+    Raises:
+        ValueError: the data is missing or unreadable, or a representation is not finite.
+        OSError: something cannot be read.
+    """
+    torch_device(device)  # before the work
+    images = load_images(data, split) if images is None else images
+    key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
+    path = location(cache_folder(data) if cache is None else cache, key)
+    with filling(path):
+        stored = read(path, key, images)
+        if stored is not None:
+            if isinstance(images, ImageFiles):
+                images.tally.finish_pass(len(stored.indices), transparent=stored.transparent)
+            return _features(stored, key, reused=True)
+        stored = _extract(
+            encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
+        )
+        write(path, key, stored)
+    return _features(stored, key, reused=False)
+
+
+def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, device: str, precision: Precision) -> str:
+    """Hex digits that change with anything the representations depend on.
+
+    That is: the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
+    precision, the type of the device (a GPU's products may be rounded more coarsely, to TF32), whether it decodes the
+    files, and the version of what is stored. An array of images counts by its bytes; files count by path, size and time
+    of change, so that replacing or editing one counts, without reading them all. Batch size and workers do not matter.
+    """
+    told = {
+        "version": VERSION,
+        "encoder": encoder.key,
+        "size": encoder.size,
+        "channels": encoder.channels,
+        "normalization": encoder.normalization,
+        "images": images_key(images),
+        "split": split,
+        "device": device,
+        "precision": precision,
+    }
+    if isinstance(images, ImageFiles) and device_decoder(images.decoding, device) is not None:
+        told["decoder"] = "on the device"
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def images_key(images: ImageSet) -> str:
+    """Hex digits that change with the images of a set, their order, labels and classes."""
+    digest = hashlib.sha256()
+    if isinstance(images, ImageFiles):
+        digest.update(f"files {fingerprint(images)} {images.size}".encode())
+    else:
+        digest.update(f"array {tuple(images.images.shape)}".encode())
+        for part in images.images.split(4096):  # each is copied
+            digest.update(part.numpy().tobytes())
+    digest.update(images.labels.numpy().tobytes())
+    digest.update(json.dumps([images.name, *images.classes]).encode())
+    return digest.hexdigest()
+
+
+def plain_views(encoder: LoadedEncoder, *, flip: float = 0.0, min_scale: float = 1.0) -> Views:
+    """The views of an evaluation: one random resized crop with a flip, normalized as the encoder wants it."""
+    config = ViewsConfig(
+        "mae", flip=flip, min_scale=min_scale, interpolation="bilinear", normalization=encoder.normalization
+    )
+    return Views(config, size=encoder.size, channels=encoder.channels)
+
+
+def plain_batches(
+    images: ImageSet, views: Views, *, device: torch.device, batch_size: int, workers: int
+) -> Iterator[Batch]:
+    """All images in order as the encoder takes them without augmentation: normalized float32 (B, C, size, size)."""
+    for batch in batches_in_order(images, batch_size=batch_size, size=views.size, device=device, workers=workers):
+        prepared = views.plain(with_channels(batch.images, views.channels))
+        yield Batch(prepared, batch.labels, batch.indices)
+
+
+def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tensor:
+    """One image as `plain_batches` gives it on the CPU, normalized float32 (C, size, size).
+
+    Args:
+        image: a file, or what Pillow opened; `.convert("RGB")` before would lose what is transparent.
+        views: those of `plain_views`.
+
+    Raises:
+        ValueError: the file cannot be read.
+
+    >>> views = Views(ViewsConfig(normalization="none"), size=8, channels=1)
+    >>> plain_image(Image.new("RGBA", (20, 30)), views).unique()  # transparent, so white
+    tensor([1.])
+    """
+    pixels = to_rgb(image).pixels if isinstance(image, Image.Image) else read_image(fspath(image)).pixels
+    return views.plain(with_channels(resize_and_crop(pixels, size=views.size), views.channels)[None])[0]
+
+
+def _features(stored: Stored, key: str, *, reused: bool) -> Features:
+    return Features(stored.representations, stored.labels, stored.indices, stored.classes, key, reused)
+
+
+def _extract(
+    encoder: LoadedEncoder,
+    images: ImageSet,
+    data: DataConfig,
+    *,
+    device: str,
+    precision: Precision,
+    batch_size: int,
+    report: Progress | None,
+) -> Stored:
+    place, indices = torch_device(device), []
+    views = plain_views(encoder)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        done = 0
+        for batch in plain_batches(images, views, device=place, batch_size=batch_size, workers=worker_count(data)):
+            indices.append(batch.indices.cpu())
+            yield batch.images, batch.labels
+            done += len(batch.labels)
+            if report is not None:
+                report(f"representations of {images.name}", done / len(images))
+
+    try:
+        with report_lost_workers():
+            x, labels = representations(
+                encoder.module.to(place), batches(), device=place, autocast=AUTOCAST[precision], store="cpu"
+            )
+    finally:
+        encoder.module.to("cpu")
+    wrong = int((~torch.isfinite(x)).any(1).sum())
+    if wrong:
+        raise ValueError(f"encoder: expected finite representations, got NaN or inf for {wrong} of {len(x)} images")
+    transparent = images.tally.transparent if isinstance(images, ImageFiles) else 0
+    return Stored(x, labels, torch.cat(indices), images.classes, transparent)

@@ -1,0 +1,145 @@
+"""Classification by the weighted vote of nearest neighbors in cosine similarity (Wu et al., CVPR 2018)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ldreg.evaluate.inputs import checked
+
+_VOTERS = 200  # as is usual since Wu et al.
+_CHUNK_ELEMENTS = 2**26  # similarities held at a time: 256 MiB in float32
+
+
+@dataclass(frozen=True)
+class KnnConfig:
+    """Classification by the vote of nearest neighbors.
+
+    Args:
+        k: neighbors that vote; default 200, or all training images where those are fewer
+        temperature: of the votes' weights exp(cosine / temperature)
+
+    >>> KnnConfig(k=0)
+    Traceback (most recent call last):
+    ValueError: k: expected at least 1, got 0
+    """
+
+    k: int | None = None
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.k < 1:
+            raise ValueError(f"k: expected at least 1, got {self.k}")
+        if not 1e-30 <= self.temperature <= 1e30:  # what float32 holds
+            raise ValueError(f"temperature: expected 1e-30 to 1e30, got {self.temperature}")
+
+    def voters(self, count: int) -> int:
+        """How many of `count` training images vote.
+
+        >>> KnnConfig().voters(1000), KnnConfig().voters(50), KnnConfig(k=20).voters(50)
+        (200, 50, 20)
+        """
+        return voters(count, self.k)
+
+
+def voters(count: int, k: int | None = None) -> int:
+    """How many of `count` training rows vote where k are asked for (None: 200, or all where those are fewer).
+
+    >>> voters(1000), voters(50), voters(50, 20)
+    (200, 50, 20)
+    """
+    return min(_VOTERS, count) if k is None else k
+
+
+def knn_accuracy(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+    chunk: int | None = None,
+) -> float:
+    """Share of the test rows (M, D) whose class wins the vote of their k nearest training rows (N, D).
+
+    Arguments and errors as in `knn_predictions`; test_labels (M,).
+
+    >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+    >>> knn_accuracy(train, labels, torch.tensor([[2.0, 0.1], [0.1, 2.0]]), torch.tensor([0, 1]), k=1)
+    1.0
+    """
+    train, train_labels, test, test_labels = checked(train, train_labels, test, test_labels)
+    found = _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
+    return (found == test_labels).double().mean().item()
+
+
+def knn_predictions(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+    chunk: int | None = None,
+) -> Tensor:
+    """Predicted classes (M,) of test rows (M, D): each of k neighbors votes with exp(cosine / temperature).
+
+    Products run in the float32 precision that the caller has set. Of classes with equal votes the lowest wins.
+
+    Args:
+        train: representations (N, D) among which neighbors are sought.
+        train_labels: their classes (N,), integers of at least 0.
+        test: representations (M, D).
+        k: number of neighbors, at most N.
+        temperature: above 0; the smaller, the more the nearest count.
+        chunk: test rows per matrix product; None: as many as need 256 MiB of similarities.
+
+    Raises:
+        ValueError: for an option out of range, wrong shapes or labels, NaN or inf.
+
+    >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([7, 7, 2])
+    >>> knn_predictions(train, labels, torch.tensor([[0.1, 2.0]]), k=3)
+    tensor([2])
+    """
+    no_labels = torch.zeros(len(test), dtype=torch.int64, device="cpu")
+    train, train_labels, test, _ = checked(train, train_labels, test, no_labels)
+    return _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
+
+
+def _predict(
+    train: Tensor, train_labels: Tensor, test: Tensor, *, k: int, temperature: float, chunk: int | None
+) -> Tensor:
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k: expected 1 to {len(train)}, the number of training rows, got {k}")
+    if not temperature > 0:
+        raise ValueError(f"temperature: expected a number above 0, got {temperature}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk: expected at least 1 row, got {chunk}")
+    # Votes are counted by position among the classes that occur, so that sparse class numbers cost no memory.
+    classes: Tensor
+    classes, positions = train_labels.unique(return_inverse=True)
+    bank = _unit(train).T
+    rows = chunk or max(1, _CHUNK_ELEMENTS // len(train))
+    winners = [
+        _vote(_unit(part) @ bank, positions, len(classes), k=k, temperature=temperature) for part in test.split(rows)
+    ]
+    return classes[torch.cat(winners)]
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows (n, D) at length 1; by a power of two first, as squares of large or small values overflow or vanish."""
+    largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    scaled = 4 * torch.frexp(largest).mantissa / largest * x
+    return functional.normalize(scaled, dim=1, out=scaled)
+
+
+def _vote(cosines: Tensor, positions: Tensor, classes: int, *, k: int, temperature: float) -> Tensor:
+    """Position (m,) of the class with the most weight, from cosines (m, N)."""
+    nearest, indices = cosines.topk(k, dim=1)
+    # Less the largest: a common factor leaves the winner and keeps small temperatures from overflowing.
+    weights = ((nearest - nearest[:, :1]) / temperature).exp()
+    votes = torch.zeros(len(cosines), classes, dtype=cosines.dtype, device=cosines.device)
+    return votes.scatter_add_(1, positions[indices], weights).argmax(1)

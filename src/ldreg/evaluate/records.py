@@ -1,0 +1,305 @@
+"""The record of a finished run: its settings, final results, curves, points and the images of lowest LID."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
+from ldreg.evaluate.features import Features, features
+from ldreg.evaluate.knn import KnnConfig
+from ldreg.evaluate.measure import Measured, measure_encoder
+from ldreg.evaluate.protocols import LinearConfig
+from ldreg.evaluate.source import HOW, Source
+from ldreg.inspection import quick_report
+from ldreg.inspection.report import DimensionReport, findings_in_words
+from ldreg.io.files import read_text
+from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.log import read_metrics
+from ldreg.record import CURVES, Finding, Record, most_serious_first, origin
+from ldreg.text import one_line
+from ldreg.thumbnails import Thumbnail, data_uri
+from ldreg.train.assembly import named
+from ldreg.train.folder import RunFolder
+from ldreg.train.settings import Settings, told_settings
+
+KEPT_POINTS = 2000  # whose LID, place and class are listed; statistics are over all
+_CONTRAST = 3  # collapsed images for one of the least collapsed
+_FILE_STEP = 1e-8  # accuracies in files are rounded to this or less
+_LONGEST = 300  # characters about a file that is left out
+
+Progress = Callable[[str, float], None]
+
+
+def record(
+    source: Source,
+    *,
+    name: str | None = None,
+    device: str = "auto",
+    thumbnails: int = 24,
+    points: int | None = None,
+    k: int | None = None,
+    required: bool = False,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Record:
+    """Measure an encoder on all images that it was trained on, and add what its run logged and what was evaluated.
+
+    Dimensions are those of the training images without augmentation. Accuracies are those of a linear probe and of kNN
+    on the test images, if there are labels. Accuracies that `ldreg evaluate` left in the run's folder are taken from
+    there if they were measured in the same way; its other results are added. Without the images, the record has what
+    was logged, and a note that says why the rest is missing.
+
+    Args:
+        source: the encoder, with its run folder and data if it has them.
+        name: in tables and legends; None: the source's.
+        device: auto, cpu or cuda.
+        thumbnails: how many of the images of lowest LID are kept; with a third as many of the highest.
+        points: measure LID of at most this many images, drawn at random, among all; None: of all.
+        k: neighbors that LID is estimated from; None: those of the run's monitor.
+        required: whether missing images are an error.
+        cache: folder below which representations are kept; None: as `features` says.
+        progress: called with what is done and the fraction that is done.
+
+    Raises:
+        ValueError: settings that do not fit the images, or a file of the run that cannot be used.
+        OSError: a file cannot be read.
+    """
+    if thumbnails < 0:
+        raise ValueError(f"thumbnails: expected at least 0, got {thumbnails}")
+    folder = source.folder
+    card = None if folder is None or not folder.card.exists() else Record.from_json(folder.card)
+    images, reason = _training_images(source.data)
+    if images is None and required:
+        raise ValueError(reason)
+    evaluations, notes = evaluated(source)
+    own: list[Finding] = []
+    results: dict[str, float] = {}
+    fields: dict[str, Any] = {}
+    if images is None or source.data is None:
+        notes.insert(0, f"dimensions, maps and images could not be measured: {reason}")
+    else:
+        monitor = MonitorConfig() if source.settings is None else source.settings.monitor
+        train = features(
+            source.encoder, source.data, "train", device=device, cache=cache, progress=progress, images=images
+        )
+        near = monitor.k if k is None else k
+        report = _report(train, near, points=points, device=device, progress=progress)
+        with named("data", DataConfig):
+            found = measure_encoder(
+                source.encoder,
+                source.data,
+                "train",
+                near,
+                knn_k=monitor.knn_k,
+                describe=lambda _: _dimensions(report),
+                known=_known_accuracies(evaluations, source, monitor.voters(int((train.labels >= 0).sum()))),
+                train=train,
+                device=device,
+                cache=cache,
+                progress=progress,
+            )
+        results, own = found.results, findings_in_words(report, "representations", train.indices.tolist())
+        fields = _listed(found, report) | _pictures(images, train, report, count=thumbnails)
+        if source.settings is not None and source.data.name != source.settings.data.name:
+            notes.insert(0, f"measured on {source.data.name}; trained on {source.settings.data.name}")
+    minutes = {} if card is None or "minutes" not in card.results else {"minutes": card.results["minutes"]}
+    return Record(
+        source.name if name is None else name,
+        settings=_settings(source, measured=images is not None),
+        results={**results, **rows_of(evaluations, results, fields.get("voters"), source), **minutes},
+        curves={} if folder is None else curves_of(folder),
+        origin={} if folder is None else origin_of(folder, source.settings),
+        notes=notes,
+        findings=most_serious_first([*_kept_findings(card, representations=not own), *own]),
+        **fields,
+    )
+
+
+def _kept_findings(card: Record | None, *, representations: bool) -> list[Finding]:
+    """What the run found in its images and, if wanted, in its representations."""
+    kept = [] if card is None else card.findings
+    return [found for found in kept if (representations if found.of == "representations" else found.serious)]
+
+
+def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
+    """What `ldreg evaluate` left in the run's folder, by file name, and a note for each file that is left out.
+
+    Files that cannot be read, and those measured on other weights, are left out.
+    """
+    found: dict[str, Record] = {}
+    notes: list[str] = []
+    paths = [] if source.folder is None else sorted(source.results_folder.glob("*.json"))
+    for path in paths:
+        try:
+            one = Record.from_json(path)
+            if one.origin.get("weights") != source.encoder.key:
+                raise ValueError("it was measured on other weights than the run has now")
+        except (ValueError, OSError) as error:
+            reason = one_line(str(error).removeprefix(f"{path}: "))[:_LONGEST]
+            notes.append(f"{path.parent.name}/{one_line(path.name)} is left out: {reason}")
+            continue
+        found[path.stem] = one
+    return found, notes
+
+
+def _same_images(one: Record, source: Source) -> bool:
+    """Whether an evaluation is of the images that the source names."""
+    if source.data is None:
+        return False
+    wanted = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in HOW}
+    return all(one.settings.get(key) == value for key, value in wanted.items())
+
+
+def _known_accuracies(evaluations: Mapping[str, Record], source: Source, voters: int) -> dict[str, float]:
+    """Linear and kNN accuracy that were evaluated with default options on the source's images."""
+    defaults = {"linear": asdict(LinearConfig()), "knn": asdict(KnnConfig()) | {"k": voters}}
+    found: dict[str, float] = {}
+    for one in evaluations.values():
+        kind = str(one.settings.get("kind"))
+        options = {**one.settings, "k": one.voters}
+        usual = {**defaults.get(kind, {}), "precision": "fp32"}
+        if kind in defaults and _same_images(one, source) and all(options.get(key) == usual[key] for key in usual):
+            found[kind] = next(iter(one.results.values()))
+    return found
+
+
+def rows_of(
+    evaluations: Mapping[str, Record], results: Mapping[str, float], voters: int | None, source: Source
+) -> dict[str, float]:
+    """Results of evaluations, without those that the record has already."""
+    rows: dict[str, float] = {}
+    alike = {"linear/fast protocol": "linear", f"knn/k = {voters}": "knn"}
+    for stem, one in evaluations.items():
+        on = one.origin.get("data")
+        suffix = "" if on is None or (source.data is not None and on == source.data.name) else f" on {on}"
+        for row, value in one.results.items():
+            key = row + suffix
+            known = results.get(alike.get(key, ""))
+            if known is not None and abs(value - known) <= _FILE_STEP:
+                continue
+            if key in rows:  # two with different options, such as seeds, differ in the file's name
+                key += f" ({stem})" if "/" in key else f"/{stem}"
+            rows[key] = value
+    return rows
+
+
+def _report(train: Features, k: int, *, points: int | None, device: str, progress: Progress | None) -> DimensionReport:
+    count = len(train.labels)
+    if k >= count:
+        raise ValueError(f"k: expected fewer than the {count} training images, got {k}; --k N asks for fewer neighbors")
+    names = train.names()
+    return quick_report(train.representations, names, k, sample=points, device=device, plane=True, progress=progress)
+
+
+def _training_images(data: DataConfig | None) -> tuple[ImageSet | None, str]:
+    """The training images, or None and the reason why they are missing."""
+    if data is None:
+        return None, "no data is known; --data.name and --data.path say which"
+    try:
+        with named("data", DataConfig):
+            return load_images(data, "train"), ""
+    except (ValueError, OSError) as error:
+        return None, f"{' '.join(str(error).split())}; --data.path says where the images are"
+
+
+def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
+    """The settings of the run, with the data that were measured if they differ from the run's."""
+    if source.settings is not None:
+        found = told_settings(source.settings)
+        if measured and source.data is not None and source.data != source.settings.data:
+            found |= {f"data.{key}": value for key, value in asdict(source.data).items() if f"data.{key}" in found}
+        return found
+    known = {"encoder.name": source.encoder.config.name, "layout": source.encoder.layout, "size": source.encoder.size}
+    return known if source.data is None else {**known, "data.name": source.data.name}
+
+
+def _dimensions(report: DimensionReport) -> dict[str, float]:
+    return {
+        "lid": report.mean.value,
+        "lid_low": report.lid_low,
+        "effective_rank": report.effective_rank,
+        "frechet_variance": report.frechet_variance,
+        "degenerate": report.degenerate_share,
+    }
+
+
+def _listed(found: Measured, report: DimensionReport) -> dict[str, Any]:
+    """Counts, and what a record lists for each point, for an even choice of many."""
+    rows = torch.linspace(0, report.measured - 1, min(KEPT_POINTS, report.measured)).round().long()
+    return {
+        "images": len(found.train.labels),
+        "tested": found.tested,
+        "voters": found.voters,
+        "classes": {each.label: each.mean.value for each in report.classes},
+        "lid": report.lid[rows].tolist(),
+        "map": [(across, up) for across, up in report.coordinates[rows].tolist()],
+        "labels": None if report.labels is None else [report.labels[row] for row in rows.tolist()],
+        "eigenvalues": report.eigenvalues.tolist(),
+        "points": report.measured,
+        "k": report.k,
+    }
+
+
+def _pictures(images: ImageSet, found: Features, report: DimensionReport, *, count: int) -> dict[str, list[Thumbnail]]:
+    """The images of lowest and of highest LID; those without a finite one are left out."""
+    order = torch.sort(report.lid, stable=True).indices
+    order = order[torch.isfinite(report.lid[order])]
+
+    def shown(places: Tensor) -> list[Thumbnail]:
+        rows = report.index[places].tolist()
+        return [
+            _thumbnail(images, found, row, report.lid[place].item()) for row, place in zip(rows, places, strict=True)
+        ]
+
+    fewer = min(math.ceil(count / _CONTRAST), max(0, len(order) - count))
+    return {"most_collapsed": shown(order[:count]), "least_collapsed": shown(order.flip(0)[:fewer])}
+
+
+def _thumbnail(images: ImageSet, found: Features, row: int, lid: float) -> Thumbnail:
+    index, label = int(found.indices[row]), int(found.labels[row])
+    return Thumbnail(
+        data_uri(images.read(index).pixels if isinstance(images, ImageFiles) else images.images[index]),
+        index=index,
+        lid=lid,
+        label=found.classes[label] if label >= 0 else "",
+        file=Path(images.path(index)).name if isinstance(images, ImageFiles) else "",
+    )
+
+
+def curves_of(folder: RunFolder) -> dict[str, list[tuple[float, float]]]:
+    """(epoch, value) pairs that a run logged, by the names of results; empty if it has no log."""
+    logged = read_metrics(folder.metrics) if folder.metrics.exists() else {}
+    return {
+        short: [(epoch, value) for _, epoch, value in logged[long]] for long, short in CURVES.items() if long in logged
+    }
+
+
+def origin_of(folder: RunFolder, settings: Settings | None) -> dict[str, str | float | int | None]:
+    """Where the numbers of a run come from: command, commit, version, hardware, seed, epochs, minutes."""
+    card = Record.from_json(folder.card).origin if folder.card.exists() else {}
+    facts = {name: card.get(name) for name in ("epochs", "minutes", "stopped")}
+    seed = None if settings is None else settings.run.seed
+    return origin(_environment(folder.environment), seed=seed, **facts)
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    """Facts about the machine and the code of a run; empty if there is no such file.
+
+    Raises:
+        ValueError: the file is not a JSON object.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON, got {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found

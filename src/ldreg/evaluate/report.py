@@ -1,0 +1,294 @@
+"""`ldreg report`: runs from here and elsewhere on one page."""
+
+import re
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from ldreg.evaluate.outputs import check_outputs
+from ldreg.extras import require
+from ldreg.io.files import check_page_path, has_content, real_path, write_atomically
+from ldreg.record import MOST_THUMBNAILS, Record
+from ldreg.terminal import show
+from ldreg.train.command import Options, words_to_options
+from ldreg.train.folder import RunFolder
+
+_EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs'
+own, for all of them.
+
+examples:
+  ldreg report runs/plain runs/ldreg
+  ldreg report runs/* --names SimCLR,SimCLR+LDReg --title CIFAR-10 --out c.html
+  ldreg report runs/first --json records    # then, where the other run is:
+  ldreg report records/first.json runs/second
+  ldreg report runs/first --data.path /elsewhere/cifar10
+  ldreg report resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
+"""
+
+
+def report_command(words: Sequence[str]) -> None:
+    """Run `ldreg report` with these words."""
+    own, data = _split(words)
+    asked = _parser().parse_args(own)
+    if asked.json is not None and Path(asked.json).exists() and not Path(asked.json).is_dir():
+        raise NotADirectoryError(f"--json: expected a folder, got the file {asked.json!r}")
+    records = make_records(
+        asked.run,
+        names=None if asked.names is None else [name.strip() for name in asked.names.split(",")],
+        device=asked.device,
+        thumbnails=asked.thumbnails,
+        points=asked.points,
+        k=asked.k,
+        data=data,
+        outputs=[asked.out],
+    )
+    folder = None if asked.json is None else Path(asked.json)
+    write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
+    from ldreg.report.comparison import comparison_text  # after help and errors of input, which take no time
+
+    show(partial(comparison_text, records))
+
+
+def make_records(
+    runs: Sequence[str],
+    *,
+    names: Sequence[str] | None = None,
+    device: str = "auto",
+    thumbnails: int = 24,
+    points: int | None = None,
+    k: int | None = None,
+    data: Options | None = None,
+    outputs: Sequence[str] = (),
+) -> list[Record]:
+    """The records of runs, each a run folder or a checkpoint, which are measured, or a JSON file of a record.
+
+    What cannot be measured is said on stderr.
+
+    Args:
+        runs: folders and files.
+        names: of the runs in tables and legends; None: the folders' and the records' own.
+        device: auto, cpu or cuda.
+        thumbnails: of the most collapsed images.
+        points: LID is measured of at most so many images, among all; None: of all.
+        k: neighbors that LID is read from; None: as the runs have it.
+        data: options such as ("data.path", "X") instead of the runs' own.
+        outputs: pages that will be written; none may be an input, a file of a run or any other that is there and no
+            page of ldreg, and all must be writable.
+
+    Raises:
+        ValueError: a run that is none or is not finished, as many names as there are no runs, or a wrong output.
+        OSError: a file cannot be read or written.
+    """
+    if names is not None and len(names) != len(runs):
+        raise ValueError(f"--names: expected one for each of the {len(runs)} run(s), got {len(names)}")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"--device: expected auto, cpu or cuda, got {device!r}")
+    if not 0 <= thumbnails <= MOST_THUMBNAILS:
+        raise ValueError(f"--thumbnails: expected from 0 to {MOST_THUMBNAILS}, got {thumbnails}")
+    if points is not None and points < 1:
+        raise ValueError(f"--points: expected at least 1, got {points}")
+    if k is not None and k < 2:
+        raise ValueError(f"--k: expected at least 2, got {k}")
+    check_outputs(inputs=runs, outputs=outputs)
+    for path in outputs:
+        _check_no_run(Path(path))
+        check_page_path(Path(path), option="--out")
+    for run in runs:
+        check_run(Path(run), data=data or [])
+    records = []
+    for place, run in enumerate(runs):
+        name = None if names is None else names[place]
+        made = _record(Path(run), name, device=device, thumbnails=thumbnails, points=points, k=k, data=data or [])
+        for note in made.notes:
+            print(f"ldreg report: warning: {run}: {note}", file=sys.stderr, flush=True)
+        records.append(made)
+    return records
+
+
+def check_run(path: Path, *, data: Options | None = None) -> None:
+    """Find out before the work that this is no run to report on.
+
+    Raises:
+        ValueError: it is no finished run, no record, and no checkpoint that there is `data` to measure with.
+        FileNotFoundError: it is not there.
+    """
+    if path.is_file():
+        if _checkpoint(path) and "data.name" not in dict(data or []):
+            raise ValueError(
+                f"{path}: expected a run folder or the JSON record of a run, got a checkpoint; --data.name says on "
+                f"which images to measure it"
+            )
+        return
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: expected a run folder or the JSON record of a run, got nothing there")
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise ValueError(f"{path}: expected a run folder with a config.yaml, or the JSON record of a run, got neither")
+    if not folder.encoder.is_file():
+        raise ValueError(
+            f"{path}: expected a finished run, got one without {folder.encoder.name}; "
+            f"ldreg pretrain --resume {path} goes on with it"
+        )
+
+
+def _checkpoint(path: Path) -> bool:
+    return path.suffix.lower() in (".pt", ".pth", ".safetensors", ".ckpt", ".tar")
+
+
+def _check_no_run(path: Path) -> None:
+    """Refuse to write over what a run, also one that is not reported on, left behind."""
+    target = real_path(path)
+    for above in target.parents:
+        folder = RunFolder(above)
+        inside = target.relative_to(above).parts
+        own = {folder.encoder, folder.card, folder.config, folder.metrics, folder.environment, folder.log}
+        if folder.config.is_file() and (target in own or inside[0] in (folder.checkpoints.name, "evaluation")):
+            raise ValueError(f"cannot write {str(path)!r}: it is a file of the run {above.name!r}")
+
+
+def _check_record(path: Path) -> None:
+    """Refuse to write a record over a file that is none, and not empty."""
+    if has_content(path):
+        try:
+            Record.from_json(path)
+        except ValueError as error:
+            raise ValueError(f"cannot write {str(path)!r}: it is there and no record of a run") from error
+
+
+def write_report(
+    records: Sequence[Record],
+    out: Path,
+    *,
+    title: str | None = None,
+    json: Path | None = None,
+    inputs: Sequence[str] = (),
+) -> None:
+    """Write the page that compares the runs and, where asked for, a JSON file for each; say so on stderr.
+
+    What takes the place of an earlier file is said to.
+
+    Raises:
+        ValueError: a file would replace one of the `inputs` or of a run, the page what is no page of ldreg, or a record
+            what is none.
+        OSError: something cannot be written.
+    """
+    from ldreg.report.comparison import comparison_page
+    from ldreg.report.differences import run_names
+
+    names = run_names(records)
+    heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")
+    page = comparison_page(records, title=heading)
+    paths = []
+    if json is not None:
+        json.mkdir(parents=True, exist_ok=True)
+        paths = _json_paths(json, names)
+    check_outputs(inputs=inputs, outputs=[out, *paths])
+    for path in (out, *paths):
+        _check_no_run(path)
+    check_page_path(out, option="--out")
+    for path in paths:
+        _check_record(path)
+    replaced = {path for path in (out, *paths) if has_content(path)}
+    write_atomically(out, page)
+    for path, record in zip(paths, records, strict=False):
+        record.to_json(path)
+    for path in (out, *paths):
+        print(f"wrote {path}{', in place of an earlier one' if path in replaced else ''}", file=sys.stderr)
+
+
+def _record(
+    path: Path, name: str | None, *, device: str, thumbnails: int, points: int | None, k: int | None, data: Options
+) -> Record:
+    if path.is_file() and not _checkpoint(path):
+        known = Record.from_json(path)
+        return known if name is None else replace(known, name=name)
+    require("train")
+    from ldreg.evaluate.records import record
+    from ldreg.evaluate.shown import progress_shown
+    from ldreg.evaluate.source import open_source
+
+    print(f"measuring {path} ...", file=sys.stderr, flush=True)
+    with _named(path), progress_shown() as progress:
+        source = open_source(path, data=data)
+        return record(
+            source,
+            name=name,
+            device=device,
+            thumbnails=thumbnails,
+            points=points,
+            k=k,
+            required=not {"data.name", "data.path"}.isdisjoint(dict(data)),
+            progress=progress,
+        )
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Say in an error which run it is about."""
+    try:
+        yield
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _json_paths(folder: Path, names: Sequence[str]) -> list[Path]:
+    """A file for each run, by its name as far as a file may have it."""
+    stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "run" for name in names]
+    return [
+        folder / (f"{stem}.json" if stems.count(stem) == 1 else f"{stem}-{place + 1}.json")
+        for place, stem in enumerate(stems)
+    ]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], Options]:
+    """The words of this command, and the options of data, which replace those of the runs."""
+    own: list[str] = []
+    data: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--data."):
+            own.append(word)
+            continue
+        data.append(word)
+        if "=" not in word and rest and not rest[0].startswith("--"):
+            data.append(rest.pop(0))
+    return own, words_to_options(data)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ldreg report",
+        usage="ldreg report RUN [RUN ...] [options]",
+        description="Compare runs on one self-contained page: settings that differ, results, curves,\n"
+        "histograms, spectra, maps, the most collapsed images.",
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        exit_on_error=False,
+        default_env=False,
+    )
+    add = parser.add_argument
+    add(
+        "run",
+        nargs="+",
+        metavar="RUN",
+        help="a run folder, a JSON file that --json wrote, or a checkpoint with --data.name",
+    )
+    add("--out", default="comparison.html", metavar="FILE", help="the page (default: comparison.html)")
+    add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
+    add("--title", metavar="TEXT", help="heading of the page")
+    add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
+    add("--thumbnails", type=int, default=24, metavar="N", help="most collapsed images shown of each run (default: 24)")
+    add("--points", type=int, metavar="N", help="measure LID of at most so many images, among all (default: of all)")
+    add("--k", type=int, metavar="N", help="neighbors that LID is read from (default: the run's monitor.k)")
+    add("--json", metavar="FOLDER", help="also write the record of each run there, to compare elsewhere")
+    return parser

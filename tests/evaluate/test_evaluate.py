@@ -1,0 +1,534 @@
+"""`ldreg evaluate` from words to results, every kind, and one line where something is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from ldreg.cli import main
+from ldreg.data import DataConfig, load_images
+from ldreg.encoders import EncoderConfig
+from ldreg.evaluate.command import KINDS, evaluate_command
+from ldreg.evaluate.features import features
+from ldreg.evaluate.finetune import FinetuneConfig
+from ldreg.evaluate.knn import KnnConfig
+from ldreg.evaluate.labels import label
+from ldreg.evaluate.options import request
+from ldreg.evaluate.outputs import check_outputs
+from ldreg.evaluate.protocols import LinearConfig
+from ldreg.evaluate.source import open_source
+from ldreg.evaluate.transfer import like_the_run, linear_on, listed
+from ldreg.inspection import inspect
+from ldreg.io.embeddings import load_embeddings
+from ldreg.train.command import words_to_options
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
+
+OPTIONS = {"schedule.epochs": "1", "schedule.warmup_epochs": "0", "trainer.device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    pretrain(resolve(load_recipe("digits/simclr_ldreg"), list(OPTIONS.items())), path, command="test")
+    return path
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder of this test alone, with a cache of its own and nothing else in the working folder."""
+    monkeypatch.setenv("LDREG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "short"
+    path.mkdir()
+    for name in ("config.yaml", "encoder.safetensors", "card.json", "environment.json"):
+        (path / name).write_bytes((original / name).read_bytes())
+    return path
+
+
+def results(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_linear_fast(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["linear", str(run), "--device", "cpu", "--json", "mine.json"])
+    kept = results(run / "evaluation" / "linear-fast-digits.json")
+    assert kept == results(Path("mine.json"))
+    assert kept["results"]["linear"] > 0.85
+    assert "linear_best" not in kept["results"]
+    assert kept["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
+    assert kept["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert (kept["kind"], kept["seed"], kept["source"]["layout"]) == ("linear", None, "ldreg")
+    assert kept["minutes"] > 0
+    said = capsys.readouterr()
+    assert f"linear, fast         {kept['results']['linear']:.3f}" in said.out
+    assert max(map(len, said.out.splitlines()[:2])) <= 80
+    assert "wrote mine.json" in said.err
+
+
+def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["linear", str(run), "--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2"]
+    evaluate_command(words)
+    kept = results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")
+    accuracies = [epoch["accuracy"] for epoch in kept["history"]]
+    assert kept["results"]["linear"] == accuracies[-1]
+    assert kept["results"]["linear_best"] == max(accuracies)
+    assert (kept["results"]["epochs"], kept["results"]["batch_size"], kept["results"]["lr"]) == (3, 64, 0.2)
+    assert (kept["results"]["steps"], kept["seed"]) == (3 * 22, 0)
+    out = capsys.readouterr().out
+    assert "\nepochs               3, 22 steps each, batch 64, peak learning rate 0.200\n" in out
+    assert out.splitlines()[0].startswith("linear, transfer ")
+    assert out.splitlines()[1].startswith("best epoch ")
+    evaluate_command(words)
+    assert (
+        results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")["history"]
+        == kept["history"]
+    )
+
+
+def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["knn", str(run), "--k", "20"])
+    found = results(run / "evaluation" / "knn-k20-digits.json")["results"]
+    encoder = open_source(run).encoder
+    train, test = (features(encoder, DataConfig(), split) for split in ("train", "test"))
+    assert train.reused
+    assert test.reused
+    rows, asked = (functional.normalize(part.representations.double(), dim=1) for part in (train, test))
+    right = 0
+    for row, digit in zip(asked, test.labels.tolist(), strict=True):
+        cosines = rows @ row
+        votes = np.zeros(10)
+        for index in cosines.argsort(descending=True)[:20].tolist():
+            votes[train.labels[index]] += np.exp(cosines[index].item() / 0.1)
+        right += int(votes.argmax() == digit)
+    assert found["knn"] == pytest.approx(right / 360, abs=1e-9)
+    assert found["k"] == 20
+    assert "kNN, k = 20" in capsys.readouterr().out
+
+
+def test_more_voters_than_a_class_has_images_are_pointed_at(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    smallest = int(load_images(DataConfig(), "train").labels.bincount().min())
+    evaluate_command(["knn", str(run)])
+    told = f"k: 200 vote, more than the smallest class has ({smallest} images of class "
+    assert told in capsys.readouterr().out
+    evaluate_command(["knn", str(run), "--k", str(smallest)])
+    assert "smallest class" not in capsys.readouterr().out
+
+
+def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["dimension", str(run), "--k", "30", "--html", "page.html", "--device", "cpu"])
+    found = results(run / "evaluation" / "dimension-test-k30-digits.json")
+    report = inspect(features(open_source(run).encoder, DataConfig(), "test").representations, k=30)
+    assert found["results"]["lid"] == pytest.approx(report.mean.value)
+    assert found["results"]["effective_rank"] == pytest.approx(report.effective_rank)
+    assert found["results"]["images"] == len(found["report"]["lid"]) == 360
+    assert [entry["label"] for entry in found["report"]["classes"]] == [str(digit) for digit in range(10)]
+    assert "LID, geometric mean" in capsys.readouterr().out
+    assert "<svg" in Path("page.html").read_text()
+    saved = ["--representations", "train.npy"]
+    evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle", *saved])
+    rows = features(open_source(run).encoder, DataConfig(), "train").representations
+    assert torch.equal(load_embeddings("train.npy"), rows)
+    other = results(run / "evaluation" / "dimension-train-mle-sample100-digits.json")
+    assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
+
+
+def test_finetune(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["finetune", str(run), "--epochs", "2", "--fraction", "0.5", "--batch-size", "64", "--lr", "0.4"])
+    found = results(run / "evaluation" / "finetune-epochs2-batch_size64-lr0.4-fraction0.5-digits.json")["results"]
+    assert found["finetune_best"] >= found["finetune"] > 0.3
+    assert (found["train_images"], found["test_images"]) == (719, 360)
+    assert "fine-tuned" in capsys.readouterr().out
+
+
+def write_photos(root: Path, *, seed: int = 0, shades: Sequence[str] = ("dark", "light")) -> None:
+    """A folder of images in two splits, with a class for each shade."""
+    generator = np.random.default_rng(seed)
+    for split, number in (("train", 12), ("test", 6)):
+        for place, shade in enumerate(shades):
+            (root / split / shade).mkdir(parents=True)
+            for index in range(number):
+                array = generator.integers(0, 60, (30, 26, 3)) + 150 // (len(shades) - 1) * place
+                Image.fromarray(array.astype(np.uint8)).save(root / split / shade / f"{index}.png")
+
+
+def test_transfer_takes_folders_under_names_of_their_own(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_photos(Path("a/photos"))
+    write_photos(Path("b/photos"), seed=1, shades=("dark", "gray", "light"))
+    sets = "first=a/photos,folder=a/photos,second=b/photos"
+    evaluate_command(["transfer", str(run), "--datasets", sets, "--protocol", "fast", "--data.workers", "0"])
+    (path,) = (run / "evaluation").glob("transfer-fast-folder-photos-*+folder-photos-*.json")
+    found = results(path)["results"]
+    assert {name: (one["classes"], one["train_images"]) for name, one in found.items()} == {
+        "first": (2, 24), "folder": (2, 24), "second": (3, 36)
+    }  # fmt: skip
+    assert found["first"]["linear"] == found["folder"]["linear"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:5]] == ["first", "folder", "second"]
+
+
+def test_transfer_is_one_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path("photos")
+    write_photos(root)
+    words = ["transfer", str(run), "--datasets", f"digits,folder={root}", "--protocol", "fast", "--data.workers", "0"]
+    evaluate_command(words)
+    (path,) = (run / "evaluation").glob("transfer-fast-digits+folder-photos-*.json")
+    found = results(path)["results"]
+    assert list(found) == ["digits", "folder"]
+    assert found["folder"]["linear"] == 1.0
+    assert found["digits"]["linear"] == pytest.approx(linear_on(open_source(run), DataConfig()))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["dataset", "linear", "best", "epoch", "epochs", "classes", "images", "tested"]
+    assert [line.split()[0] for line in lines[2:4]] == ["digits", "folder"]
+    assert lines[3].split()[1:] == ["1.00", "–", "–", "2", "24", "12"]
+
+
+def test_a_plain_checkpoint_goes_beside_the_caller(run: Path) -> None:
+    file = Path("other") / "mine.safetensors"
+    file.parent.mkdir()
+    file.write_bytes((run / "encoder.safetensors").read_bytes())
+    assert main(["evaluate", "knn", str(file)]) == 2  # nothing says which images
+    assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--cache", "own"]) == 0
+    assert (Path("evaluation") / "mine" / "knn-digits.json").is_file()
+    assert len(list(Path("own").rglob("*.safetensors"))) == 2
+    assert main(["evaluate", "knn", str(file), "--data.name", "digits", "--out", "there"]) == 0
+    assert (Path("there") / "knn-digits.json").is_file()
+
+
+def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Path) -> None:
+    source = open_source(run)
+    config = like_the_run(LinearConfig("transfer"), source)
+    assert (config.flip, config.min_scale) == (0.0, 0.3)
+    assert like_the_run(LinearConfig("transfer", flip=0.4), source).flip == 0.4
+    assert like_the_run(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
+    assert like_the_run(LinearConfig("fast"), source) == LinearConfig("fast")
+    masked = replace(source, settings=resolve(load_recipe("imagenet/mae")))  # whose policy has 0.2 for its own training
+    assert like_the_run(LinearConfig("imagenet"), masked).min_scale is None
+    (run / "card.json").unlink()  # nothing says that the encoder is the run's
+    plain = open_source(run / "encoder.safetensors")
+    assert like_the_run(LinearConfig("transfer"), plain) == LinearConfig("transfer")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected a kind of evaluation (linear, knn, finetune, dimension, transfer, detection) and a source"),
+        (["linaer", "RUN"], "got 'linaer'; nearest: 'linear'"),
+        (["linear"], "source: expected a run folder or a checkpoint after the kind, got none"),
+        (["linear", "--lr", "3"], "source: expected a run folder or a checkpoint after the kind, got none"),
+        (["linear", "RUN", "RUN"], "expected an option such as --json FILE, got"),
+        (["linear", "RUN", "--k", "3"], "--k: linear has no such option; nearest: "),
+        (["knn", "RUN", "--devices", "2"], "--devices: knn has no such option; nearest: 'device'"),
+        (["finetune", "RUN", "--cache", "x"], "--cache: finetune has no such option; nearest: "),
+        (["knn", "RUN", "--data.nam", "x"], "--data.nam: knn has no such option; nearest: 'data.name'"),
+        (["knn", "RUN", "--k"], "--k: expected a value, got none"),
+        (["knn", "RUN", "--k", "many"], "--k: expected int, got many"),
+        (["knn", "RUN", "--k", "0"], "k: expected at least 1, got 0"),
+        (["knn", "RUN", "--k", "1438"], "k: expected at most the 1437 training images, got 1438"),
+        (["knn", "RUN", "--device", "tpu"], "--device: expected one of 'auto', 'cpu', 'cuda', got tpu"),
+        (["knn", "RUN", "--normalization", "x"], "normalization: expected one of imagenet, cifar, half, none, got 'x'"),
+        (["knn", "RUN", "--json", "no/where.json"], "cannot write 'no/where.json'"),
+        (["knn", "RUN", "--data.limit", "12"], "digits: expected training images of every class, got none of "),
+        (["knn", "RUN", "--data.name", "cifar10"], "path: expected the folder or archive of cifar10, got None"),
+        (["knn", "RUN", "--encoder.name", "resnet50"], "encoder.name: expected small_cnn"),
+        (["linear", "RUN", "--lr", "0.1"], "lr: expected to be left out, as protocol fast has none, got 0.1"),
+        (
+            ["linear", "RUN", "--protocol", "transfer", "--batch_size", "2000"],
+            "1437 training images there are, got 2000",
+        ),
+        (["linear", "RUN", "--seed", "5"], "seed: expected to be left out, as protocol fast has none, got 5"),
+        (["linear", "RUN", "--strength", "1e300"], "strength: expected 0 to 1e+30, got 1e+300"),
+        (["finetune", "RUN", "--lr", "1e300"], "lr: expected a number above 0 and at most 1e+30, got 1e+300"),
+        (["knn", "RUN", "--temperature", "1e-300"], "temperature: expected 1e-30 to 1e30, got 1e-300"),
+        (["dimension", "RUN", "--seed", "-3"], "seed: expected 0 to 2**63 - 1, got -3"),
+        (["dimension", "RUN", "--seed", str(2**64)], "seed: expected 0 to 2**63 - 1, got 18446744073709551616"),
+        (["linear", "nowhere"], "nowhere: expected a run folder or a checkpoint, got no such file"),
+        (["dimension", "RUN", "--html", "d.html", "--json", "./d.html"], "another output has the same name"),
+        (["linear", "RUN", "--devices", "2"], "devices: expected 1 with protocol fast"),
+        (["dimension", "RUN", "--k", "360"], "k: expected fewer than the 360 test images, got 360"),
+        (["dimension", "RUN", "--split", "all"], "--split: expected one of 'test', 'train', got all"),
+        (["dimension", "RUN", "--html", "no/page.html"], "cannot write 'no/page.html'"),
+        (["dimension", "RUN", "--representations", "no/x.npy"], "cannot write 'no/x.npy'"),
+        (["dimension", "RUN", "--representations", "x.pt"], "representations: expected the name of a .npy file, got"),
+        (["RUN"], "the kind stands before the source: ldreg evaluate KIND "),
+        (["finetune", "RUN", "--fraction", "2"], "fraction: expected above 0 and at most 1, got 2"),
+        (["transfer", "RUN"], "--datasets: expected a value, got none"),
+        (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),
+        (["transfer", "RUN", "--datasets", "cifar1O=x"], "cifar1O: path: expected folders train/<class>/"),
+        (
+            ["transfer", "RUN", "--datasets", "CIFAR-10=x"],
+            "was read as a folder of your own, nearest: cifar10, cifar100",
+        ),
+        (["transfer", "RUN", "--datasets", "digits=x"], "datasets: path: expected none for digits"),
+        (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
+        (
+            ["transfer", "RUN", "--datasets", "digits", "--data.path", "x"],
+            "--data.path: transfer has no such option",
+        ),
+        (["detection", "RUN"], "--path: expected a value, got none"),
+        (["detection", "RUN", "--path", "x"], "encoder: expected a ResNet"),
+        (["detection", "RUN", "--path", "x", "--data.name", "x"], "--data.name: detection has no such option"),
+    ],
+)
+def test_wrong_words_are_one_line_and_leave_nothing(
+    words: list[str], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(run) if word == "RUN" else word for word in words]
+    assert main(["evaluate", *asked]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("ldreg evaluate: error: ")
+    assert message in line
+    assert not list(run.rglob("evaluation/*.json"))
+
+
+def test_images_without_a_test_split_are_pointed_at_the_option(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "loose.png")
+    assert main(["evaluate", "dimension", str(run), "--data.name", "folder", "--data.path", str(tmp_path)]) == 2
+    assert "test split, found none; --split train measures the images there are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("encoder.safetensors", "card.json", "config.yaml", "metrics.csv", "environment.json", "log.txt"),
+        *("checkpoints/last.ckpt", "../short/encoder.safetensors", "../link.json"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_an_output_never_takes_the_place_of_an_input(
+    name: str, option: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoints").mkdir()
+    (run.parent / "link.json").symlink_to(run / "encoder.safetensors")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for source in (run, run / "encoder.safetensors"):
+        assert main(["evaluate", "dimension", str(source), option, str(run / name)]) == 2
+        assert capsys.readouterr().err.endswith(f"cannot write {str(run / name)!r}: it is an input\n")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_page_replaces_no_file_of_others(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = run.parent / "notes.md"
+    notes.write_text("mine")
+    assert main(["evaluate", "dimension", str(run), "--html", str(notes)]) == 2
+    assert "it is there and no page of ldreg; --html FILE names another" in capsys.readouterr().err
+    assert notes.read_text() == "mine"
+
+
+def test_a_checkpoint_and_an_archive_are_inputs_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ck").mkdir()
+    torch.save(open_source(run).encoder.module.state_dict(), "ck/victim.pt")
+    Path("cifar10.tar.xz").write_text("archive")
+    words = ["knn", "ck/victim.pt", "--data.name", "cifar10", "--data.path", "cifar10.tar.xz", "--json"]
+    for target in ("ck/victim.pt", "./cifar10.tar.xz"):
+        assert main(["evaluate", *words, target]) == 2
+        assert capsys.readouterr().err.endswith(f"cannot write {target!r}: it is an input\n")
+    words = ["transfer", str(run), "--datasets", "digits,cifar10=cifar10.tar.xz", "--json", "cifar10.tar.xz"]
+    assert main(["evaluate", *words]) == 2
+    assert "it is an input" in capsys.readouterr().err
+    assert open_source("ck/victim.pt", encoder=EncoderConfig("small_cnn"), size=8).encoder.channels == 1
+    check_outputs(inputs=["ck", run], outputs=[run / "new.json", "ck/new.json"])
+
+
+def name_of(*words: str) -> str:
+    """What the result of these words on a run of digits is called."""
+    options = words_to_options(words[1:])
+    config = request(words[0], "x", options).config
+    data = resolve({}, [(key, value) for key, value in options if key.startswith("data.")]).data
+    if words[0] == "transfer":
+        return label("transfer", config, datasets=listed(config.datasets, own=DataConfig(), how=DataConfig()))
+    return label(words[0], config, data=data, own=DataConfig())
+
+
+def test_other_settings_and_images_have_results_of_their_own() -> None:
+    asked = [
+        ("knn",),
+        ("knn", "--k", "20"),
+        ("knn", "--k", "2"),
+        ("knn", "--temperature", "0.1000001"),
+        ("knn", "--data.limit", "500"),
+        ("knn", "--data.name", "shapes"),
+        ("knn", "--data.name", "folder", "--data.path", "a/images"),
+        ("knn", "--data.name", "folder", "--data.path", "b/images"),
+        ("dimension",),
+        ("dimension", "--k", "20"),
+        ("dimension", "--estimator", "mle"),
+        ("dimension", "--convention", "pseudocode"),
+        ("linear",),
+        ("linear", "--strength", "3"),
+        ("linear", "--iterations", "3"),
+        ("transfer", "--datasets", "digits"),
+        ("transfer", "--datasets", "digits,shapes"),
+        ("transfer", "--datasets", "digits,folder=a"),
+        ("transfer", "--datasets", "digits,folder=b"),
+        ("detection", "--path", "a"),
+        ("detection", "--path", "b"),
+        ("detection", "--path", "b", "--schedule", "2x"),
+    ]
+    names = [name_of(*words) for words in asked]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["knn-digits", "knn-k20-digits"]
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._+-") for name in names)
+    long = "digits,shapes,textures," + ",".join(f"{name}=x" for name in ("cifar10", "cifar100", "stl10", "food101"))
+    several = [name_of("transfer", "--datasets", f"{long},dtd=x,cars=x,birdsnap=x,folder={path}") for path in "ab"]
+    assert several[0] != several[1]
+    assert max(map(len, several)) <= 100
+
+
+def test_what_has_no_say_in_a_result_does_not_rename_it() -> None:
+    own = DataConfig("folder", "/data/images", limit=400)
+    more = {"precision": None, "size": None}
+    assert label("knn", KnnConfig(), data=own, own=own, more=more) == "knn-folder"
+    assert label("knn", KnnConfig(), data=replace(own, workers=3, cache="x"), own=own) == "knn-folder"
+    assert label("knn", KnnConfig(), data=replace(own, limit=None), own=own) == "knn-folder-all"
+    assert name_of("dimension", "--html", "x.html") == "dimension-digits"
+    assert label("knn", KnnConfig(), data=DataConfig("cifar10", "/a")) == "knn-cifar10"
+    assert label("knn", KnnConfig(), data=DataConfig(), more={"precision": "bf16", "size": 16}) == (
+        "knn-bf16-size16-digits"
+    )
+
+
+def test_k_is_the_runs_own_and_doubted_where_classes_are_small(
+    run: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = open_source(run).settings
+    assert settings is not None
+    smallest = int(load_images(DataConfig(), "test").labels.bincount().min())
+    assert smallest < 2 * 18
+    config = (run / "config.yaml").read_text()
+    before = f"monitor:\n  k: {settings.monitor.k}\n"
+    assert before in config
+    (run / "config.yaml").write_text(config.replace(before, "monitor:\n  k: 18\n"))
+    evaluate_command(["dimension", str(run)])
+    assert results(run / "evaluation" / "dimension-test-digits.json")["results"]["k"] == 18
+    told = f"k: 18 is over half of the smallest class ({smallest} images of "
+    assert caplog.text.count(told) == capsys.readouterr().out.count(told) == 1
+    evaluate_command(["dimension", str(run), "--k", str(smallest // 2), "--sample", "50"])
+    assert "over half" not in capsys.readouterr().out
+    evaluate_command(["dimension", str(run / "encoder.safetensors"), "--out", "there"])
+    assert results(Path("there") / "dimension-test-digits.json")["results"]["k"] == 18
+    Path("alone.safetensors").write_bytes((run / "encoder.safetensors").read_bytes())
+    evaluate_command(["dimension", "alone.safetensors", "--data.name", "digits", "--out", "elsewhere"])
+    assert results(Path("elsewhere") / "dimension-test-digits.json")["results"]["k"] == 64
+
+
+def test_a_runs_encoder_alone_is_judged_as_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate_command(["linear", str(run / "encoder.safetensors")])
+    assert (run / "evaluation" / "linear-fast-digits.json").is_file()
+    assert " s; the result is in " in capsys.readouterr().out
+
+
+def test_the_command_itself_raises(run: Path) -> None:
+    with pytest.raises(ValueError, match="k: expected at least 1, got 0"):
+        evaluate_command(["knn", str(run), "--k", "0"])
+
+
+def test_help_lists_the_options_of_a_kind_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    assert "usage: ldreg evaluate KIND SOURCE" in capsys.readouterr().out
+    told = {}
+    for kind in KINDS:
+        assert main(["evaluate", kind, "somewhere", "--help"]) == 0
+        told[kind] = capsys.readouterr().out
+        assert "examples:\n  ldreg evaluate " + kind in told[kind]
+        assert "--json" in told[kind]
+        assert " CONFIG " not in told[kind]
+    assert [kind for kind in KINDS if "--temperature" in told[kind]] == ["knn"]
+    assert [kind for kind in KINDS if "--fraction" in told[kind]] == ["finetune"]
+    assert [kind for kind in KINDS if "--data.path" in told[kind]] == ["linear", "knn", "finetune", "dimension"]
+    assert "--data.size" not in "".join(told.values())
+    assert "(type:" not in "".join(told.values())
+    assert "null" not in "".join(told.values())
+    assert not [line for line in told["dimension"].splitlines() if len(line) > 83]
+    words = {kind: " ".join(text.split()) for kind, text in told.items()}
+    assert "folder (of any images). (default: the run's own)" in words["knn"]
+    assert "any model name of timm. (default: found from the weights)" in words["knn"]
+    assert "exp(cosine / temperature) (default: 0.1)" in words["knn"]
+    assert "cifar10=PATH,food101=PATH,digits (required)" in words["transfer"]
+
+
+def test_what_is_asked_for_is_typed() -> None:
+    options: list[tuple[str, str | None]] = [("protocol", "transfer"), ("lr", "0.5"), ("encoder.name", "resnet18")]
+    asked = request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
+    assert asked.config == LinearConfig("transfer", lr=0.5)
+    assert asked.encoder.name == "resnet18"
+    assert asked.data == [("data.name", "digits")]
+    assert asked.compute == {"device": "auto", "devices": 1, "precision": "bf16"}
+    assert request("knn", "x.pt", []).encoder is None
+
+
+def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*others: object, **more: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ldreg.evaluate.judging.knn_accuracy", broken)
+    assert main(["evaluate", "knn", str(run)]) == 2
+    assert not list(run.rglob("evaluation/*.json"))
+
+
+def start(words: Sequence[str], folder: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LDREG_CACHE": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ldreg", "evaluate", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
+
+
+def weights(folder: Path, kind: str) -> dict[str, torch.Tensor]:
+    (path,) = (folder / "work").glob(f"{kind}*/last.ckpt")
+    state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["state_dict"]
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "finetune"])
+def test_two_processes_end_with_the_weights_of_one(kind: str, run: Path, tmp_path: Path) -> None:
+    options = ["--epochs", "2", "--batch_size", "120", "--lr", "0.1", "--flip", "0.5", "--device", "cpu"]
+    options += ["--protocol", "transfer"] if kind == "linear" else []
+    told = {}
+    for devices in ("1", "2"):
+        told[devices] = start([kind, str(run), *options, "--devices", devices, "--out", devices], tmp_path)
+    one, two = (weights(tmp_path / devices, kind) for devices in ("1", "2"))
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-5)
+    documents = [next((tmp_path / devices).glob("*.json")) for devices in ("1", "2")]
+    first, second = (results(path) for path in documents)
+    assert first["results"] == second["results"]
+    assert second["results"]["test_images"] == 360
+    for a, b in zip(first["history"], second["history"], strict=True):
+        assert a["accuracy"] == b["accuracy"]
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+    assert told["2"].count("done in") == 1  # one of the processes speaks
+
+
+@pytest.mark.slow
+def test_several_trainings_in_one_command_share_the_processes(run: Path, tmp_path: Path) -> None:
+    words = ["transfer", str(run), "--datasets", "digits,shapes", "--epochs", "1", "--devices", "2", "--device", "cpu"]
+    out = start(words, tmp_path)
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["digits", "shapes"]

@@ -1,0 +1,275 @@
+"""Representations are taken once, kept under a key that anything changes, and made anew where the file is damaged."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.data.pictures import save_transparent
+from torch import nn
+from torchvision.transforms.v2 import functional as tvf
+
+from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
+from ldreg.data.images import transparency_note
+from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.features import content_key, features, images_key
+
+DIGITS = DataConfig()
+Write = Callable[..., Path]
+
+
+def calls(encoder: LoadedEncoder) -> int:
+    """How often the encoder of pixels was called."""
+    return int(encoder.module.calls)  # type: ignore[arg-type]
+
+
+def test_representations_are_the_encoders_and_in_the_sets_order(untrained: LoadedEncoder, tmp_path: Path) -> None:
+    images = load_images(DIGITS, "test")
+    assert isinstance(images, ResidentImages)
+    found = features(untrained, DIGITS, "test", device="cpu", batch_size=100, cache=tmp_path)
+    by_hand = (images.images.float() / 255 - 0.449) / 0.226  # the means over ImageNet's three channels
+    with torch.no_grad():
+        torch.testing.assert_close(found.representations, untrained.module(by_hand))
+    assert torch.equal(found.labels, images.labels)
+    assert found.indices.tolist() == list(range(360))
+    assert found.classes == images.classes
+    assert not found.representations.requires_grad
+
+
+def test_the_second_time_the_encoder_is_not_called(pixels: LoadedEncoder, tmp_path: Path) -> None:
+    first = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
+    taken = calls(pixels)
+    second = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
+    assert taken > 0
+    assert calls(pixels) == taken
+    assert (first.reused, second.reused) == (False, True)
+    assert first.key == second.key
+    assert second.classes == first.classes
+    for name in ("representations", "labels", "indices"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+
+
+def test_the_cache_lies_where_the_data_or_the_environment_says(
+    pixels: LoadedEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LDREG_CACHE", str(tmp_path / "environment"))
+    found = features(pixels, DIGITS, "test", device="cpu")
+    features(pixels, replace(DIGITS, cache=str(tmp_path / "data")), "test", device="cpu")
+    for name in ("environment", "data"):
+        assert (tmp_path / name / "representations" / f"{found.key}.safetensors").is_file()
+
+
+def test_anything_that_matters_changes_the_key(pixels: LoadedEncoder) -> None:
+    images = load_images(DIGITS, "test")
+    assert isinstance(images, ResidentImages)
+
+    def key(encoder: LoadedEncoder = pixels, of: ResidentImages = images, **changed: str) -> str:
+        options = {"split": "test", "device": "cpu", "precision": "fp32", **changed}
+        return content_key(encoder, of, **options)  # type: ignore[arg-type]
+
+    pixel = images.images.clone()
+    pixel[7, 0, 0, 0] ^= 1
+    label = images.labels.clone()
+    label[3] = (label[3] + 1) % 10
+    reordered = torch.arange(len(images)).flip(0)
+    others = [
+        key(replace(pixels, key="another")),
+        key(replace(pixels, size=16)),
+        key(replace(pixels, normalization="half")),
+        key(split="train"),
+        key(device="cuda"),
+        key(precision="bf16"),
+        key(of=ResidentImages(pixel, images.labels, images.classes, "digits")),
+        key(of=ResidentImages(images.images, label, images.classes, "digits")),
+        key(of=ResidentImages(images.images, images.labels, "abcdefghij", "digits")),
+        key(of=images.take(torch.arange(50))),
+        key(of=images.take(reordered)),
+    ]
+    assert len({key(), *others}) == 1 + len(others)
+    assert key() == key(of=images.take(torch.arange(len(images))))
+
+
+def test_an_edited_or_added_file_changes_the_key(write_images: Write) -> None:
+    root = write_images(train={"cat": 2, "dog": 2})
+    data = DataConfig("folder", str(root), resident="no")
+    before = images_key(load_images(data, "train"))
+    assert images_key(load_images(data, "train")) == before
+    target = root / "train" / "cat" / "0.png"
+    state = target.stat()
+    os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    touched = images_key(load_images(data, "train"))
+    (root / "train" / "dog" / "9.png").write_bytes(target.read_bytes())
+    assert len({before, touched, images_key(load_images(data, "train"))}) == 3
+
+
+Changed = tuple[dict[str, torch.Tensor], dict[str, str]]
+
+
+def shifted(tensors: dict[str, torch.Tensor], name: str, row: int, by: float) -> Changed:
+    part = tensors[name].clone()
+    part[row] += part.new_tensor(by)
+    return {**tensors, name: part}, {}
+
+
+# Files with the right key and the right shapes, but not of these images.
+DAMAGES: dict[str, Callable[[dict[str, torch.Tensor]], Changed]] = {
+    "numbers as classes": lambda tensors: (tensors, {"classes": "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"}),
+    "no list of classes": lambda tensors: (tensors, {"classes": "7"}),
+    "fewer classes": lambda tensors: (tensors, {"classes": '["0", "1"]'}),
+    "label too high": lambda tensors: shifted(tensors, "labels", 5, 50),
+    "another label": lambda tensors: shifted(tensors, "labels", 5, -1 if tensors["labels"][5] else 1),
+    "fewer rows": lambda tensors: ({name: part[:100] for name, part in tensors.items()}, {}),
+    "no rows": lambda tensors: ({name: part[:0] for name, part in tensors.items()}, {}),
+    "more rows": lambda tensors: ({name: torch.cat([part, part]) for name, part in tensors.items()}, {}),
+    "index too high": lambda tensors: shifted(tensors, "indices", -1, 9),
+    "index below 0": lambda tensors: shifted(tensors, "indices", 0, -3),
+    "index twice": lambda tensors: shifted(tensors, "indices", 4, 1),
+    "NaN": lambda tensors: shifted(tensors, "representations", 3, float("nan")),
+}
+
+
+@pytest.mark.parametrize("damage", [*("cut", "nothing", "noise", "other key", "rows", "type"), *DAMAGES])
+def test_a_damaged_file_is_said_and_made_anew(
+    damage: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
+    path = tmp_path / "representations" / f"{first.key}.safetensors"
+    content, tensors = path.read_bytes(), load_file(path)
+    metadata = {"key": first.key, "classes": json.dumps(first.classes)}
+    if damage == "cut":
+        path.write_bytes(content[:-100])
+    elif damage == "nothing":
+        path.write_bytes(b"")
+    elif damage == "noise":
+        path.write_bytes(b"\xff" * 1000)
+    elif damage == "other key":
+        save_file(tensors, path, metadata={**metadata, "key": "another"})
+    elif damage == "rows":
+        save_file({**tensors, "labels": tensors["labels"][:-1].clone()}, path, metadata=metadata)
+    elif damage == "type":
+        save_file({**tensors, "representations": tensors["representations"].half()}, path, metadata=metadata)
+    else:
+        changed, told = DAMAGES[damage](tensors)
+        save_file({name: part.contiguous() for name, part in changed.items()}, path, metadata={**metadata, **told})
+    again = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
+    assert not again.reused
+    assert torch.equal(again.representations, first.representations)
+    assert [record.getMessage() for record in caplog.records if "made again" in record.getMessage()]
+    assert len(caplog.records) == 1
+    assert features(pixels, DIGITS, "test", device="cpu", cache=tmp_path).reused
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_many_at_once_leave_one_whole_file(pixels: LoadedEncoder, tmp_path: Path) -> None:
+    expected = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path / "alone").representations
+    with ThreadPool(8) as pool:
+        found = pool.map(lambda _: features(pixels, DIGITS, "test", device="cpu", cache=tmp_path / "shared"), range(8))
+    assert all(torch.equal(one.representations, expected) for one in found)
+    assert len(list((tmp_path / "shared" / "representations").iterdir())) == 1
+    assert features(pixels, DIGITS, "test", device="cpu", cache=tmp_path / "shared").reused
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
+    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path / "file")
+    assert len(found.labels) == 360
+    assert "cannot be kept" in caplog.text
+
+
+def test_bf16_is_near_and_kept_apart(untrained: LoadedEncoder, tmp_path: Path) -> None:
+    exact = features(untrained, DIGITS, "test", device="cpu", cache=tmp_path)
+    coarse = features(untrained, DIGITS, "test", device="cpu", precision="bf16", cache=tmp_path)
+    assert coarse.representations.dtype == torch.float32
+    assert not torch.equal(exact.representations, coarse.representations)
+    torch.testing.assert_close(exact.representations, coarse.representations, atol=0.05, rtol=0.05)
+
+
+def test_gray_is_repeated_for_an_encoder_of_three_channels(pixels: LoadedEncoder, tmp_path: Path) -> None:
+    color = replace(pixels, channels=3, key="color")
+    found = features(color, DIGITS, "test", device="cpu", cache=tmp_path).representations
+    gray = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path).representations
+    assert torch.equal(found, gray.repeat(1, 3))
+
+
+def test_color_becomes_luminance_for_an_encoder_of_one_channel(
+    pixels: LoadedEncoder, tmp_path: Path, write_images: Write
+) -> None:
+    root = write_images(train={"cat": 3}, side=(8, 8))
+    data = DataConfig("folder", str(root), cache=str(tmp_path / "cache"))
+    images = load_images(data, "train")
+    assert isinstance(images, ResidentImages)
+    found = features(pixels, data, "train", device="cpu").representations * 255
+    weights = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
+    by_hand = (images.images * weights).sum(1).flatten(1)
+    torch.testing.assert_close(found, by_hand, atol=1.01, rtol=0)
+
+
+def test_files_of_other_sizes_are_resized_and_cropped_in_the_middle(
+    pixels: LoadedEncoder, tmp_path: Path, write_images: Write
+) -> None:
+    root = write_images(train={"cat": 2}, side=(200, 260))
+    data = DataConfig("folder", str(root), workers=0, cache=str(tmp_path / "cache"))
+    encoder = replace(pixels, channels=3, size=160)
+    images = load_images(data, "train")
+    assert isinstance(images, ImageFiles)
+    found = features(encoder, data, "train", device="cpu").representations
+    shorter = tvf.resize(images.read(1).pixels, [183], antialias=True)  # 160 / 0.875
+    expected = tvf.center_crop(shorter, [160, 160]).float() / 255
+    torch.testing.assert_close(found[1], expected.flatten())
+
+
+def test_small_images_in_an_array_are_taken_whole(pixels: LoadedEncoder, tmp_path: Path) -> None:
+    found = features(replace(pixels, size=16), DIGITS, "test", device="cpu", cache=tmp_path).representations
+    images = load_images(DIGITS, "test")
+    assert isinstance(images, ResidentImages)
+    expected = tvf.resize(images.images, [16, 16], antialias=True).float() / 255
+    torch.testing.assert_close(found, expected.flatten(1))
+
+
+def test_unreadable_files_are_left_out_as_the_indices_tell(
+    pixels: LoadedEncoder, tmp_path: Path, write_images: Write
+) -> None:
+    root = write_images(train={"cat": 4, "dog": 4})
+    (root / "train" / "cat" / "2.png").write_bytes(b"no image")
+    data = DataConfig("folder", str(root), workers=0, max_unreadable=0.5, cache=str(tmp_path / "cache"))
+    for reused in (False, True):
+        found = features(replace(pixels, channels=3), data, "train", device="cpu")
+        assert found.reused == reused
+        assert found.indices.tolist() == [0, 1, 3, 4, 5, 6, 7]
+        assert found.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_transparent_images_are_counted_also_where_representations_are_reused(
+    pixels: LoadedEncoder, tmp_path: Path, write_images: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_images(train={"cat": 4, "dog": 4})
+    for index in (0, 2, 3):
+        save_transparent(root / "train" / "dog" / f"{index}.png", index)
+    data = DataConfig("folder", str(root), workers=0, cache=str(tmp_path / "cache"))
+    found = [features(replace(pixels, channels=3), data, "train", device="cpu") for _ in range(2)]
+    assert [each.reused for each in found] == [False, True]
+    assert caplog.messages == [transparency_note(3, 8)] * 2
+
+
+def test_representations_that_are_not_finite_are_refused_and_not_kept(pixels: LoadedEncoder, tmp_path: Path) -> None:
+    class Broken(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            x = images.flatten(1).clone()
+            x[1, 3] = float("nan")
+            return x
+
+    with pytest.raises(ValueError, match="expected finite representations, got NaN or inf for 1 of 360 images"):
+        features(replace(pixels, module=Broken()), DIGITS, "test", device="cpu", cache=tmp_path)
+    assert not (tmp_path / "representations").exists()
+
+
+def test_an_unknown_device_is_refused_before_the_work(pixels: LoadedEncoder) -> None:
+    with pytest.raises(ValueError, match="device: expected auto, cpu or cuda, got 'tpu'"):
+        features(pixels, DIGITS, "test", device="tpu")

@@ -1,0 +1,229 @@
+"""A run's record: measured on all images of its set, with what its log has, and what is missing said."""
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+from ldreg.data import DataConfig, ImageFiles, load_images
+from ldreg.evaluate import records
+from ldreg.evaluate.features import Features, features
+from ldreg.evaluate.records import record
+from ldreg.evaluate.source import Source, open_source
+from ldreg.inspection import inspect
+from ldreg.record import Record
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
+
+OPTIONS = {
+    "data.name": "folder",
+    "data.resident": "no",
+    "data.workers": "0",
+    "schedule.epochs": "1",
+    "schedule.warmup_epochs": "0",
+    "batch_size": "16",
+    "monitor.k": "8",
+    "ldreg.k": "8",
+    "trainer.threads": "1",
+    "trainer.device": "cpu",
+}
+
+
+KINDS = ("bright", "dark", "noisy")
+
+
+def paint(folder: Path) -> None:
+    """Three kinds of pictures, 16 of each to train with and 4 to test."""
+    generator = numpy.random.default_rng(0)
+    for split, count in (("train", 16), ("test", 4)):
+        for place, kind in enumerate(KINDS):
+            (folder / split / kind).mkdir(parents=True)
+            for number in range(count):
+                low, high = ((200, 256), (0, 40), (0, 256))[place]
+                pixels = generator.integers(low, high, (12, 10 + number % 3, 3), dtype=numpy.uint8)
+                Image.fromarray(pixels).save(folder / split / kind / f"{kind}{number}.png")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("record")
+    paint(folder / "images")
+    options = {**OPTIONS, "data.path": str(folder / "images"), "data.cache": str(folder / "cache"), "data.size": "12"}
+    settings = resolve(load_recipe("digits/simclr_ldreg"), list(options.items()))
+    pretrain(settings, folder / "run", command="ldreg pretrain --test")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def source(run: Path) -> Source:
+    return open_source(run)
+
+
+@pytest.fixture(scope="module")
+def made(source: Source) -> Record:
+    return record(source, thumbnails=6)
+
+
+def test_dimensions_are_those_of_all_training_images(made: Record, source: Source) -> None:
+    assert source.data is not None
+    found = features(source.encoder, source.data, "train")
+    report = inspect(found.representations, k=8)
+    assert (made.points, made.k, len(made.lid), len(made.map)) == (48, 8, 48, 48)
+    assert made.lid == pytest.approx(report.lid.tolist())
+    assert made.results["lid"] == pytest.approx(report.mean.value)
+    assert made.results["effective_rank"] == pytest.approx(report.effective_rank)
+    assert made.results["lid_low"] == pytest.approx(sorted(made.lid)[2])  # 5 % of 47 steps
+    of = {
+        kind: [lid for lid, label in zip(made.lid, made.labels or (), strict=True) if label == kind] for kind in KINDS
+    }
+    assert made.classes == pytest.approx({kind: statistics.geometric_mean(values) for kind, values in of.items()})
+    assert made.labels == ["bright"] * 16 + ["dark"] * 16 + ["noisy"] * 16
+    assert 0 <= made.results["knn"] <= 1
+    assert made.results["linear"] > 0.6
+
+
+def test_settings_curves_and_origin_come_from_the_folder(made: Record, run: Path) -> None:
+    assert made.name == "run"
+    assert made.settings["ldreg.k"] == 8
+    assert "ldreg.estimator" not in made.settings  # which nobody changed
+    assert [epoch for epoch, _ in made.curves["lid"]] == [epoch for epoch, _ in made.curves["lid_low"]] == [0, 1]
+    assert made.curves["loss"]
+    assert made.origin["command"] == "ldreg pretrain --test"
+    assert (made.origin["seed"], made.origin["epochs"]) == (0, 1)
+    assert made.results["minutes"] == json.loads((run / "card.json").read_text())["minutes"]
+
+
+def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: Record, source: Source) -> None:
+    assert source.data is not None
+    images = load_images(source.data, "train")
+    assert isinstance(images, ImageFiles)
+    order = sorted(range(48), key=lambda place: made.lid[place])
+    assert [image.index for image in made.most_collapsed] == order[:6]
+    assert [image.index for image in made.least_collapsed] == order[::-1][:2]
+    for image in (*made.most_collapsed, *made.least_collapsed):
+        assert image.lid == pytest.approx(made.lid[image.index])
+        assert image.file == Path(images.path(image.index)).name
+        assert image.file.startswith(image.label)
+
+
+def test_record_survives_json(made: Record, tmp_path: Path) -> None:
+    made.to_json(tmp_path / "run.json")
+    again = Record.from_json(tmp_path / "run.json")
+    assert again.most_collapsed == [
+        image.__class__(image.image, image.index, pytest.approx(image.lid), image.label, image.file)  # type: ignore[arg-type]
+        for image in made.most_collapsed
+    ]
+    assert (again.points, again.k, again.notes) == (48, 8, [])
+
+
+def test_of_many_points_an_even_choice_is_listed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = record(source, thumbnails=0)
+    monkeypatch.setattr(records, "KEPT_POINTS", 5)
+    part = record(source, name="part", thumbnails=0)
+    assert (part.name, part.points, part.most_collapsed, part.least_collapsed) == ("part", 48, [], [])
+    assert part.results["lid"] == whole.results["lid"]
+    assert part.lid == [whole.lid[place] for place in (0, 12, 24, 35, 47)]
+    assert part.labels == ["bright", "bright", "dark", "noisy", "noisy"]
+    assert len(part.map) == 5
+
+
+def test_lid_of_a_sample_keeps_all_as_neighbors(source: Source, made: Record) -> None:
+    sampled = record(source, points=20, thumbnails=3)
+    assert (sampled.points, len(sampled.lid)) == (20, 20)
+    for image in sampled.most_collapsed:
+        assert image.lid == pytest.approx(made.lid[image.index], rel=1e-4)
+
+
+def test_without_the_images_the_rest_is_told_and_why(run: Path, made: Record, tmp_path: Path) -> None:
+    gone = record(open_source(run, data=[("data.path", str(tmp_path / "gone"))]))
+    assert gone.curves == made.curves
+    assert gone.settings == made.settings
+    assert set(gone.results) == {"minutes"}
+    (note,) = gone.notes
+    assert note.startswith("dimensions, maps and images could not be measured: data.path: ")
+    assert "gone" in note
+    assert note.endswith("--data.path says where the images are")
+    assert (len(gone.lid), len(gone.map), len(gone.most_collapsed)) == (0, 0, 0)
+
+
+def test_findings_are_of_what_was_measured_and_of_what_the_run_kept(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    card = json.loads((run / "card.json").read_text())
+
+    def recorded(findings: object, **options: str) -> list[tuple[str, str]]:
+        kept = {key: value for key, value in card.items() if key != "findings"}
+        kept |= {} if findings is None else {"findings": findings}
+        (tmp_path / "run" / "card.json").write_text(json.dumps(kept))
+        data = [(key.replace("__", "."), value) for key, value in options.items()]
+        made = record(open_source(tmp_path / "run", data=data), thumbnails=0)
+        return [(found.of, found.severity) for found in made.findings]
+
+    def entry(of: str, severity: str) -> dict[str, object]:
+        return {"of": of, "kind": "hubs", "severity": severity, "share": 1.0, "numbers": {}, "text": "x"}
+
+    entries = [entry("images", "warning"), entry("images", "note"), entry("representations", "critical")]
+    found = recorded(entries)
+    assert found.count(("images", "warning")) == 1
+    assert ("images", "note") not in found
+    assert ("representations", "critical") not in found  # was measured anew
+    gone = str(tmp_path / "gone")
+    assert recorded(entries, data__path=gone) == [("representations", "critical"), ("images", "warning")]
+    assert recorded(None, data__path=gone) == []  # a run of an earlier version
+    with pytest.raises(ValueError, match=r"card\.json: .*findings: str in place of list"):
+        recorded("none")
+
+
+def test_without_a_test_split_there_are_no_accuracies(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(Path(str(run)).parent / "images" / "train", tmp_path / "images" / "train")
+    alone = record(open_source(run, data=[("data.path", str(tmp_path / "images"))]))
+    assert {"linear", "knn"} & alone.results.keys() == set()
+    assert alone.results["lid"] > 0
+
+
+def test_a_plain_checkpoint_has_a_record_too(run: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "encoder.safetensors", tmp_path / "mine.safetensors")
+    bare = record(open_source(tmp_path / "mine.safetensors"))
+    assert (bare.name, bare.curves, bare.origin) == ("mine", {}, {})
+    assert "--data.name" in bare.notes[0]
+    options = [("data.name", "digits"), ("data.limit", "200")]
+    measured = record(open_source(tmp_path / "mine.safetensors", data=options), thumbnails=2)
+    assert (measured.points, measured.k) == (200, 64)
+    assert measured.settings["data.name"] == "digits"
+    assert measured.most_collapsed[0].file == ""
+
+
+def test_damaged_files_of_a_run_are_named(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "environment.json").write_text("[1")
+    with pytest.raises(ValueError, match=r"environment\.json: expected JSON, got "):
+        record(open_source(tmp_path / "run"))
+    (tmp_path / "run" / "environment.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"environment\.json: expected a JSON object, got list"):
+        record(open_source(tmp_path / "run"))
+    (tmp_path / "run" / "environment.json").unlink()
+    (tmp_path / "run" / "metrics.csv").unlink()
+    told = record(open_source(tmp_path / "run"))
+    assert (told.curves, "command" in told.origin) == ({}, False)
+
+
+def test_images_of_undefined_lid_are_no_thumbnails() -> None:
+    x = torch.zeros(30, 4)
+    x[:15] = torch.randn(15, 4, generator=torch.Generator().manual_seed(0))
+    report = inspect(x, k=5)
+    assert (report.lid == 0).sum() > 0
+    images = load_images(DataConfig(limit=30), "train")
+    found = Features(x, images.labels, torch.arange(30), images.classes, "", reused=False)
+    shown = records._pictures(images, found, report, count=4)
+    assert [image.lid for image in shown["most_collapsed"]] == [0, 0, 0, 0]
+    assert all(0 < image.lid < float("inf") for image in shown["least_collapsed"])
+
+
+def test_thumbnails_are_counted(source: Source) -> None:
+    with pytest.raises(ValueError, match="thumbnails: expected at least 0, got -1"):
+        record(source, thumbnails=-1)

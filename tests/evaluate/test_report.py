@@ -1,0 +1,259 @@
+"""`ldreg report`: runs and records to a page, and one line for what cannot be reported on."""
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.evaluate.short import short_run
+
+from ldreg.cli import main
+from ldreg.evaluate.report import check_run
+from ldreg.record import Record
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("simclr", "simclr_ldreg"):
+        short_run(method, folder / method)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def report(*words: object) -> int:
+    return main(["report", *map(str, words)])
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"<h[12]>(.*?)</h[12]>", page.read_text(encoding="utf-8"))
+
+
+def one_error(capsys: pytest.CaptureFixture[str]) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert error.startswith("ldreg report: error: ")
+    return error
+
+
+def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("report.html").write_text("of ldreg inspect")  # by the name that its documentation gives it
+    assert report(runs / "simclr", runs / "simclr_ldreg", "--thumbnails", 6) == 0
+    told = capsys.readouterr()
+    assert "simclr_ldreg" in told.out
+    assert "LID, geometric mean" in told.out
+    assert "wrote comparison.html" in told.err
+    assert "warning" not in told.err
+    assert Path("report.html").read_text() == "of ldreg inspect"
+    page = Path("comparison.html")
+    assert headings(page) == [
+        "simclr and simclr_ldreg", "Over training", "After training", "Maps", "Most collapsed images",
+    ]  # fmt: skip
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<img") == 2 * (6 + 2)
+    assert "The runs differ in regularizer, ldreg.k and ldreg.beta." in text
+
+
+def test_records_travel_as_json(runs: Path) -> None:
+    assert report(runs / "simclr", "--json", "records", "--names", "SimCLR / here", "--thumbnails", 2) == 0
+    path = Path("records/SimCLR_here.json")
+    assert Record.from_json(path).name == "SimCLR / here"
+    assert path.stat().st_size < 60_000
+    assert report(path, runs / "simclr_ldreg", "--title", "A <b>title</b>", "--out", "both.html") == 0
+    assert headings(Path("both.html"))[0] == "A &lt;b&gt;title&lt;/b&gt;"
+    assert "SimCLR / here" in Path("both.html").read_text(encoding="utf-8")
+
+
+def test_json_files_have_the_names_of_the_runs() -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    assert report("good.json", "good.json", "--names", "x,../y", "--json", "named") == 0
+    assert sorted(file.name for file in Path("named").iterdir()) == ["x.json", "y.json"]
+    assert report("good.json", "good.json", "--json", "same") == 0
+    assert sorted(file.name for file in Path("same").iterdir()) == ["a_1.json", "a_2.json"]
+
+
+def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    again = "wrote comparison.html, in place of an earlier one\nwrote named/a.json, in place of an earlier one\n"
+    for title, said in (("first", "wrote comparison.html\nwrote named/a.json\n"), ("second", again)):
+        assert report("good.json", "--json", "named", "--title", title) == 0
+        assert capsys.readouterr().err == said
+        assert headings(Path("comparison.html"))[0] == title
+
+
+@pytest.mark.parametrize("content", ["mine", "{}", '{"name": "a"}'])
+def test_a_file_that_is_no_record_is_not_replaced_by_one(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("named").mkdir()
+    Path("named", "a.json").write_text(content)
+    assert report("good.json", "--json", "named") == 2
+    assert "cannot write 'named/a.json': it is there and no record of a run" in one_error(capsys)
+    assert Path("named", "a.json").read_text() == content
+    assert not Path("comparison.html").exists()
+
+
+def test_links_in_a_circle_give_way_to_the_page() -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("loop.html").symlink_to("loop.html")
+    assert report("good.json", "--out", "loop.html") == 0
+    assert headings(Path("loop.html"))
+
+
+@pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<html>by hand</html>", b"\xff" * 1000, b"x"])
+def test_a_page_of_somebody_else_stays(content: bytes, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("comparison.html").write_bytes(content)
+    assert report(runs / "simclr") == 2
+    expected = "cannot write 'comparison.html': it is there and no page of ldreg; --out FILE names another"
+    assert expected in one_error(capsys)  # before the run was measured
+    assert Path("comparison.html").read_bytes() == content
+
+
+def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture[str]) -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("empty.html").touch()
+    for path in ("empty.html", os.devnull):
+        assert report("good.json", "--out", path) == 0
+        assert capsys.readouterr().err == f"wrote {path}\n"
+    assert headings(Path("empty.html")) == ["a"]
+
+
+def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:
+    Record("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
+    assert report("few.json", runs / "simclr_ldreg", "--thumbnails", 0, "--points", 200) == 0
+    page = Path("comparison.html").read_text(encoding="utf-8")
+    assert "LID was measured on sets of between 100 and 200 points" in page
+    assert "<img" not in page
+
+
+def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "simclr", "moved")
+    config = Path("moved/config.yaml")
+    text = config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /not/there", 1)
+    config.write_text(text)
+    assert report("moved", runs / "simclr") == 0
+    told = capsys.readouterr()
+    assert "warning: moved: dimensions, maps and images could not be measured: " in told.err
+    assert "/not/there" in told.err
+    page = Path("comparison.html").read_text(encoding="utf-8")
+    assert "moved: dimensions, maps and images could not be measured: " in page
+    assert "Over training" in page
+
+
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("--help") == 0
+    out = capsys.readouterr().out
+    for word in ("RUN", "--out", "--names", "--title", "--device", "--thumbnails", "--points", "--json", "--data.path"):
+        assert word in out
+    assert "examples:" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "required: RUN"),
+        (["nothing"], "nothing: expected a run folder or the JSON record of a run, got nothing there"),
+        (["empty"], "empty: expected a run folder with a config.yaml, or the JSON record of a run, got neither"),
+        (["half"], "half: expected a finished run, got one without encoder.safetensors; ldreg pretrain --resume half"),
+        (["text.json"], "text.json: expected the record of a run, got "),
+        (["good.json", "--names", "a,b"], "--names: expected one for each of the 1 run(s), got 2"),
+        (["good.json", "--device", "gpu"], "--device: expected auto, cpu or cuda, got 'gpu'"),
+        (["good.json", "--thumbnails", "-1"], "--thumbnails: expected from 0 to 500, got -1"),
+        (["good.json", "--points", "0"], "--points: expected at least 1, got 0"),
+        (["good.json", "--thumbnails", "many"], "--thumbnails: "),
+        (["good.json", "--colour", "red"], "--colour"),
+        (["good.json", "--out", "good.json"], "cannot write 'good.json': it is an input"),
+        (["good.json", "--json", "."], "cannot write 'good.json': it is an input"),
+        (["good.json", "--out", "half/config.yaml"], "cannot write 'half/config.yaml': it is a file of the run 'half'"),
+        (["good.json", "--out", "half/evaluation/knn.json"], "it is a file of the run 'half'"),
+        (["good.json", "--k", "1"], "--k: expected at least 2, got 1"),
+        (
+            ["mine.pth"],
+            "mine.pth: expected a run folder or the JSON record of a run, got a checkpoint; --data.name says",
+        ),
+        (["binary"], "binary: expected the record of a run, got a file that is not text"),
+        (["good.json", "--out", "no/such/page.html"], "there is no directory"),
+        (["good.json", "--json", "text.json"], "--json: expected a folder, got the file 'text.json'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    Path("half").mkdir()
+    Path("half/config.yaml").write_text("method: simclr\n")
+    Path("half/evaluation").mkdir()
+    Path("text.json").write_text("hello")
+    for name in ("mine.pth", "binary"):
+        Path(name).write_bytes(b"\x80\x02weights")
+    Record("good", {}, {"lid": 5.0}).to_json("good.json")
+    before = Path("good.json").read_bytes()
+    assert report(*words) == 2
+    assert reason in one_error(capsys)
+    assert not Path("comparison.html").exists()
+    assert Path("good.json").read_bytes() == before
+    assert Path("half/config.yaml").read_text() == "method: simclr\n"
+
+
+@pytest.mark.parametrize("name", ["encoder.safetensors", "config.yaml", "card.json", "metrics.csv"])
+def test_no_file_of_a_run_is_written_over(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for other in ("simclr", "simclr_ldreg"):  # the run that is reported on, and another
+        before = (runs / other / name).read_bytes()
+        assert report(runs / "simclr", "--out", runs / other / name) == 2
+        assert "cannot write" in one_error(capsys)
+        assert (runs / other / name).read_bytes() == before
+
+
+def test_other_images_are_said_to_be_measured(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        report(runs / "simclr", "--data.name", "shapes", "--data.limit", "120", "--thumbnails", 0, "--json", ".") == 0
+    )
+    assert "simclr: measured on shapes; trained on digits" in capsys.readouterr().err
+    record = Record.from_json("simclr.json")
+    assert (record.settings["data.name"], record.settings["data.limit"]) == ("shapes", 120)
+    assert (record.images, record.points) == (120, 120)
+
+
+@pytest.mark.parametrize("option", [["--data.path", "gone"], ["--data.name", "cifar10", "--data.path", "gone"]])
+def test_images_that_were_asked_for_must_be_there(
+    runs: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "simclr", "moved")
+    config = Path("moved/config.yaml")
+    config.write_text(config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /x", 1))
+    assert report("moved", *option) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("ldreg report: error: ")
+    assert "gone" in error
+    assert not Path("comparison.html").exists()
+
+
+def test_small_sets_need_a_smaller_k(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "--data.limit", 12) == 2
+    assert "k: expected fewer than the 12 training images, got 16; --k N asks for fewer" in capsys.readouterr().err
+    assert report(runs / "simclr", "--data.limit", 12, "--k", 5, "--thumbnails", 0) == 0
+    assert "12 training images, k = 5" in Path("comparison.html").read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:
+    shutil.copy(runs / "simclr" / "encoder.safetensors", "mine.safetensors")
+    words = ["--data.name", "digits", "--data.limit", 100, "--k", 8, "--thumbnails", 0]
+    assert report("mine.safetensors", *words, "--json", "records") == 0
+    assert Record.from_json("records/mine.json").points == 100
+
+
+def test_one_wrong_run_costs_no_work(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "nothing") == 2
+    assert "nothing: expected a run folder" in one_error(capsys)  # before the first was measured
+
+
+def test_unknown_options_of_data_are_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(runs / "simclr", "--data.pth", "x") == 2
+    assert "unknown setting 'data.pth'; nearest: 'data.path'" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_fine(runs: Path) -> None:
+    check_run(runs / "simclr")

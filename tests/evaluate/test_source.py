@@ -1,0 +1,162 @@
+"""Run folders and checkpoints as sources, and the images that go with them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from ldreg.data import DataConfig
+from ldreg.encoders import EncoderConfig
+from ldreg.evaluate.knn import KnnConfig
+from ldreg.evaluate.labels import label
+from ldreg.evaluate.source import open_source, reading
+from ldreg.train.folder import RunFolder
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
+
+OPTIONS = {
+    "schedule.epochs": "1",
+    "schedule.warmup_epochs": "0",
+    "trainer.device": "cpu",
+    "data.limit": "400",
+    "data.workers": "3",
+    "monitor.k": "20",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    pretrain(resolve(load_recipe("digits/simclr"), list(OPTIONS.items())), path, command="test")
+    return path
+
+
+def test_a_run_folder_brings_its_settings_and_data(run: Path) -> None:
+    source = open_source(run)
+    assert source.name == "short"
+    assert source.folder is not None
+    assert source.folder.path == run
+    assert source.settings is not None
+    assert source.settings.run.method == "simclr"
+    assert source.data is not None
+    assert (source.data.name, source.data.limit, source.data.workers) == ("digits", 400, 3)
+    assert (source.encoder.layout, source.encoder.channels, source.encoder.size) == ("ldreg", 1, 8)
+
+
+def test_options_go_over_the_runs_own(run: Path) -> None:
+    source = open_source(run, data=[("data.limit", "50")])
+    assert source.data is not None
+    assert (source.data.limit, source.data.workers) == (50, 3)
+    assert source.settings is not None
+    assert source.settings.data.limit == 400  # the run stays what it was
+
+
+def test_images_that_the_run_was_trained_on_are_not_set_aside_to_judge_it(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data.validation: expected 0 or the run's own 0, .*, got 0\.1"):
+        open_source(run, data=[("data.validation", "0.1")])
+    part = tmp_path / "part"
+    shutil.copytree(run, part)
+    config = (part / "config.yaml").read_text()
+    (part / "config.yaml").write_text(config.replace("validation: 0.0", "validation: 0.2"))
+    judged = open_source(part).data
+    tested = open_source(part, data=[("data.validation", "0")]).data
+    assert judged is not None
+    assert tested is not None
+    assert (judged.validation, tested.validation) == (0.2, 0)
+    names = [label("knn", KnnConfig(), data=data, own=judged) for data in (judged, tested)]
+    assert names == ["knn-digits-validation0.2", "knn-digits"]
+    with pytest.raises(ValueError, match=r"the run's own 0\.2, .*, got 0\.5"):
+        open_source(part, data=[("data.validation", "0.5")])
+
+
+def test_another_set_has_nothing_of_the_runs_own_but_how_it_is_read(run: Path) -> None:
+    source = open_source(run, data=[("data.name", "cifar10"), ("data.path", "somewhere")])
+    assert source.data is not None
+    assert (source.data.name, source.data.path, source.data.limit, source.data.workers) == (
+        "cifar10",
+        "somewhere",
+        None,
+        3,
+    )
+
+
+def test_a_runs_encoder_alone_brings_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(run / "encoder.safetensors")
+    assert source.folder == RunFolder(run)
+    assert (source.name, source.data) == ("short", open_source(run).data)
+    assert source.results_folder == run / "evaluation"
+    assert open_source(run / "encoder.safetensors", data=[("data.limit", "50")]).data == DataConfig(limit=50, workers=3)
+    monkeypatch.chdir(run)
+    assert open_source("encoder.safetensors").name == "short"
+    assert open_source(".").name == "short"
+
+
+def test_another_file_in_a_runs_folder_has_its_data_but_is_not_the_run(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name in ("config.yaml", "card.json"):
+        shutil.copy(run / name, folder)
+    file = shutil.copy(run / "encoder.safetensors", folder / "best.safetensors")
+    source = open_source(file)
+    assert (source.name, source.folder, source.data) == ("best", None, open_source(run).data)
+    assert source.results_folder == Path("evaluation") / "best"
+    (folder / "card.json").unlink()
+    assert open_source(file).data is None
+    assert not (folder / "checkpoints").exists()  # a run that is only looked at stays as it is
+
+
+def test_a_plain_checkpoint_needs_a_name_of_data(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.pt"
+    torch.save(timm.create_model("resnet18", num_classes=0).state_dict(), path)
+    source = open_source(
+        path,
+        encoder=EncoderConfig("resnet18"),
+        size=64,
+        normalization="half",
+        data=[("data.name", "cifar10"), ("data.path", "x")],
+    )
+    assert (source.name, source.encoder.size, source.encoder.normalization) == ("foreign", 64, "half")
+    assert source.data is not None
+    assert (source.data.name, source.data.path) == ("cifar10", "x")
+    assert open_source(path).data is None
+    with pytest.raises(ValueError, match=r"data\.name: expected the name of a dataset"):
+        open_source(path, data=[("data.path", "x")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([("data.nme", "x")], "unknown setting 'data.nme'; nearest: 'data.name'"),
+        ([("data.limit", "many")], r"data\.limit: "),
+        ([("data.path", "x")], r"data\.path: expected none for digits"),
+        ([("data.name", "cifar1")], r"data\.name: expected a known dataset, got 'cifar1'"),
+        ([("data.size", "16")], r"data\.size: expected to be left out"),
+        ([("batch_size", "3")], "data: expected options such as data.path, got 'batch_size'"),
+    ],
+)
+def test_wrong_options_are_named(options: list[tuple[str, str | None]], message: str, run: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_source(run, data=options)
+
+
+def test_how_other_sets_are_read(run: Path, tmp_path: Path) -> None:
+    how = reading(open_source(run), [("data.cache", "elsewhere")])
+    assert (how.cache, how.workers, how.limit) == ("elsewhere", 3, None)
+    alone = shutil.copy(run / "encoder.safetensors", tmp_path / "alone.safetensors")
+    assert reading(open_source(alone), []).workers is None
+
+
+def test_what_is_no_source_is_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected a run folder"):
+        open_source(tmp_path)
+    with pytest.raises(OSError, match="nowhere"):
+        open_source(tmp_path / "nowhere")
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    shutil.copy(run / "config.yaml", unfinished)
+    with pytest.raises(ValueError, match="expected a finished run"):
+        open_source(unfinished)
