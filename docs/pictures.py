@@ -9,7 +9,7 @@ from torch import Tensor
 
 import ldreg
 from ldreg.dimension.synthetic import gaussian
-from ldreg.report.figures import plain_style
+from ldreg.report.style import plain_style
 
 IMAGES = Path(__file__).parent / "images"
 COLORS = ("#3949ab", "#d81b60", "#00897b", "#f57c00")

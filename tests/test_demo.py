@@ -13,8 +13,8 @@ import pytest
 
 from ldreg.cli import main
 from ldreg.demo import Demo, _draw_panels, demo
-from ldreg.report.comparison import Record
-from ldreg.report.page import clouds_section
+from ldreg.record import Record
+from ldreg.report.pages import clouds_section, study_page
 from ldreg.reproduce.plane import collapse_and_cure
 
 
@@ -66,10 +66,13 @@ def test_pictures_do_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict[A
         _draw_panels(clouds, clouds[:3], tmp_path)
         return [(tmp_path / name).read_bytes() for name in ("local_collapse.png", "target_lid.png")]
 
-    plain, section = drawn(), clouds_section("a", "b", "c", clouds[:1])
+    def page() -> str:
+        return study_page("a", "", [clouds_section("b", "c", clouds[:1])])
+
+    plain, section = drawn(), page()
     with matplotlib.rc_context(odd_style):
         assert drawn() == plain
-        assert clouds_section("a", "b", "c", clouds[:1]) == section
+        assert page() == section
 
 
 def test_demo_writes_its_report(made: Made) -> None:

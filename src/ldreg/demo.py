@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ldreg.extras import missing
 from ldreg.io.files import write_atomically
-from ldreg.record import PointCloud
-from ldreg.report.comparison import Record, comparison_page
-from ldreg.report.figures import plain_style
-from ldreg.report.page import clouds_section
-from ldreg.report.panels import panels
+from ldreg.record import PointCloud, Record
+from ldreg.report.lid_plots import cloud_panels
+from ldreg.report.pages import clouds_section, comparison_page
+from ldreg.report.style import plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 
 _THUMBNAILS = 12
@@ -80,8 +79,8 @@ def demo(
     told("drawing", 0.95)
     _draw_panels(collapsed, reached, out)
     sections = [
-        clouds_section("collapse", "Local collapse that global dimension does not see", _COLLAPSE_TEXT, collapsed),
-        clouds_section("target", "Any local dimension on request", _TARGET_TEXT, reached, close=True),
+        clouds_section("Local collapse that global dimension does not see", _COLLAPSE_TEXT, collapsed),
+        clouds_section("Any local dimension on request", _TARGET_TEXT, reached, close=True),
     ]
     report = out / "report.html"
     write_atomically(report, comparison_page(runs, title="SimCLR on digits, without and with LDReg", further=sections))
@@ -92,8 +91,8 @@ def demo(
 @plain_style()
 def _draw_panels(collapsed: Sequence[PointCloud], reached: Sequence[PointCloud], out: Path) -> None:
     """Draw both experiments in the plane, as in the paper."""
-    panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
-    panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
+    cloud_panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
+    cloud_panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
 
 
 def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> Record:

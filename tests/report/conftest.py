@@ -1,13 +1,19 @@
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
+from ldreg.record import Record
 
 MakeReport = Callable[..., DimensionReport]
+MakeRun = Callable[..., Record]
+SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def _make(
@@ -86,3 +92,52 @@ def collapsed_report() -> DimensionReport:
         classes=(ClassLID("a", 30, 0, MeanLID(nan, nan, nan)), ClassLID("b", 30, 0, MeanLID(nan, nan, nan))),
         most_collapsed=(CollapsedPoint(0, 0.0, nan, "a"),),
     )  # fmt: skip
+
+
+def _run(name: str = "SimCLR", *, size: int = 40, **changes: Any) -> Record:
+    """A record of a run with made-up but coherent numbers."""
+    generator = numpy.random.default_rng(0)
+    epochs = (0.0, 5.0, 10.0)
+    values: dict[str, Any] = {
+        "settings": {"method": "simclr", "regularizer": "none", "epochs": 10, "lr": 0.3, "scale": [0.5, 1.0]},
+        "results": {"minutes": 1.5, "lid": 8.0, "effective_rank": 30.0, "linear": 0.96, "knn": 0.95},
+        "curves": {
+            "lid": [(epoch, 4 + epoch / 5) for epoch in epochs],
+            "loss": [(epoch, 5 - epoch / 5) for epoch in epochs],
+            "linear": [(epoch, 0.5 + epoch / 40) for epoch in epochs],
+        },
+        "lid": generator.uniform(4, 12, size).tolist(),
+        "eigenvalues": numpy.logspace(0, -4, 16).tolist(),
+        "map": [(float(x), float(y)) for x, y in generator.normal(size=(size, 2))],
+        "labels": [str(place % 3) for place in range(size)],
+        "origin": {"command": "ldreg pretrain --seed 0", "commit": "abc1234", "hardware": "2 cores", "minutes": 1.5},
+    }
+    return Record(name, **{**values, **changes})
+
+
+@pytest.fixture(scope="session")
+def make_run() -> MakeRun:
+    return _run
+
+
+@pytest.fixture(scope="session")
+def two_runs() -> list[Record]:
+    """A run without and one with LDReg."""
+    plain = _run()
+    settings = {**plain.settings, "regularizer": "ldreg", "ldreg.beta": 0.01}
+    results = {**plain.results, "lid": 10.0, "linear": 0.953, "knn": 0.95}
+    return [plain, _run("SimCLR + LDReg", settings=settings, results=results)]
+
+
+@pytest.fixture
+def check_snapshot() -> Callable[[str, str], None]:
+    """Compare text with a file in snapshots/; with LDREG_UPDATE_SNAPSHOTS=1 write the file instead."""
+
+    def check(name: str, text: str) -> None:
+        path = SNAPSHOTS / name
+        if os.environ.get("LDREG_UPDATE_SNAPSHOTS"):
+            SNAPSHOTS.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{name}: see tests/report/conftest.py for how to update it"
+
+    return check

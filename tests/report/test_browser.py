@@ -19,11 +19,10 @@ import pytest
 import torch
 
 from ldreg.inspection.report import CollapsedPoint, DimensionReport, Reading
-from ldreg.record import PointCloud
-from ldreg.report.comparison import Record, comparison_page
-from ldreg.report.page import clouds_section, document, page
+from ldreg.record import PointCloud, Record
+from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
 from ldreg.report.plots import Series, bars, lines, scatter_panels
-from ldreg.report.study import StudyCell, StudyTable, study_page, study_section
+from ldreg.report.tables import Cell, Table
 from ldreg.thumbnails import Thumbnail, data_uri
 
 CHROMIUM = next(
@@ -162,18 +161,18 @@ def run(name: str, seed: int) -> Record:
 def study() -> str:
     names = ["Method", "Regularizer", *(f"Measure {i}" for i in range(9))]
     cells = [
-        StudyCell("98.6 ± 0.2", "64.8", "agrees"),
-        StudyCell("6.4", "20.0", "disagrees"),
-        StudyCell("24", "", "noise"),
+        Cell("98.6 ± 0.2", "64.8", "agrees"),
+        Cell("6.4", "20.0", "disagrees"),
+        Cell("24", "", "noise"),
     ]
-    table = StudyTable(names, [[StudyCell("SimCLR"), StudyCell("LDReg"), *cells * 3]] * 4, keys=2)
+    table = Table(names, [[Cell("SimCLR"), Cell("LDReg"), *cells * 3]] * 4, keys=2)
     figures = {
         "Lines\nOf something.": lines([Series("SimCLR", [(1, 2.0), (2, 3.0)])], xlabel="epoch", ylabel="LID"),
         "Bars": bars([f"method {i}" for i in range(8)], [("a", [1.0] * 8), ("b", [2.0] * 8)], ylabel="LID"),
         "Panels": scatter_panels([("a", [(0, 0), (1, 1)], ["x", "y"])] * 4, columns=4),
     }
-    sections = [study_section("Study of " + "words " * 12, "A text.\n\nAnother.", table, figures)]
-    sections += [study_section(f"Study {i}", "", None, {}) for i in range(4)]
+    sections = [Section("Study of " + "words " * 12, "A text.\n\nAnother.", table, figures)]
+    sections += [Section(f"Study {i}", "") for i in range(4)]
     return study_page("A study", "What it is about.", sections, footer="From here.")
 
 
@@ -256,7 +255,7 @@ def test_page_of_inspect_is_quiet_and_fits(
     long = "a_name_without_any_space_" * 8
     path = tmp_path / "inspect.html"
     for report in (collapsed_report, make_report(names=("a", "b"), comparison=long, title=long)):
-        path.write_text(page(report), encoding="utf-8")
+        path.write_text(inspection_page(report), encoding="utf-8")
         for width in (400, 1400):
             browser.open(path, width=width)
             assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
@@ -267,7 +266,7 @@ def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
     browser: Browser, make_report: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "inspect.html"
-    path.write_text(page(make_report(comparison="other.npy")), encoding="utf-8")
+    path.write_text(inspection_page(make_report(comparison="other.npy")), encoding="utf-8")
     row = "[...document.querySelectorAll('.both tr')].find(row => row.textContent.startsWith('RankMe'))"
     below = f"(cells => cells[3].top >= cells[1].bottom)([...{row}.children].map(cell => cell.getBoundingClientRect()))"
     for width, narrow in ((400, True), (760, False)):
@@ -279,12 +278,14 @@ def test_long_names_of_two_sets_leave_room_for_the_numbers_of_classes(
     browser: Browser, make_report: Any, tmp_path: Path
 ) -> None:
     long = "a_name_without_any_space_" * 3
-    first = "document.querySelector('.named thead th').firstChild"
+    first = "document.querySelector('.classes thead th').firstChild.firstChild"
     lines = f"(range => (range.selectNode({first}), range.getClientRects().length))(document.createRange())"
     report = make_report(names=("airplane", "b"), comparison=long, title=long)
     other = replace(report.comparison.other, classes=report.classes)
     path = tmp_path / "inspect.html"
-    path.write_text(page(replace(report, comparison=replace(report.comparison, other=other))), encoding="utf-8")
+    path.write_text(
+        inspection_page(replace(report, comparison=replace(report.comparison, other=other))), encoding="utf-8"
+    )
     for width in (400, 1120):
         browser.open(path, width=width)
         assert browser.evaluate(CUT) == 0
@@ -295,9 +296,9 @@ def test_the_number_of_the_first_of_two_sets_has_the_color_of_text(
     browser: Browser, make_report: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "inspect.html"
-    color = "getComputedStyle(document.querySelector('.tile.first b')).color"
+    color = "getComputedStyle(document.querySelector('.tile b')).color"
     for comparison, expected in ((None, "rgb(180, 81, 26)"), ("other.npy", "rgb(28, 33, 39)")):
-        path.write_text(page(make_report(comparison=comparison)), encoding="utf-8")
+        path.write_text(inspection_page(make_report(comparison=comparison)), encoding="utf-8")
         browser.open(path, width=1400)
         assert browser.evaluate(color) == expected
 
@@ -345,15 +346,15 @@ def hostile_run(name: str, seed: int) -> Record:
     )
 
 
-def hostile_study(word: str) -> str:
-    cells = [StudyCell(word, word, "agrees")] * 3
-    table = StudyTable([word, f"{word} 2", f"{word} 3"], [cells], keys=1)
+def hostile_study(word: str) -> Section:
+    cells = [Cell(word, word, "agrees")] * 3
+    table = Table([word, f"{word} 2", f"{word} 3"], [cells], keys=1)
     figures = {
         f"{word}\n{word}": lines([Series(word, [(1, 2.0), (2, 3.0)])], xlabel=word, ylabel=word),
         f"{word} bars": bars([word], [(word, [1.0])], ylabel=word),
         f"{word} panels": scatter_panels([(word, [(0, 0), (1, 1)], [word, "y"])], columns=1),
     }
-    return study_section(word, f"{word}\n\n{word}", table, figures)
+    return Section(word, f"{word}\n\n{word}", table, figures)
 
 
 def hostile_pages(full: DimensionReport) -> dict[str, str]:
@@ -370,7 +371,7 @@ def hostile_pages(full: DimensionReport) -> dict[str, str]:
     )
     runs = [hostile_run(PAYLOADS[0], 0), hostile_run(PAYLOADS[2], 1)]
     return {
-        "inspect": page(report, further=[clouds_section("clouds", WHOLE, WHOLE, [cloud])]),
+        "inspect": inspection_page(report, further=[clouds_section(WHOLE, WHOLE, [cloud])]),
         "report": comparison_page(runs, title=WHOLE),
         "study": study_page(WHOLE, WHOLE, [hostile_study(WHOLE)], footer=WHOLE),
     }
@@ -406,8 +407,7 @@ def test_names_that_are_scripts_are_names(browser: Browser, make_report: Any, tm
 def test_scripts_would_be_found(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "open.html"
     for word in (PAYLOADS[0], PAYLOADS[1], PAYLOADS[2], PAYLOADS[10], PAYLOADS[11]):
-        text = document("a title", [f"<p>{word}</p>"])
-        path.write_text(text[: text.index("<meta http")] + text[text.index("<meta name") :], encoding="utf-8")
+        path.write_text(f"<!DOCTYPE html><title>a title</title><p>{word}</p>", encoding="utf-8")
         browser.open(path, width=400)
         assert browser.evaluate(FOREIGN) != []
     path.write_text(f"<p>{PAYLOADS[0]}</p>")

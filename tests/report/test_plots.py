@@ -10,8 +10,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ldreg.report.figures import CLASS_COLORS, svg
-from ldreg.report.plots import Series, bars, line_panels, lines, save_figure, scatter_panels
+from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
+from ldreg.report.style import COLORS, save_figure, svg
 
 NAN = math.nan
 
@@ -32,7 +32,7 @@ def test_lines_lie_at_their_values_in_the_color_of_their_group() -> None:
     )
     first, second = figure.axes[0].get_lines()
     assert numpy.asarray(first.get_xydata()).tolist() == [[1, 0.25], [2, 0.5]]
-    assert first.get_color() == second.get_color() == CLASS_COLORS[3]
+    assert first.get_color() == second.get_color() == COLORS[3]
     assert (first.is_dashed(), second.is_dashed()) == (True, False)
     assert names(figure) == ["a", "b"]
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("epoch", "LID")
@@ -135,9 +135,9 @@ def test_bars_below_zero_have_their_values_below() -> None:
     [
         ([], [("a", [])], None, "at least one of each, got 0 and 1"),
         (["g"], [], None, "at least one of each, got 1 and 0"),
-        (["g"], [("a", [1.0, 2.0])], None, "series: expected 1 values, one for each group, in 'a', got 2"),
-        (["g"], [("a", [1.0])], [None, None], "errors: expected 1 entries, one for each series, got 2"),
-        (["g"], [("a", [1.0])], [[1.0, 2.0]], "errors: expected 1 values, one for each group, got 2"),
+        (["g"], [("a", [1.0, 2.0])], None, "series: expected 1 values"),
+        (["g"], [("a", [1.0])], [None, None], "errors: expected 1 entries"),
+        (["g"], [("a", [1.0])], [[1.0, 2.0]], "errors: expected 1 values"),
     ],
 )
 def test_bars_that_do_not_fit_are_refused(

@@ -7,8 +7,8 @@ import pytest
 from tests.report.conftest import MakeReport
 
 from ldreg.record import Finding, Kind
-from ldreg.report.page import page
-from ldreg.report.table import as_text
+from ldreg.report.inspection_tables import inspection_text
+from ldreg.report.pages import inspection_page
 from ldreg.report.words import USES, sentence
 
 BESIDE = {"lid_5": 2.34, "lid_25": 5.0, "lid_50": 7.0, "degenerate": 0.25, "effective_rank": 9.5}
@@ -48,25 +48,25 @@ def test_text_page_and_json_begin_with_the_same_finding(make_report: MakeReport)
     first, second = finding("degenerate", severity="critical"), finding("low_rank", severity="note")
     report = make_report(findings=(first, second))
     told = sentence(first, report)
-    assert " ".join(as_text(report, width=500).splitlines()[0].split()) == f"[critical] {told}"
-    assert page(report).index(told) < page(report).index(sentence(second, report))
+    assert " ".join(inspection_text(report, width=500).splitlines()[0].split()) == f"[critical] {told}"
+    assert inspection_page(report).index(told) < inspection_page(report).index(sentence(second, report))
     kept = report.to_dict()["findings"]
     assert [entry["kind"] for entry in kept] == ["degenerate", "low_rank"]
     assert kept[0]["text"] == told
     assert kept[0]["rows"] == [3, 5, 8]
-    for text in (" ".join(as_text(report).split()), page(report)):
+    for text in (" ".join(inspection_text(report).split()), inspection_page(report)):
         assert USES in text
 
 
 def test_many_findings_of_one_kind_are_summed_up(make_report: MakeReport) -> None:
     report = make_report(findings=tuple(finding("collapsed_group") for _ in range(9)))
-    assert "6 more findings of the kind collapsed_group, 60.0 % of the points." in as_text(report, width=200)
-    assert page(report).count("is collapsed: LID") == 9
+    assert "6 more findings of the kind collapsed_group, 60.0 % of the points." in inspection_text(report, width=200)
+    assert inspection_page(report).count("is collapsed: LID") == 9
 
 
 def test_labels_are_harmless(make_report: MakeReport) -> None:
     evil = finding("collapsed_class", labels=(("<b>x</b>\x1b[31m", 3),))
     report = make_report(findings=(evil,), comparison="<i>.npy")
-    assert "<b>x" not in page(report)
-    assert "\x1b" not in as_text(report)
-    assert "<i>" not in page(report)
+    assert "<b>x" not in inspection_page(report)
+    assert "\x1b" not in inspection_text(report)
+    assert "<i>" not in inspection_page(report)

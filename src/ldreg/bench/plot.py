@@ -10,7 +10,7 @@ from ldreg.bench.plot_bars import draw_parts, draw_rates
 from ldreg.bench.plot_scaling import draw_scaling
 from ldreg.bench.record import Run
 from ldreg.bench.suite import BENCHMARKS
-from ldreg.report.figures import plain_style
+from ldreg.report.style import plain_style
 
 _PICTURES: dict[str, Callable[[Run], Figure]] = {"scaling": draw_scaling, "rates": draw_rates, "parts": draw_parts}
 

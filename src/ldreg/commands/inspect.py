@@ -83,9 +83,9 @@ def inspect_command(
         report = files.named_in(replace(report, command=command))
         agreed(lambda: _write({json: report.to_json, html: report.to_html}) if first else None)
     if first:
-        from ldreg.report.table import as_text
+        from ldreg.report.inspection_tables import inspection_text
 
-        show(partial(as_text, report))
+        show(partial(inspection_text, report))
         if hint := files.hint(report.points):
             print(hint, file=sys.stderr)
 

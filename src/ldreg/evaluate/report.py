@@ -178,8 +178,8 @@ def write_report(
             what is none.
         OSError: something cannot be written.
     """
-    from ldreg.report.comparison import comparison_page
-    from ldreg.report.differences import run_names
+    from ldreg.report.comparison import run_names
+    from ldreg.report.pages import comparison_page
 
     names = run_names(records)
     heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")

@@ -171,15 +171,15 @@ class DimensionReport:
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write a self-contained page: summary, figures, tables; it makes no request and runs no script."""
-        from ldreg.report.page import page
+        from ldreg.report.pages import inspection_page
 
-        write_atomically(path, page(self))
+        write_atomically(path, inspection_page(self))
 
     def __str__(self) -> str:
         """The report as a plain-text table, 80 columns wide."""
-        from ldreg.report.table import as_text
+        from ldreg.report.inspection_tables import inspection_text
 
-        return as_text(self)
+        return inspection_text(self)
 
     __repr__ = __str__  # what a notebook shows; that of a dataclass prints every array
 

@@ -1,292 +1,369 @@
-"""Runs of pretraining side by side, as one self-contained page."""
+"""What differs between runs: names and values of results, tables, and the sentences that no table shows."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ldreg.record import Record, is_share
-from ldreg.report.curves import MARKED_RUNS, curve, drawable, histograms, regular_values, spectra
-from ldreg.report.differences import (
-    HEADLINES,
-    Cell,
-    class_rows,
-    finding_lines,
-    headline_rows,
-    in_words,
-    metric_title,
-    metric_value,
-    ordered_keys,
-    remarks,
-    result_rows,
-    run_names,
-    setting_rows,
-    what_was_measured,
-)  # fmt: skip
-from ldreg.report.figures import plain_style, svg
-from ldreg.report.keys import KEYS_STYLE, line_key, with_keys
-from ldreg.report.page import document, escaped, figure_card
-from ldreg.report.pictures import PICTURES_STYLE, gallery, maps
-from ldreg.report.runs_text import COLUMNS, comparison_text
-from ldreg.text import count, number
-from ldreg.version import __version__
+from rich.console import RenderableType
+from rich.text import Text
 
-__all__ = ["Record", "comparison_page", "comparison_text"]
+from ldreg.record import ACCURACIES, Record, brief, is_share
+from ldreg.report.tables import Cell, Table, rendered, text_parts
+from ldreg.text import count, duration, number, percent, printable
 
-_CLASSES = 20  # a longer table is folded
-_TILED_RUNS = 4  # of more runs the table alone is easier to read
-
-_STYLE = """
-.tile ul { list-style: none; margin: 0; padding: 0; }
-.tile li { margin-top: .4rem; line-height: 1.3; }
-.tile li b { display: inline; font-size: 1.4rem; white-space: nowrap; }
-.tile li span { color: var(--soft); font-size: .85rem; white-space: nowrap; }
-.tile li small { overflow-wrap: anywhere; }
-.card { margin-bottom: 1rem; }
-.runs { border-collapse: separate; border-spacing: 0; }
-.runs th, .runs td { padding-left: .4rem; }
-.runs th[scope=row] { min-width: 6.5rem; padding-left: 0; position: sticky; left: 0; background: var(--card); }
-.runs thead td { border-top: 0; }
-.runs thead th { vertical-align: bottom; font-size: .85rem; line-height: 1.35; min-width: 7.5rem; white-space: normal; }
-.runs.few thead th { min-width: 6.6rem; }
-.runs thead svg.key { display: block; margin: 0 0 .2rem auto; }
-.runs td.n:nth-child(2) { font-weight: 400; }
-.runs td small { display: block; color: var(--soft); font-size: .8rem; }
-.runs.settings td.n { white-space: normal; overflow-wrap: anywhere; }
-@media (min-width: 48rem) { .runs th[scope=row] { min-width: 11rem; }
-  .runs.few td small { display: inline-block; width: 5.5rem; }
-  .runs.few thead svg.key { display: inline-block; margin: 0 .35rem 0 0; } }
-footer p { max-width: none; }
-.note { border-left: .25rem solid var(--accent); padding-left: .7rem; margin: .7rem 0 1.2rem; }
-"""
-
-_CURVES = {
-    "lid": "Geometric mean over the representations. It usually falls as classes form; far below the other runs is "
-    "local collapse.",
-    "lid_low": "5 % of the points read lower. It falls where a part of the set collapses, while the mean may rise.",
-    "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
-    "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
-    "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image; it differs "
-    "from batch to batch. A regularized run that ends far above the plain one has raised LID by telling views apart.",
-    "linear": "Accuracy of a linear classifier on the representations.",
-    "knn": "Accuracy of a vote among the nearest neighbors.",
+TITLES = {
+    "lid": "LID, geometric mean",
+    "lid_low": "LID, 5 % quantile",
+    "effective_rank": "Effective rank",
+    "linear": "Linear probe",
+    "linear_best": "Linear probe, best epoch",
+    "knn": "kNN accuracy",
+    "finetune": "Fine-tuned",
+    "transfer": "Transfer",
+    "box_ap": "AP box",
+    "box_ap50": "AP50 box",
+    "box_ap75": "AP75 box",
+    "mask_ap": "AP mask",
+    "mask_ap50": "AP50 mask",
+    "mask_ap75": "AP75 mask",
+    "rankme": "RankMe",
+    "frechet_variance": "Fréchet variance of LID",
+    "degenerate": "Degenerate points",
+    "view_share": "Share of the view",
+    "loss": "Loss",
+    "minutes": "Minutes of training",
+    "images_per_second": "Images per second",
 }
+HEADLINES = ("lid", "effective_rank", "linear", "knn")
+FEW_RUNS = 3  # of more runs, a terminal shows runs as rows
 
-_READING = (
-    "LID counts the independent directions in which representations vary close to a given one; the geometric mean sums "
-    "it up over all of them. Effective rank counts the directions that the whole set uses. Both are properties of the "
-    "representations alone and need no labels; higher means less collapsed, not by itself better.",
-    "Linear probe and kNN accuracy say how well classes can be read off the representations, which are held fixed. All "
-    "results are those after the last epoch unless they are named otherwise. Differences are to the first run, "
-    "relative ones in percent, those of accuracies in points of percent.",
-    "Degenerate points are those without a usable LID: 0, where many neighbors are exact duplicates, or infinite, "
-    "where all neighbors are equally far. The Fréchet variance of LID is the variance of its logarithm: 0 where LID "
-    "is the same everywhere, large where some neighborhoods are far flatter than others. The Fisher-Rao distance of "
-    "two mean LIDs is the absolute logarithm of their ratio: 0.1 is a difference of about 10 %.",
-    "LID depends on how many points are measured and on the number of neighbors k: compare runs only where both agree.",
-)
+# Start of the title of a result with a detail, such as "knn/k = 20".
+_DETAILED = {
+    "lid": "LID, ",
+    "effective_rank": "Effective rank, ",
+    "linear": "Linear, ",
+    "knn": "kNN, ",
+    "finetune": "Fine-tuned, ",
+    "transfer": "Transfer to ",
+}
+_ACCURACY_NAMES = {"linear": "linear-probe accuracy", "knn": "kNN accuracy"}
+_CLASSES_AS_TEXT = 10  # the lowest; the page has all
+_NAMED_SETTINGS = 6
+_DASH = number(None)
 
 
-@plain_style()
-def comparison_page(records: Sequence[Record], *, title: str, further: Iterable[str] = ()) -> str:
-    """A page that compares runs with the first of them; it makes no request and runs no script.
+def metric_title(key: str) -> str:
+    """The name of a result as a heading; an unknown key as words.
 
-    Args:
-        records: one or more runs, the one to compare with first.
-        title: heading of the page.
-        further: sections, HTML each, that come after the figures.
+    >>> metric_title("knn"), metric_title("knn/k = 20"), metric_title("transfer/shapes"), metric_title("my_own")
+    ('kNN accuracy', 'kNN, k = 20', 'Transfer to shapes', 'my own')
+    """
+    what, _, detail = key.partition("/")
+    if detail and what in TITLES:
+        return _DETAILED.get(what, f"{TITLES[what]}, ") + printable(detail)
+    return TITLES.get(key) or printable(key.replace("_", " "))
+
+
+def metric_value(key: str, value: float) -> str:
+    """A result as text: shares in percent, times with their unit, NaN as a dash.
+
+    >>> metric_value("linear", 0.9612), metric_value("lid", 7.4), metric_value("lid", float("nan"))
+    ('96.1 %', '7.40', '–')
+    >>> metric_value("minutes", 0.08)
+    '4.8 s'
+    """
+    if key == "minutes":
+        return duration(value)
+    return percent(value) if is_share(key) and math.isfinite(value) else number(value)
+
+
+def change(key: str, value: float, first: float) -> str:
+    """The difference of a result to the first run's: in points of percent for shares, else relative.
+
+    >>> change("linear", 0.961, 0.968), change("lid", 9.1, 7.4), change("lid", 7.4, 7.4)
+    ('−0.7 points', '+23 %', '±0')
+    >>> change("minutes", 0.08, 0.09)  # may be equal before rounding
+    ''
+    """
+    if not (math.isfinite(value) and math.isfinite(first)):
+        return ""
+    if key == "minutes" and abs(value - first) <= _rounding(max(value, first)):
+        return ""
+    if metric_value(key, value) == metric_value(key, first):
+        return "±0"
+    if is_share(key):
+        return f"{_signed(100 * (value - first), 1)} points"
+    if first > 0:
+        relative = 100 * (value - first) / first
+        return f"{_signed(relative, 0 if abs(relative) >= 9.95 else 1)} %"
+    return ("+" if value > first else "−") + number(abs(value - first))
+
+
+def _rounding(minutes: float) -> float:
+    """The rounding error of a time in minutes, as displayed and as stored (to hundredths)."""
+    steps = ((1 / 6, 0.1 / 60), (2, 1 / 60), (10, 0.1), (120, 1), (600, 6), (2880, 60), (math.inf, 144))
+    return max(0.01, next(step for most, step in steps if minutes < most)) + 1e-9
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def run_names(records: Sequence[Record]) -> list[str]:
+    """The names of the runs, numbered where they are equal."""
+    names = [printable(record.name) or "unnamed" for record in records]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: place + 1].count(name)})"
+        for place, name in enumerate(names)
+    ]
+
+
+def ordered_keys(mappings: Iterable[Iterable[str]]) -> list[str]:
+    """All keys once: known results by importance, then the others as they come."""
+    found = dict.fromkeys(key for mapping in mappings for key in mapping)
+    order = list(TITLES)
+
+    def rank(key: str) -> int:
+        what = key.partition("/")[0]
+        return order.index(what) if what in TITLES else len(order)
+
+    return sorted(found, key=rank)
+
+
+def result_table(records: Sequence[Record]) -> Table:
+    """Every result of any run, with the differences to the first run."""
+    rows = []
+    for key in ordered_keys(record.results for record in records):
+        values = [record.results.get(key, math.nan) for record in records]
+        rows.append([Cell("Training time" if key == "minutes" else metric_title(key)), *_compared(key, values)])
+        if key == "lid":
+            rows += _fisher_rao_row(values)
+    return Table(["", *run_names(records)], rows, title="Results")
+
+
+def headline_table(records: Sequence[Record]) -> Table:
+    """The most important results that some run has."""
+    rows = []
+    for key in HEADLINES:
+        values = [record.results.get(key, math.nan) for record in records]
+        if not all(map(math.isnan, values)):
+            rows.append([Cell(metric_title(key)), *_compared(key, values)])
+    return Table(["", *run_names(records)], rows)
+
+
+def class_table(records: Sequence[Record]) -> Table:
+    """LID of each class in each run, the lowest class of the first run first."""
+    lowest: dict[str, float] = {}
+    for record in records:
+        for label, value in record.classes.items():
+            lowest.setdefault(label, value)
+    order = sorted(lowest, key=lambda label: (math.isnan(lowest[label]), lowest[label]))
+    rows = [
+        [Cell(label), *_compared("lid", [record.classes.get(label, math.nan) for record in records])] for label in order
+    ]
+    return Table(["", *run_names(records)], rows, title="LID per class")
+
+
+def setting_table(records: Sequence[Record], *, differing: bool) -> Table:
+    """The settings of each run, all of them or those that differ."""
+    rows = []
+    for key in dict.fromkeys(key for record in records for key in record.settings):
+        values = [_setting(record, key) for record in records]
+        if not differing or len(set(values)) > 1:
+            rows.append([*map(Cell, (key, *values))])
+    return Table(["", *run_names(records)], rows, title="Settings that differ" if differing else "All settings")
+
+
+def _compared(key: str, values: Sequence[float]) -> list[Cell]:
+    first, *others = values
+    return [
+        Cell(metric_value(key, first)),
+        *(Cell(metric_value(key, value), remark=change(key, value, first)) for value in others),
+    ]
+
+
+def _fisher_rao_row(means: Sequence[float]) -> list[list[Cell]]:
+    """|ln ratio| of the mean LIDs of each run and the first; empty if no two runs have one."""
+    logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in means]
+    distances = [abs(log - logs[0]) for log in logs[1:]]
+    if not any(map(math.isfinite, distances)):
+        return []
+    return [[Cell("Fisher-Rao distance of LID"), Cell(_DASH), *(Cell(number(each)) for each in distances)]]
+
+
+def finding_lines(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Severity and sentence of the findings in each run; runs without one share the last line."""
+    lines, without = [], []
+    for name, record in zip(run_names(records), records, strict=True):
+        for found in brief(record.findings):
+            if found.kind == "nothing_unusual":
+                without.append(name)
+            else:
+                lead = name if found.of == "representations" else f"{name}, {printable(found.of)}"
+                lines.append((found.severity, f"{lead}: {printable(found.text)}"))
+    return [*lines, *([("note", f"{_listed(without)}: nothing unusual found.")] if without else [])]
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all runs, each with the run's name."""
+    named = zip(run_names(records), records, strict=True)
+    return [f"{name}: {printable(note)}" for name, record in named for note in record.notes]
+
+
+def in_words(records: Sequence[Record]) -> list[str]:
+    """Which settings differ, what may be chance, and what must not be compared; empty for a single run."""
+    if len(records) < 2:
+        return []
+    keys = [row[0].text for row in setting_table(records, differing=True).rows]
+    if len(keys) > _NAMED_SETTINGS:
+        differing = f"The runs differ in {len(keys)} settings."
+    else:
+        differing = f"The runs differ in {_listed(keys)}." if keys else "The runs have the same settings."
+    return [differing, _chance(records), *_incomparable(records)]
+
+
+def _chance(records: Sequence[Record]) -> str:
+    """How large chance may be."""
+    conditions = [{key: _setting(record, key) for key in record.settings if key != "seed"} for record in records]
+    if any(condition in conditions[:place] for place, condition in enumerate(conditions)):
+        return "Runs that differ only in their seed show how large chance is."
+    if not any(key in ACCURACIES for record in records for key in record.results):
+        return "One run each: chance is unknown; LID and effective rank vary by some percent from seed to seed."
+    # Accuracies vary by about a point from seed to seed, however many test images there are.
+    noise = {key: max(points, 1.0) for key, points in accuracy_noise(records).items()}
+    limits = "a point or so in accuracy"
+    if max(noise.values(), default=1.0) > 1:
+        parts = [
+            f"up to {points:.{0 if points >= 10 else 1}f} points in {_ACCURACY_NAMES[key]}"
+            for key, points in noise.items()
+        ]
+        fewest = min(record.tested for record in records if record.tested)
+        limits = f"{_listed(parts)} (with {count(fewest)} test images)"
+    return f"One run each: differences of {limits} and of some percent in LID and effective rank are within chance."
+
+
+def accuracy_noise(records: Sequence[Record]) -> dict[str, float]:
+    """For each accuracy, the largest difference to the first run in points that the test images alone may make."""
+    base, *others = records
+    found: dict[str, float] = {}
+    for record in others:
+        for key in _ACCURACY_NAMES:
+            shares = record.results.get(key, math.nan), base.results.get(key, math.nan)
+            if record.tested and base.tested and math.isfinite(sum(shares)):
+                noise = sampling_noise(shares, min(record.tested, base.tested))
+                found[key] = max(noise, found.get(key, 0.0))
+    return found
+
+
+def sampling_noise(shares: tuple[float, float], tested: int) -> float:
+    """The difference of two accuracies, in points, that this many test images make by chance: twice its error.
+
+    >>> round(sampling_noise((0.70, 0.75), 60), 1), round(sampling_noise((0.785, 0.790), 10_000), 1)
+    (16.3, 1.2)
+    """
+    least = 1 / max(tested, 2)  # none or all right of few images does not make chance 0
+    inner = [min(max(share, least), 1 - least) for share in shares]
+    return min(200 * math.sqrt(sum(share * (1 - share) / tested for share in inner)), 100.0)
+
+
+def _incomparable(records: Sequence[Record]) -> list[str]:
+    """Warnings where LID was not measured alike."""
+    measured = [record for record in records if record.measured]
+    sentences = []
+    images = sorted({_setting(record, "data.name") for record in measured})
+    if len(images) > 1:
+        sentences.append(f"The runs were measured on different images ({_listed(images)}): do not compare their LID.")
+    sizes = sorted({record.measured for record in measured})
+    if len(sizes) > 1:
+        points = f"{count(sizes[0])} and {count(sizes[-1])}"
+        sentences.append(f"LID was measured on sets of between {points} points, which alone changes it.")
+    neighbors = sorted({record.k for record in measured if record.k is not None})
+    if len(neighbors) > 1:
+        values = _listed([str(k) for k in neighbors])
+        sentences.append(f"LID was estimated from k = {values} neighbors, which alone changes it.")
+    return sentences
+
+
+def what_was_measured(records: Sequence[Record]) -> list[str]:
+    """Which images and k results were measured with: one sentence, or one per run if they differ."""
+    parts = [_measured(record) for record in records]
+    if len(set(parts)) == 1:
+        return [f"{parts[0]}."] if parts[0] else []
+    return [f"{name}: {text}." for name, text in zip(run_names(records), parts, strict=True) if text]
+
+
+def _measured(record: Record) -> str:
+    parts = []
+    if record.measured and record.k is not None:
+        some = record.images is not None and record.images > record.measured
+        of = f" of {count(record.images or 0)}" if some else ""
+        what = "LID" if some else "LID and effective rank"
+        parts.append(f"{what}: {count(record.measured)}{of} training images, k = {record.k}")
+        parts += ["effective rank: all of them"] if some else []
+    if record.tested:
+        probes = ["linear probe (logistic regression)"] if "linear" in record.results else []
+        probes += [f"kNN (k = {record.voters})"] if "knn" in record.results and record.voters else []
+        parts += [f"{' and '.join(probes)}: {count(record.tested)} test images"] if probes else []
+    return "; ".join(parts)
+
+
+def _setting(record: Record, key: str) -> str:
+    return _written(record.settings[key]) if key in record.settings else _DASH
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value)) or "none"
+    return printable(str(value))
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """The parts with commas and a final "and".
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool = False) -> str:
+    """Findings, results and LID per class of the runs in at most `width` columns.
 
     Raises:
         ValueError: there is no run.
     """
-    _check(records)
-    return document(
-        escaped(title),
-        [
-            f"<h1>{escaped(title)}</h1>",
-            f'<p class="scope">{_scope(records)}</p>',
-            _findings(records),
-            _words(records),
-            _tiles(records),
-            _results(records),
-            _classes(records),
-            _settings("Settings that differ", records, differing=True) if len(records) > 1 else "",
-            _curves(records),
-            _distributions(records),
-            maps(records),
-            gallery(records),
-            *further,
-            _all_settings(records),
-            _explanation(),
-            _origins(records),
-        ],
-        style=KEYS_STYLE + _STYLE + PICTURES_STYLE,
-    )
-
-
-def _check(records: Sequence[Record]) -> None:
     if not records:
         raise ValueError("records: expected at least one run, got none")
+    marks = {"critical": "[critical] ", "warning": "[warning] ", "note": ""}
+    parts: list[RenderableType] = [Text(f"{marks[severity]}{line}") for severity, line in finding_lines(records)]
+    parts += [""] if parts else []
+    if len(records) <= FEW_RUNS:
+        tables = [result_table(records), *_lowest_classes(records)]
+    else:
+        tables = [_runs_as_rows(result_table(records))]
+    measured = what_was_measured(records)
+    words = [*in_words(records), *(measured if len(measured) == 1 else []), *notes(records)]
+    parts += [part for table in tables for part in text_parts(table, width=width)]
+    return rendered([*parts, Text(" ".join(words))], width=width, color=color)
 
 
-def _scope(records: Sequence[Record]) -> str:
-    if len(records) == 1:
-        return "One run."
-    return f"{len(records)} runs. Differences are to the first, {escaped(run_names(records)[0])}."
+def _lowest_classes(records: Sequence[Record]) -> list[Table]:
+    table = class_table(records)
+    rows = list(table.rows[:_CLASSES_AS_TEXT])
+    if more := len(table.rows) - len(rows):
+        rows.append([Cell(f"({more} more)"), *[Cell("")] * len(records)])
+    return [Table(table.columns, rows, title=table.title)] if rows else []
 
 
-def _findings(records: Sequence[Record]) -> str:
-    items = [f'<li class="{severity}">{escaped(told)}</li>' for severity, told in finding_lines(records)]
-    return f'<ul class="findings">{"".join(items)}</ul>' if items else ""
-
-
-def _words(records: Sequence[Record]) -> str:
-    words = escaped(" ".join(in_words(records))).replace(" %", "&#160;%")
-    measured = "".join(f'<p class="scope">{escaped(told)}</p>' for told in what_was_measured(records))
-    notes = "".join(f'<p class="note">{escaped(note)}</p>' for note in remarks(records))
-    return (f'<p class="words">{words}</p>' if words else "") + measured + notes
-
-
-def _tiles(records: Sequence[Record]) -> str:
-    if len(records) > _TILED_RUNS:
-        return ""
-    names = run_names(records)
-
-    def entry(place: int, cell: Cell) -> str:
-        changed = f" <span>{cell.change}</span>" if cell.change else ""
-        name = f"<small>{line_key(place)}{escaped(names[place])}</small>" if len(records) > 1 else ""
-        return f"<li>{name}<b>{cell.value}</b>{changed}</li>"
-
-    tiles = [
-        f'<div class="tile"><small>{title}</small><ul>{"".join(map(entry, range(len(cells)), cells))}</ul></div>'
-        for title, cells in headline_rows(records)
+def _runs_as_rows(table: Table) -> Table:
+    """The values of a table with rows and columns exchanged."""
+    rows = [
+        [Cell(name), *(Cell(row[place].text) for row in table.rows)]
+        for place, name in enumerate(table.columns)
+        if place
     ]
-    return f'<div class="tiles">{"".join(tiles)}</div>' if tiles else ""
-
-
-def _results(records: Sequence[Record]) -> str:
-    return _table("Results", "results", records, _changes(result_rows(records)))
-
-
-def _classes(records: Sequence[Record]) -> str:
-    rows = _changes(class_rows(records))
-    table = _table("LID per class", "results", records, rows)
-    return table if len(rows) <= _CLASSES else f"<details><summary>LID per class</summary>{table}</details>"
-
-
-def _changes(rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[tuple[str, list[str]]]:
-    """Values with the differences to the first run, as HTML."""
-    return [
-        (title, [cells[0].value, *(f"{cell.value}<small>{cell.change}</small>" for cell in cells[1:])])
-        for title, cells in rows
-    ]
-
-
-def _settings(title: str, records: Sequence[Record], *, differing: bool) -> str:
-    rows = [(key, [escaped(value) for value in values]) for key, values in setting_rows(records, differing=differing)]
-    return _table(title, "settings", records, rows)
-
-
-def _table(title: str, kind: str, records: Sequence[Record], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """A table of rows, named by text, with one cell of HTML for each run; `kind` is its class."""
-    if not rows:
-        return ""
-    names = "".join(
-        f'<th scope="col" class="n">{line_key(place) if len(records) > 1 else ""}{escaped(name)}</th>'
-        for place, name in enumerate(run_names(records))
-    )
-    body = "".join(
-        f'<tr><th scope="row">{escaped(name)}</th>' + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>"
-        for name, cells in rows
-    )
-    few = " few" if len(records) <= COLUMNS else ""
-    table = f'<table class="runs {kind}{few}"><caption>{title}</caption><thead><tr><td></td>{names}</tr></thead>'
-    return f'<div class="card">{table}<tbody>{body}</tbody></table></div>'
-
-
-def _curves(records: Sequence[Record]) -> str:
-    cards: dict[bool, list[str]] = {True: [], False: []}
-    for place, key in enumerate(ordered_keys(record.curves for record in records)):
-        lines = [record.curves.get(key, ()) for record in records]
-        if drawable(lines):
-            picture = svg(curve(lines, share=is_share(key)), f"curve-{place}")
-            cards[key in _CURVES].append(_shared(metric_title(key), _caption(key, lines), records, picture))
-    known = f'<h2>Over training</h2><div class="figures">{"".join(cards[True])}</div>' if cards[True] else ""
-    rest = f'<div class="figures">{"".join(cards[False])}</div>' if cards[False] else ""
-    return known + (f"<details><summary>Further curves</summary>{rest}</details>" if rest else "")
-
-
-def _caption(key: str, lines: Sequence[Sequence[tuple[float, float]]]) -> str:
-    """What a curve shows, and what it was before training."""
-    start = [value for line in lines for epoch, value in line if epoch == 0 and math.isfinite(value)]
-    if not start or key not in HEADLINES:
-        return _CURVES.get(key, "")
-    low, high = metric_value(key, min(start)), metric_value(key, max(start))
-    return f"{_CURVES[key]} Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
-
-
-def _shared(title: str, caption: str, records: Sequence[Record], picture: str) -> str:
-    """The card of a figure that shows all runs, with a legend."""
-    return with_keys(figure_card(escaped(title), caption, picture), [escaped(name) for name in run_names(records)])
-
-
-def _distributions(records: Sequence[Record]) -> str:
-    cards, few = [], len(records) <= MARKED_RUNS
-    if any(len(regular_values(record.lid)) for record in records):
-        caption = ("Thin lines: the geometric means." if few else "") + _chosen(records) + _undefined(records)
-        picture = svg(histograms([record.lid for record in records], list(map(_mean, records))), "lids")
-        cards.append(_shared("How LID is spread", caption, records, picture))
-    if any(len(regular_values(record.eigenvalues)) for record in records):
-        ranks = [record.results.get("effective_rank", math.nan) for record in records]
-        marks = "; thin lines: effective rank" if few else ""
-        caption = f"Eigenvalues of the covariance{marks}. A cliff means unused directions."
-        picture = svg(spectra([record.eigenvalues for record in records], ranks), "spectra")
-        cards.append(_shared("Global spectrum", caption, records, picture))
-    return f'<h2>After training</h2><div class="figures">{"".join(cards)}</div>' if cards else ""
-
-
-def _mean(record: Record) -> float:
-    """The geometric mean over all measured points, which are more than the record lists where the set is large."""
-    values = regular_values(record.lid)
-    if record.measured > len(record.lid):
-        return record.results.get("lid", math.nan)
-    return math.exp(sum(map(math.log, values)) / len(values)) if len(values) else math.nan
-
-
-def _chosen(records: Sequence[Record]) -> str:
-    """Where the histogram shows a choice of the points."""
-    chosen = [len(record.lid) for record in records if record.measured > len(record.lid) > 0]
-    return f" From an even choice of {count(max(chosen))} points." if chosen else ""
-
-
-def _undefined(records: Sequence[Record]) -> str:
-    """Which points the histogram leaves out."""
-    omitted = [
-        f"{count(len(record.lid) - len(regular_values(record.lid)))} of {escaped(name)}"
-        for name, record in zip(run_names(records), records, strict=True)
-        if len(regular_values(record.lid)) < len(record.lid)
-    ]
-    return f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
-
-
-def _all_settings(records: Sequence[Record]) -> str:
-    table = _settings("All settings", records, differing=False)
-    return f"<details><summary>All settings</summary>{table}</details>" if table else ""
-
-
-def _explanation() -> str:
-    paragraphs = "".join(f"<p>{paragraph}</p>" for paragraph in _READING)
-    return f"<details><summary>How to read this</summary>{paragraphs}</details>"
-
-
-def _origins(records: Sequence[Record]) -> str:
-    entries = [_origin(name, record.origin) for name, record in zip(run_names(records), records, strict=True)]
-    return f"<footer>{''.join(entries)}<p>Made by ldreg {escaped(__version__)}.</p></footer>"
-
-
-def _origin(name: str, origin: Mapping[str, str | float | int | None]) -> str:
-    facts = "; ".join(
-        f"{escaped(key)} {escaped(number(value) if isinstance(value, float) else str(value))}"
-        for key, value in origin.items()
-        if key != "command" and value is not None
-    )
-    command = f"<br><code>{escaped(str(origin['command']))}</code>" if origin.get("command") else ""
-    return f"<p><b>{escaped(name)}</b>{command}<br>{facts}</p>" if facts or command else ""
+    return Table([table.title, *(row[0].text for row in table.rows)], rows)

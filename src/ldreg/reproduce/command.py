@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ldreg.extras import require
 from ldreg.record import Record
-from ldreg.report.study_text import table_text
+from ldreg.report.tables import table_text
 from ldreg.reproduce.findings import origins
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduce.request import Request, given, request

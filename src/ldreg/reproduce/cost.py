@@ -9,7 +9,7 @@ from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run, from_json
 from ldreg.bench.report import machine, method, title
 from ldreg.io.files import read_text
-from ldreg.report.study import StudyCell, StudyTable, table_markdown
+from ldreg.report.tables import Cell, Table, table_markdown
 from ldreg.text import count, markdown_text, printable
 
 TIMED = "wallclock"  # the study whose section the tables belong to
@@ -81,7 +81,7 @@ def _told(path: Path) -> list[str]:
 
 
 def _texts(run: Run) -> list[str]:
-    table = StudyTable(
+    table = Table(
         _COLUMNS, [_row(result, found) for result in run.results if (found := result.measured) is not None], keys=2
     )
     who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in table.rows) if name in _WHO)
@@ -98,18 +98,18 @@ def _texts(run: Run) -> list[str]:
     return [text for text in texts if text]
 
 
-def _row(result: Result, measured: Measurement) -> list[StudyCell]:
+def _row(result: Result, measured: Measurement) -> list[Cell]:
     """A contender: with LDReg, without, what LDReg adds; one that has no LDReg was measured without it."""
     rate = count(round(images_per_second(result)))
-    names = [StudyCell(result.contender), StudyCell(str(result.size))]
+    names = [Cell(result.contender), Cell(str(result.size))]
     share, without = regularizer_share(result), measured.without
     if share is None or without is None:
-        return [*names, StudyCell("–"), StudyCell(rate), StudyCell("–")]
+        return [*names, Cell("–"), Cell(rate), Cell("–")]
     extremes = [bound(measured.seconds) / without - 1 for bound in (min, max)] if len(measured.seconds) > 1 else []
-    return [*names, StudyCell(rate), StudyCell(count(round(result.size.images / without))), _added(share, *extremes)]
+    return [*names, Cell(rate), Cell(count(round(result.size.images / without))), _added(share, *extremes)]
 
 
-def _added(share: float, *extremes: float) -> StudyCell:
+def _added(share: float, *extremes: float) -> Cell:
     """What LDReg adds, in percent: by the median block, and by the fastest and the slowest where there are several.
 
     >>> _added(0.043, 0.013, 0.071).text, _added(-0.0001).text, _added(0.001, -0.004, 0.002).mark
@@ -117,4 +117,4 @@ def _added(share: float, *extremes: float) -> StudyCell:
     """
     between = " to ".join(f"{100 * extreme:z.1f}" for extreme in extremes)
     within = bool(extremes) and min(extremes) <= 0 <= max(extremes)
-    return StudyCell(f"{100 * share:z.1f}" + (f" ({between})" if between else ""), mark="noise" if within else "")
+    return Cell(f"{100 * share:z.1f}" + (f" ({between})" if between else ""), mark="noise" if within else "")

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from ldreg.io.files import check_writable, has_content, write_atomically
 from ldreg.record import Record
-from ldreg.report.figures import plain_style
-from ldreg.report.study import StudyCell, StudyTable, table_markdown
+from ldreg.report.style import plain_style
+from ldreg.report.tables import Cell, Table, table_markdown
 from ldreg.reproduce.cost import step_cost
 from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.effects import collapses, sample
@@ -212,7 +212,7 @@ def _not_measured(left_out: Sequence[str], measured: int) -> str:
     return f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else ""
 
 
-def _with_seeds(part: Part) -> StudyTable:
+def _with_seeds(part: Part) -> Table:
     """The table of the study, less the rows that nothing was measured of, with a column of how many seeds each has."""
     whole, metrics = study_table(part.study, part.scale, part.gathered), metrics_of(part.study, part.scale)
     keys, cells = whole.keys, []
@@ -225,15 +225,15 @@ def _with_seeds(part: Part) -> StudyTable:
             _counted(cell, len(sample(records, metric).values), usual)
             for cell, metric in zip(texts[keys:], metrics, strict=True)
         ]
-        cells.append([*texts[:keys], StudyCell(str(len(records))), *values])
-    return StudyTable([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
+        cells.append([*texts[:keys], Cell(str(len(records))), *values])
+    return Table([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
 
 
-def _counted(cell: StudyCell, seeds: int, usual: int) -> StudyCell:
+def _counted(cell: Cell, seeds: int, usual: int) -> Cell:
     """The cell; where its value is of fewer seeds than the row has, it says so."""
     if not 0 < seeds < usual:
         return cell
-    return StudyCell(f"{cell.text} (of {seeds} seed{'' if seeds == 1 else 's'})", cell.paper, cell.mark)
+    return Cell(f"{cell.text} (of {seeds} seed{'' if seeds == 1 else 's'})", cell.paper, cell.mark)
 
 
 def _told_runs(records: Sequence[Record]) -> str:
@@ -273,9 +273,9 @@ def _others(results: Path, names: Sequence[str]) -> list[str]:
         values = [value_text(metric, sample([record], metric)) for metric in _OTHER_METRICS]
         judges = "validation" if record.settings.get("data.validation") else "test"
         texts = [name, judges, str(record.origin.get("epochs", NOTHING)), *values]
-        cells.append([StudyCell(text) for text in texts])
+        cells.append([Cell(text) for text in texts])
     columns = ["Record", "Images that judge", "Epochs", *map(column_title, _OTHER_METRICS)]
-    parts = ["## Other records", _OTHERS, table_markdown(StudyTable(columns, cells))] if cells else []
+    parts = ["## Other records", _OTHERS, table_markdown(Table(columns, cells))] if cells else []
     return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
 
 

@@ -8,9 +8,9 @@ from functools import cache
 from matplotlib.figure import Figure
 
 from ldreg.record import PointCloud, Record
-from ldreg.report.panels import panels
+from ldreg.report.lid_plots import cloud_panels
 from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
-from ldreg.report.study import StudyCell, StudyTable
+from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.effects import TRAIN_LID, Sample, collapses, in_percent, noise, sample
 from ldreg.reproduce.findings import Gathered
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
@@ -222,14 +222,14 @@ def cloud_figure(name: str) -> Figures:
     if not shown:
         return {}
     close = name == "targets"
-    return {"Points of the plane, colored by LID": panels(shown, columns=3 if close else len(shown), close=close)}
+    return {"Points of the plane, colored by LID": cloud_panels(shown, columns=3 if close else len(shown), close=close)}
 
 
-def cloud_table(name: str) -> StudyTable:
+def cloud_table(name: str) -> Table:
     """Their numbers."""
     rows = [
         [cloud.caption, number(cloud.mean_lid), f"{cloud.fisher_rao:.2f}", number(cloud.global_dimension)]
         for cloud in clouds(name)
     ]
     columns = ["Cloud", "LID, geometric mean", "Fisher-Rao distance to 2", "Global dimension"]
-    return StudyTable(columns, [[StudyCell(text) for text in row] for row in rows])
+    return Table(columns, [[Cell(text) for text in row] for row in rows])

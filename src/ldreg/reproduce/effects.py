@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ldreg.record import ACCURACIES, Record
-from ldreg.report.differences import sampling_noise
-from ldreg.report.study_table import Mark
+from ldreg.report.comparison import sampling_noise
+from ldreg.report.tables import Mark
 from ldreg.reproduce.paper import AP
 
 TIMES = ("minutes", "images_per_second")

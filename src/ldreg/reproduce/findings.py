@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ldreg.record import ACCURACIES, Record
-from ldreg.report.differences import metric_title
-from ldreg.report.study_table import StudyCell, StudyTable
+from ldreg.report.comparison import metric_title
+from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.effects import (
     TIMES,
     TRAIN_LID,
@@ -102,33 +102,33 @@ def origins(records: Sequence[Record], key: str) -> str:
     return ", ".join([*map(str, numbers), *sorted(value for value in found if isinstance(value, str))])
 
 
-def study_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
+def study_table(study: Study, scale: Scale, gathered: Gathered) -> Table:
     """The study's table: one row for each of its rows, measured values with the paper's beside them."""
     rows, metrics = study.rows(scale), metrics_of(study, scale)
     cells = []
     for row in rows:
         base = None if row.baseline is None else rows[row.baseline]
         values = [_cell(metric, row, base, gathered) for metric in metrics]
-        cells.append([*(StudyCell(name) for name in row.names), *values])
+        cells.append([*(Cell(name) for name in row.names), *values])
     columns = [*study.keys, *(column_title(metric) for metric in metrics)]
-    return StudyTable(columns, cells, keys=len(study.keys))
+    return Table(columns, cells, keys=len(study.keys))
 
 
-def _cell(metric: str, row: Row, base: Row | None, gathered: Gathered) -> StudyCell:
+def _cell(metric: str, row: Row, base: Row | None, gathered: Gathered) -> Cell:
     records = gathered.get(row.arm, ())
     own, of_paper, lost = sample(records, metric), row.values.get(metric), collapses(records)
     told = paper_text(metric, of_paper)
     if own.collapsed and of_paper is not None and math.isnan(of_paper):
-        return StudyCell(COLLAPSED, told, "agrees")
+        return Cell(COLLAPSED, told, "agrees")
     some = f" ({lost} of {len(records)} {COLLAPSED})" if lost else ""
     text = COLLAPSED if own.collapsed else value_text(metric, own) + some
     if base is None or not row.judged:
-        return StudyCell(text, told)
+        return Cell(text, told)
     other = sample(gathered.get(base.arm, ()), metric)
-    return StudyCell(text, told, direction(own, other, of_paper, base.values.get(metric)))
+    return Cell(text, told, direction(own, other, of_paper, base.values.get(metric)))
 
 
-def in_words(table: StudyTable) -> str:
+def in_words(table: Table) -> str:
     """How many effects have the paper's direction, in a sentence; empty where none is judged."""
     marks = [cell.mark for row in table.rows for cell in row if cell.mark]
     if not marks:
@@ -140,7 +140,7 @@ def in_words(table: StudyTable) -> str:
     )
 
 
-def difference_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTable:
+def difference_table(study: Study, scale: Scale, gathered: Gathered) -> Table:
     """How far each row lies from the one that it is compared with, and how far chance may take it.
 
     Rows that have nothing to compare are left out, as are times, of which no noise is known; ≈ marks what is within
@@ -154,9 +154,9 @@ def difference_table(study: Study, scale: Scale, gathered: Gathered) -> StudyTab
             continue
         values = [_difference(metric, gathered[row.arm], gathered[base.arm]) for metric in metrics]
         if any(cell.text != NOTHING for cell in values):
-            cells.append([*(StudyCell(name) for name in row.names), StudyCell(row_name(base)), *values])
+            cells.append([*(Cell(name) for name in row.names), Cell(row_name(base)), *values])
     columns = [*study.keys, "Compared with", *(column_title(metric) for metric in metrics)]
-    return StudyTable(columns, cells, keys=len(study.keys) + 1)
+    return Table(columns, cells, keys=len(study.keys) + 1)
 
 
 def row_name(row: Row) -> str:
@@ -168,10 +168,10 @@ def row_name(row: Row) -> str:
     return ", ".join(name for name in row.names if name != "-") or "no regularization"
 
 
-def _difference(metric: str, records: Sequence[Record], others: Sequence[Record]) -> StudyCell:
+def _difference(metric: str, records: Sequence[Record], others: Sequence[Record]) -> Cell:
     own, base = sample(records, metric), sample(others, metric)
     if not own.values or not base.values:
-        return StudyCell(NOTHING)
+        return Cell(NOTHING)
     found, chance = difference(own, base), noise(own, base)
     text = f"{round(found, 2) + 0.0:+.2f} (noise {chance:.2f})"  # the sum has no -0
-    return StudyCell(text, mark="noise" if abs(found) <= chance else "")
+    return Cell(text, mark="noise" if abs(found) <= chance else "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ldreg.report.study_table import Mark, StudyCell, StudyTable
+from ldreg.report.tables import Cell, Mark, Table
 from ldreg.reproduce.findings import NOTHING, origins, study_table
 from ldreg.reproduce.shelf import Part
 from ldreg.reproduce.trends import claims
@@ -11,9 +11,9 @@ _OF_METHODS = ("table1", "methods")  # studies that have every method without an
 _COLUMNS = ["Study", "Runs", "Epochs", "Seeds", "As in the paper", "Opposite", "Within noise"]
 
 
-def glance(parts: Sequence[Part]) -> StudyTable:
+def glance(parts: Sequence[Part]) -> Table:
     """A row for each study: how much was run for it, and how many effects and claims are the paper's."""
-    return StudyTable(_COLUMNS, [[StudyCell(text) for text in _row(part)] for part in parts], keys=1)
+    return Table(_COLUMNS, [[Cell(text) for text in _row(part)] for part in parts], keys=1)
 
 
 def verdict(parts: Sequence[Part]) -> str:

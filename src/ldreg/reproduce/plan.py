@@ -14,7 +14,7 @@ from ldreg.data import DataConfig, load_images, output_size
 from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.record import Record
-from ldreg.report.study_table import StudyCell, StudyTable
+from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.jobs import DETECTION, Job
 from ldreg.reproduce.workplace import GENERATED, State, Workplace
 from ldreg.text import duration
@@ -195,7 +195,7 @@ def matrix_speed(kind: str, precision: str) -> float:
     return 2 * side**3 / best
 
 
-def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tuple[StudyTable, str]:
+def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tuple[Table, str]:
     """All runs with their state and what is still to come of time and memory, and the sum in words."""
     states: list[State] = [place.state(job) for job in jobs]
     known = [Record.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
@@ -213,7 +213,7 @@ def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tupl
             f"{'~' if guess else ''}{duration(ahead)}" if ahead else "",
             _memory(need.gigabytes),
         )
-        rows.append([StudyCell(text) for text in texts])
+        rows.append([Cell(text) for text in texts])
     left = sum(state != "done" for state in states)
     words = f"{len(jobs)} runs, {len(jobs) - left} of them done; "
     if minutes:
@@ -227,7 +227,7 @@ def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tupl
         words += "there is nothing left to train."
     if any(DETECTION in job.measures for job in jobs):
         words += " Fine-tuning for detection comes on top."
-    return StudyTable(["Run", "State", "Epochs", "Time", "Memory"], rows), words
+    return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), words
 
 
 def _elsewhere(left: Sequence[Job], place: Workplace) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.io.files import write_atomically
-from ldreg.report.figures import plain_style
-from ldreg.report.plots import save_figure
-from ldreg.report.study import StudyTable, study_page, study_section, table_markdown, table_text
+from ldreg.report.pages import Section, study_page
+from ldreg.report.style import plain_style, save_figure
+from ldreg.report.tables import Table, table_markdown, table_text
 from ldreg.reproduce import anchor_study, search
 from ldreg.reproduce.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
 from ldreg.reproduce.findings import Gathered, in_words, study_table
@@ -42,7 +42,7 @@ class Rendered:
     """A study ready to be shown."""
 
     study: Study
-    table: StudyTable
+    table: Table
     figures: Figures
     words: str
 
@@ -59,7 +59,7 @@ def rendered(studies: Sequence[Study], scale: Scale, gathered: Gathered) -> list
     return found
 
 
-def study_words(study: Study, scale: Scale, gathered: Gathered, table: StudyTable) -> str:
+def study_words(study: Study, scale: Scale, gathered: Gathered, table: Table) -> str:
     """What came of a study, in sentences."""
     own = _WORDS.get(study.name)
     told = [in_words(table), own(scale, gathered) if own else ""]
@@ -92,7 +92,7 @@ def write(found: Sequence[Rendered], scale: Scale, out: Path, *, name: str, titl
     out.mkdir(parents=True, exist_ok=True)
     pictures = {one.study.name: _pictures(one, out / "figures") for one in found}
     write_atomically(out / f"{name}.md", as_markdown(found, pictures, scale, title=title, origin=origin))
-    sections = [study_section(one.study.title, _text(one), one.table, one.figures) for one in found]
+    sections = [Section(one.study.title, _text(one), one.table, one.figures) for one in found]
     page = out / f"{name}.html"
     write_atomically(page, study_page(title, intro(scale), sections, footer=origin))
     return page

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ldreg.report.study_table import Mark
+from ldreg.report.tables import Mark
 from ldreg.reproduce import paper
 from ldreg.reproduce.effects import TRAIN_LID, Sample, difference, noise, sample, value_of
 from ldreg.reproduce.findings import Gathered

@@ -1,0 +1,446 @@
+"""Self-contained pages: no request, no script, light and dark, any width.
+
+Each page is a function that gathers what its template in `templates/` shows: text, tables and cards with plots. The
+templates escape all text; only drawings made here are inserted as they are.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from ldreg.dimension.geometry import regular
+from ldreg.inspection.report import DimensionReport
+from ldreg.io.files import PAGE_START
+from ldreg.record import PointCloud, Record, is_share
+from ldreg.report import comparison, inspection_tables, lid_plots
+from ldreg.report.comparison import FEW_RUNS, HEADLINES, metric_title, metric_value, ordered_keys, run_names
+from ldreg.report.style import COLORS, DRAWN_POINTS, Array, class_order, colored_classes, line_style, plain_style, svg
+from ldreg.report.tables import MARKS, Table, legend
+from ldreg.report.words import USES, sentence
+from ldreg.text import count, interval, number, percent, printable
+from ldreg.thumbnails import png_size
+from ldreg.version import __version__
+
+_DRAWN_CLASSES = 16
+_TILED_RUNS = 4  # more runs are easier to read in the table
+_WIDE = 6.0  # inches; wider figures take a whole row of the page
+_NO_LID = "no point has a defined LID"
+_CURVES = {
+    "lid": "Geometric mean over the representations. It usually falls as classes form; far below the other runs is "
+    "local collapse.",
+    "lid_low": "5 % of the points read lower. It falls where a part of the set collapses, while the mean may rise.",
+    "effective_rank": "Of the representations' covariance. Far below the other runs is global collapse.",
+    "loss": "What each run minimizes. A regularizer is part of that sum: compare shapes, not heights.",
+    "view_share": "Of the variance in a batch, what comes from the view of an image and not from the image; it differs "
+    "from batch to batch. A regularized run that ends far above the plain one has raised LID by telling views apart.",
+    "linear": "Accuracy of a linear classifier on the representations.",
+    "knn": "Accuracy of a vote among the nearest neighbors.",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A drawing under its title and caption, with a legend of lines if it shows several sets."""
+
+    title: str
+    caption: str
+    drawing: Markup
+    legend: Sequence[str] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: heading, paragraphs, table and figures.
+
+    Args:
+        title: heading
+        text: paragraphs of plain text, separated by empty lines
+        table: rows to show; None or an empty table is left out
+        figures: by title, which may have a caption after a line break
+        small: whether the figures are small
+    """
+
+    title: str
+    text: str
+    table: Table | None = None
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    small: bool = False
+
+    @property
+    def name(self) -> str:
+        """The address of the section on the page.
+
+        >>> Section("Table 1: linear evaluation", "").name, Section("β", "").name
+        ('table-1-linear-evaluation', 'study')
+        """
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "study"
+
+    def cards(self) -> Iterable[Card]:
+        """The figures, drawn."""
+        for place, (text, figure) in enumerate(self.figures.items()):
+            title, _, caption = text.partition("\n")
+            yield _card(title, caption, figure, f"{self.name}-{place}", wide=figure.get_figwidth() > _WIDE)
+
+
+@plain_style()
+def clouds_section(title: str, text: str, clouds: Sequence[PointCloud], *, close: bool = False) -> Section:
+    """A section of point clouds side by side, each with its numbers as its caption."""
+    figures = {
+        f"{cloud.caption}\n{lid_plots.cloud_numbers(cloud)}": lid_plots.draw_cloud(cloud, close=close)
+        for cloud in clouds
+    }
+    return Section(title, text, figures=figures, small=True)
+
+
+@plain_style()
+def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ()) -> str:
+    """The page of one set or, if the report has a comparison, of two sets."""
+    other = report.comparison.other if report.comparison is not None else None
+    sets = [report] if other is None else [report, other]
+    names = [f" of {one.title}" for one in sets] if other else [""]
+    return _render(
+        "inspection.html",
+        report=report,
+        other=other,
+        findings=[(finding.severity, sentence(finding, report)) for finding in report.findings],
+        tiles=_tiles(report),
+        cards=[*_histogram(sets), *_spectrum(sets), *_lid_maps(sets), *_density(sets), *_class_cards(report)],
+        sections=further,
+        quantities=inspection_tables.quantity_tables(report),
+        collapsed=[inspection_tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],
+        classes=inspection_tables.class_table(report),
+        settings=inspection_tables.settings(report),
+        uses=USES,
+    )
+
+
+@plain_style()
+def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[Section] = ()) -> str:
+    """A page that compares runs with the first of them.
+
+    Args:
+        records: one or more runs, the reference first.
+        title: heading of the page.
+        further: sections after the figures.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not records:
+        raise ValueError("records: expected at least one run, got none")
+    headlines = comparison.headline_table(records)
+    curves, maps = list(_curves(records)), _run_maps(records)
+    return _render(
+        "comparison.html",
+        title=title,
+        names=run_names(records),
+        few=len(records) <= FEW_RUNS,
+        findings=comparison.finding_lines(records),
+        words=" ".join(comparison.in_words(records)),
+        measured=comparison.what_was_measured(records),
+        notes=comparison.notes(records),
+        headlines=headlines if len(records) <= _TILED_RUNS else None,
+        results=comparison.result_table(records),
+        classes=comparison.class_table(records),
+        differing=comparison.setting_table(records, differing=True) if len(records) > 1 else None,
+        settings=comparison.setting_table(records, differing=False),
+        curves=[card for key, card in curves if key in _CURVES],
+        other_curves=[card for key, card in curves if key not in _CURVES],
+        distributions=[*_run_histogram(records), *_run_spectrum(records)],
+        maps=maps,
+        maps_text=_maps_text(records) if maps else "",
+        galleries=[
+            (name, record.most_collapsed, record.least_collapsed)
+            for name, record in zip(run_names(records), records, strict=True)
+            if record.most_collapsed or record.least_collapsed
+        ],
+        gallery_sizes=sorted({record.measured for record in records if record.most_collapsed}),
+        sections=further,
+        origins=[_origin(name, record) for name, record in zip(run_names(records), records, strict=True)],
+    )
+
+
+@plain_style()
+def study_page(title: str, intro: str, sections: Iterable[Section], *, footer: str = "") -> str:
+    """A page of sections, under a list of them if there are many.
+
+    Args:
+        title: heading of the page.
+        intro: paragraphs of plain text, separated by empty lines.
+        sections: parts of the page.
+        footer: plain text such as where the numbers come from.
+    """
+    return _render("study.html", title=title, intro=intro, sections=list(sections), footer=footer)
+
+
+def _render(template: str, **data: Any) -> str:
+    return _environment().get_template(template).render(data)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ldreg.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {
+        "opening": Markup(PAGE_START), "version": __version__, "marks": MARKS, "legend": legend,
+        "line_style": line_style, "png_size": png_size, "paragraphs": _paragraphs,
+    }  # fmt: skip
+    environment.filters |= {"thousands": count, "number": number}
+    return environment
+
+
+def _text(value: Any) -> Any:
+    """What a template shows of a value: user text without control characters."""
+    return value if isinstance(value, Markup) else printable(str(value))
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _card(
+    title: str, caption: str, figure: Figure, name: str, legend: Sequence[str] = (), *, wide: bool = False
+) -> Card:
+    return Card(title, caption, Markup(svg(figure, name)), legend, wide)
+
+
+def _tiles(report: DimensionReport) -> list[tuple[str, str, list[str]]]:
+    """Name, value and remarks of the most important numbers; a second set's numbers are among the remarks."""
+    own = _own_tiles(report)
+    if report.comparison is None:
+        return [(name, value, [remark]) for name, value, remark in own]
+    other = report.comparison.other
+    tiles = [
+        (name, value, [remark, f"{other.title}: {beside}"])
+        for (name, value, remark), (_, beside, _) in zip(own, _own_tiles(other), strict=True)
+    ]
+    distance = number(report.comparison.fisher_rao)
+    return [*tiles, ("Fisher-Rao distance", distance, [f"of LID to that of {other.title}"])]
+
+
+def _own_tiles(report: DimensionReport) -> list[tuple[str, str, str]]:
+    confidence = f"95 % confidence {interval(report.mean.low, report.mean.high)}"
+    low = f"5 % of the points read at most {number(report.lid_low)}"
+    return [
+        ("LID, geometric mean", number(report.mean.value), f"{confidence}; {low}"),
+        ("Effective rank", number(report.effective_rank), f"of {count(report.dimensions)} dimensions"),
+        ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
+        ("Degenerate points", percent(report.degenerate_share), f"{count(report.duplicated)} with an exact duplicate"),
+    ]
+
+
+def _regular_count(report: DimensionReport) -> int:
+    return int(regular(report.lid).sum())
+
+
+def _histogram(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+    if not any(map(_regular_count, sets)):
+        return
+    first = sets[0]
+    caption = "Shaded: the middle half of the points. Those far to the left of it are the most collapsed."
+    names = []
+    if len(sets) > 1:
+        caption = "In percent of the points of each set. Thin lines: the geometric means."
+        caption += " Points without a defined LID are left out." if any(one.degenerate for one in sets) else ""
+        for one in sets:
+            mean = f"geometric mean {number(one.mean.value)}" if _regular_count(one) else _NO_LID
+            names.append(f"{one.title}: {mean}")
+    lids, means = [one.lid.double().numpy() for one in sets], [one.mean.value for one in sets]
+    figure = lid_plots.histogram(lids, means, quartiles=first.quartiles if len(sets) == 1 else None)
+    yield _card("How LID is spread", caption, figure, "histogram", names)
+
+
+def _spectrum(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+    spectra = [one.eigenvalues.double().numpy() for one in sets]
+    known = [len(lid_plots.regular_values(values)) > 0 for values in spectra]
+    if not any(known):
+        return
+    marks = "; thin lines: effective rank" if len(sets) > 1 else ""
+    caption = f"Eigenvalues of the covariance{marks}. A cliff means that whole directions are unused."
+    names = []
+    if len(sets) > 1:
+        for one, some in zip(sets, known, strict=True):
+            rank = f"effective rank {number(one.effective_rank)}" if some else "no eigenvalue above 0"
+            names.append(f"{one.title}: {rank}")
+    figure = lid_plots.spectrum(spectra, [one.effective_rank for one in sets])
+    yield _card("Global spectrum", caption, figure, "spectrum", names)
+
+
+def _lid_maps(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+    """The map of each set on its own axes, with the same colors."""
+    figures = lid_plots.lid_maps([one.coordinates.numpy() for one in sets], [one.lid.double().numpy() for one in sets])
+    missing = [f" {one.title} has no map: {_NO_LID}." for one, figure in zip(sets, figures, strict=True) if not figure]
+    for place, (one, figure) in enumerate(zip(sets, figures, strict=True)):
+        if figure is None:
+            continue
+        caption = "First two principal axes; red points are the most collapsed."
+        if len(sets) > 1:
+            caption += "".join(missing) or " The colors are the same on both maps."
+        if (points := _regular_count(one)) > DRAWN_POINTS:
+            caption += f" {count(DRAWN_POINTS)} of {count(points)} points are drawn."
+        title = "Where LID is low" + (f" in {one.title}" if len(sets) > 1 else "")
+        yield _card(title, caption, figure, f"map-{place}")
+
+
+def _density(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+    distances, lids = [], []
+    for one in sets:
+        keep = regular(one.lid) & (one.kth_distance > 0)
+        distances.append(one.kth_distance[keep].double().numpy())
+        lids.append(one.lid[keep].double().numpy())
+    if not any(map(len, lids)):
+        return
+    lines = "Lines: the geometric means" if len(sets) > 1 else "Line: the geometric mean"
+    caption = f"Each dot is a point. {lines}. Collapse in dense spots pulls the left side down."
+    points = max(map(_regular_count, sets))
+    if points > DRAWN_POINTS:
+        some = "At most {} points of each set" if len(sets) > 1 else "{} of {} points"
+        caption += f" {some.format(count(DRAWN_POINTS), count(points))} are drawn."
+    names = [one.title + ("" if _regular_count(one) else f": {_NO_LID}") for one in sets] if len(sets) > 1 else []
+    figure = lid_plots.density(distances, lids, [one.mean.value for one in sets], k=sets[0].k)
+    yield _card("LID against density", caption, figure, "density", names)
+
+
+def _class_cards(report: DimensionReport) -> Iterable[Card]:
+    """LID per class, and the map colored by class; of two sets, of the first."""
+    classes, others = report.classes, inspection_tables.classes_of_other(report)
+    if not classes:
+        return
+    other = report.comparison.other if report.comparison is not None else None
+    alone = (
+        f" Of {report.title} alone" + ("." if other and other.classes else ", which has the labels.") if other else ""
+    )
+    if any(row.regular for row in classes):
+        caption = "Geometric mean and 95 % confidence; the line is the mean of all."
+        if len(classes) > _DRAWN_CLASSES:
+            caption += f" Of {count(len(classes))} classes, the lowest and the highest."
+        if other and others:
+            caption += f" Bars: {report.title}; diamonds: the same classes of {other.title}."
+        shown = inspection_tables.shown_classes(report, _DRAWN_CLASSES)
+        figure = lid_plots.class_bars(shown, report.mean.value, others if other else None)
+        yield _card("LID per class", caption + ("" if others else alone), figure, "classes")
+    caption = "The same map, colored by label."
+    labels = [row.label for row in classes]
+    if len(classes) > len(COLORS):
+        caption += " The classes of lowest LID are in color."
+        labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
+    points = report.coordinates.numpy()
+    figure = lid_plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
+    yield _card("Where the classes are", caption + alone, figure, "map-classes")
+
+
+def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
+    """Key and card of every value over training."""
+    for place, key in enumerate(ordered_keys(record.curves for record in records)):
+        lines = [record.curves.get(key, ()) for record in records]
+        values = [value for line in lines for epoch, value in line if math.isfinite(epoch) and math.isfinite(value)]
+        if not values:
+            continue
+        caption = _CURVES.get(key, "")
+        start = [value for line in lines for epoch, value in line if epoch == 0 and math.isfinite(value)]
+        if start and key in HEADLINES:
+            low, high = metric_value(key, min(start)), metric_value(key, max(start))
+            caption += f" Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
+        figure = lid_plots.curve(lines, share=is_share(key))
+        yield key, _card(metric_title(key), caption, figure, f"curve-{place}", _legend(records))
+
+
+def _legend(records: Sequence[Record]) -> list[str]:
+    return run_names(records) if len(records) > 1 else []
+
+
+def _run_histogram(records: Sequence[Record]) -> Iterable[Card]:
+    values = [lid_plots.regular_values(record.lid) for record in records]
+    if not any(map(len, values)):
+        return
+    caption = "Thin lines: the geometric means." if 1 < len(records) <= lid_plots.MARKED_SETS else ""
+    chosen = [len(record.lid) for record in records if record.measured > len(record.lid) > 0]
+    caption += f" From an even choice of {count(max(chosen))} points." if chosen else ""
+    omitted = [
+        f"{count(len(record.lid) - len(own))} of {name}"
+        for name, record, own in zip(run_names(records), records, values, strict=True)
+        if len(own) < len(record.lid)
+    ]
+    caption += f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
+    figure = lid_plots.histogram(values, [_mean(record, own) for record, own in zip(records, values, strict=True)])
+    yield _card("How LID is spread", caption.strip(), figure, "lids", _legend(records))
+
+
+def _mean(record: Record, values: Array) -> float:
+    """The geometric mean over all measured points, of which the record may list only some."""
+    if record.measured > len(record.lid):
+        return record.results.get("lid", math.nan)
+    return math.exp(numpy.log(values).mean()) if len(values) else math.nan
+
+
+def _run_spectrum(records: Sequence[Record]) -> Iterable[Card]:
+    if not any(len(lid_plots.regular_values(record.eigenvalues)) for record in records):
+        return
+    marks = "; thin lines: effective rank" if 1 < len(records) <= lid_plots.MARKED_SETS else ""
+    ranks = [record.results.get("effective_rank", math.nan) for record in records]
+    figure = lid_plots.spectrum([record.eigenvalues for record in records], ranks)
+    caption = f"Eigenvalues of the covariance{marks}. A cliff means unused directions."
+    yield _card("Global spectrum", caption, figure, "spectra", _legend(records))
+
+
+def _run_maps(records: Sequence[Record]) -> list[Card]:
+    """For each run its map colored by class, colored by LID, and its t-SNE."""
+    maps, tsne = [record.map for record in records], [record.tsne for record in records]
+    kinds = {
+        "classes": ("classes", lid_plots.class_maps(maps, [record.labels for record in records])),
+        "LID": ("lid", lid_plots.lid_maps(maps, [record.lid for record in records])),
+        "classes, t-SNE": (
+            "tsne",
+            lid_plots.class_maps(tsne, [record.tsne_labels for record in records], principal=False),
+        ),
+    }
+    return [
+        _card(f"{name}: {kind}", "", figure, f"map-{short}-{place}")
+        for place, name in enumerate(run_names(records))
+        for kind, (short, figures) in kinds.items()
+        if (figure := figures[place]) is not None
+    ]
+
+
+def _maps_text(records: Sequence[Record]) -> str:
+    several = len(records) > 1
+    sentences = ["Representations on their first two principal axes."]
+    sentences += ["Each run has axes of its own: compare shapes, not places."] if several else []
+    if any(record.map and record.lid for record in records):
+        sentences += ["LID has one color scale for all runs."] if several else []
+        sentences.append("Red points are the most collapsed.")
+    classes = len(class_order([labels for record in records for labels in (record.labels, record.tsne_labels)]))
+    if classes > len(COLORS):
+        sentences.append(f"{len(COLORS) - 1} of {count(classes)} classes are in color.")
+    most = max(len(record.map) for record in records)
+    if most > DRAWN_POINTS:
+        sentences.append(f"At most {count(DRAWN_POINTS)} points are drawn.")
+    elif any(record.measured > len(record.map) > 0 for record in records):
+        sentences.append(f"An even choice of {count(most)} points is drawn.")
+    return " ".join(sentences)
+
+
+def _origin(name: str, record: Record) -> tuple[str, str, str]:
+    """Where the numbers of a run come from: its name, its command, and facts."""
+    facts = "; ".join(
+        f"{key} {number(value) if isinstance(value, float) else value}"
+        for key, value in record.origin.items()
+        if key != "command" and value is not None
+    )
+    return name, str(record.origin.get("command") or ""), facts

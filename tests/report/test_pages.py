@@ -1,0 +1,345 @@
+"""Pages: complete, well-formed, self-contained, and user text is only text."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+import torch
+from tests.report.conftest import MakeReport, MakeRun
+from tests.report.test_tables import KNOWN, STUDY
+
+from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
+from ldreg.record import Finding, PointCloud, Record
+from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
+from ldreg.report.plots import Series, bars, lines
+from ldreg.report.style import DRAWN_POINTS, plain_style
+from ldreg.report.tables import Cell, Table
+from ldreg.thumbnails import Thumbnail, data_uri
+
+CheckSnapshot = Callable[[str, str], None]
+NAN = float("nan")
+EVIL = "<script>alert('x')</script>&\"quoted\" <img src=http://evil.example/x> $x^2 {{ 7 * 7 }} {% raw %}"
+CLOUD = PointCloud("a cloud", torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
+TESTED_IMAGE = data_uri(torch.zeros(1, 8, 8, dtype=torch.uint8))
+
+
+def body(page: str) -> ElementTree.Element:
+    """The page's body, parsed as strictly as XML."""
+    text = page[page.index("<body>") : page.index("</body>") + len("</body>")]
+    return ElementTree.fromstring(text.replace("<br>", "<br/>"))
+
+
+def tags(root: ElementTree.Element) -> set[str]:
+    return {element.tag.rpartition("}")[2] for element in root.iter()}
+
+
+def words(root: ElementTree.Element) -> str:
+    return " ".join("".join(root.itertext()).split())
+
+
+def pictures(root: ElementTree.Element) -> dict[str, str]:
+    """Titles and captions of the figures."""
+    return {caption.text or "": caption.findtext("span") or "" for caption in root.iter("figcaption")}
+
+
+def table(root: ElementTree.Element, title: str) -> dict[str, list[str]]:
+    """The cells of a table by the names of its rows."""
+    found = next(table for table in root.iter("table") if table.findtext("caption") == title)
+    rows = found.findall("tbody/tr")
+    return {
+        row.findtext("th") or "": [" ".join(" ".join(cell.itertext()).split()) for cell in row.findall("td")]
+        for row in rows
+    }
+
+
+def legends(root: ElementTree.Element) -> list[list[str]]:
+    return [["".join(entry.itertext()) for entry in keys] for keys in root.iter("ul") if keys.get("class") == "keys"]
+
+
+def normalized(page: str) -> str:
+    """The page without its style and drawings, one element per line."""
+    text = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
+    text = re.sub(r'<svg (?!class="key").*?</svg>', "<svg/>", text, flags=re.DOTALL)
+    text = re.sub(r"ldreg \d+\.\d+\.\d+\S*?(?=[.:<])", "ldreg VERSION", text)
+    text = re.sub(r"(<(?:p|tr|li|td|th|figure|div|table|h\d)\b)", r"\n\1", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip()) + "\n"
+
+
+@pytest.fixture(scope="module")
+def two(two_runs: list[Record]) -> ElementTree.Element:
+    return body(comparison_page(two_runs, title="With & without"))
+
+
+@plain_style()
+def study(title: str = "Table 1: all", word: str = "") -> str:
+    figures = {
+        f"Over training{word}\nSolid: with LDReg.{word}": lines([Series("a", [(1, 1.0)])], xlabel="x", ylabel="y"),
+        "Wide": bars([str(i) for i in range(9)], [("a", [1.0] * 9), ("b", [1.0] * 9)], ylabel="y"),
+    }
+    first = Section(title, f"First.{word}\n\nSecond\nline.", STUDY, figures)
+    others = [Section(f"Study {i}", "") for i in range(3)]
+    return study_page(f"Studies{word}", word, [first, *others], footer=f"From here.{word}")
+
+
+def test_snapshots(make_report: MakeReport, two_runs: list[Record], check_snapshot: CheckSnapshot) -> None:
+    one = make_report(names=("cat", "dog"), command="ldreg inspect embeddings.npy")
+    other = make_report(names=("cat", "dog"), comparison="other.npy", expected=KNOWN)
+    images = [Thumbnail(TESTED_IMAGE, 3, 1.25, "3", ""), Thumbnail(TESTED_IMAGE, 4, 2.5, "cat", "b.png")]
+    finding = Finding("low_rank", "warning", 0.5, {}, of="images", text="A finding.")
+    records = [
+        replace(two_runs[0], most_collapsed=images, least_collapsed=images[:1], notes=["a note"]),
+        replace(two_runs[1], findings=[finding], classes={"a": 5.0}, tsne=[(0, 1)], tsne_labels=["a"]),
+    ]
+    check_snapshot("inspection.html", normalized(inspection_page(one)))
+    clouds = clouds_section("Clouds", "Text.", [CLOUD])
+    check_snapshot("two_sets.html", normalized(inspection_page(other, further=[clouds])))
+    check_snapshot("comparison.html", normalized(comparison_page(records, title="With & without")))
+    check_snapshot("study.html", normalized(study()))
+
+
+def test_figures_do_not_follow_a_matplotlibrc(
+    make_report: MakeReport, make_run: MakeRun, odd_style: dict[Any, Any]
+) -> None:
+    def pages() -> list[str]:
+        return [inspection_page(make_report(names=("a", "b"))), comparison_page([make_run()], title="t")]
+
+    plain = pages()
+    with matplotlib.rc_context(odd_style):
+        assert pages() == plain
+
+
+def test_user_text_is_text_and_nothing_is_fetched(make_report: MakeReport, make_run: MakeRun) -> None:
+    report = make_report(names=(EVIL, "dog"), comparison=EVIL, title=EVIL, command=f"ldreg inspect {EVIL}")
+    image = Thumbnail(TESTED_IMAGE, 0, 1.0, EVIL, EVIL)
+    run = make_run(
+        EVIL, settings={EVIL: EVIL, "list": [EVIL]}, results={EVIL: 1.0, "lid": 2.0}, notes=[EVIL], classes={EVIL: 1.0},
+        curves={EVIL: [(0, 1.0), (1, 2.0)]}, labels=[EVIL] * 40, origin={EVIL: EVIL, "command": EVIL},
+        findings=[Finding(EVIL, "note", 1.0, {EVIL: 1.0}, of=EVIL, text=EVIL)], most_collapsed=[image],
+        tsne=[(0, 1)], tsne_labels=[EVIL],
+    )  # fmt: skip
+    section = Section(EVIL, EVIL, Table([EVIL], [[Cell(EVIL, EVIL)]]))
+    pages = [
+        inspection_page(report, further=[section]),
+        comparison_page([make_run(), run], title=EVIL),
+        study_page(EVIL, EVIL, [section] * 4, footer=EVIL),
+        study(EVIL, EVIL),
+    ]
+    for page in pages:
+        root = body(page)
+        assert not {"script", "link", "iframe", "object"} & tags(root)
+        assert "<script" not in page
+        assert words(root).count(EVIL) >= 5
+        assert "\x1b" not in page
+        for element in root.iter():
+            for name, value in element.attrib.items():
+                name = name.rpartition("}")[2]
+                assert not name.startswith("on")
+                assert name not in ("src", "href", "action") or value.startswith(("#", "data:image/png;base64,"))
+        ids = [element.get("id") for element in root.iter() if element.get("id")]
+        assert len(ids) == len(set(ids)) or page is pages[2]
+        style = page.split("<style>")[1].split("</style>")[0]
+        assert "url(" not in style
+        assert "@import" not in style
+        assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+
+
+def test_pages_suit_phones_and_dark_rooms(make_report: MakeReport) -> None:
+    text = inspection_page(make_report())
+    assert '<meta name="viewport" content="width=device-width' in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_an_inspection_has_every_figure_and_number(make_report: MakeReport) -> None:
+    root = body(inspection_page(make_report(names=("cat", "dog"))))
+    plain = ["How LID is spread", "Global spectrum", "Where LID is low", "LID against density"]
+    assert list(pictures(root)) == [*plain, "LID per class", "Where the classes are"]
+    assert table(root, "Local dimensionality")["LID, geometric mean"] == ["5.50", "95 % confidence 5.10 to 5.90"]
+    assert table(root, "LID per class")["cat"] == ["4.00", "9", "3.50 to 4.50"]
+    root = body(inspection_page(make_report()))
+    assert list(pictures(root)) == plain
+    assert legends(root) == []
+    assert "LID per class" not in words(root)
+
+
+def test_a_second_set_is_in_every_figure_and_table(make_report: MakeReport) -> None:
+    root = body(inspection_page(make_report(names=("a", "b"), comparison="other.npy")))
+    assert "Compared with other.npy: 40 points in 8 dimensions." in words(root)
+    assert [name for name in pictures(root) if "npy" in name] == [
+        "Where LID is low in embeddings.npy",
+        "Where LID is low in other.npy",
+    ]
+    assert legends(root) == [
+        ["embeddings.npy: geometric mean 5.50", "other.npy: geometric mean 4.00"],
+        ["embeddings.npy: effective rank 9.50", "other.npy: effective rank 6.50"],
+        ["embeddings.npy", "other.npy"],
+    ]
+    local = table(root, "Local dimensionality")
+    assert local["LID, median"][:2] == ["5.50 quartiles 4.00 and 7.00", "3.75 quartiles 3.25 and 4.75"]
+    assert local["Fisher-Rao distance"] == ["–", "0.318", "to other.npy: |ln(5.50 / 4.00)|"]
+    assert table(root, "Global dimensionality")["Effective rank"][:2] == ["9.50", "6.50"]
+    assert len(table(root, "Points of lowest LID of other.npy")) == 10
+    assert pictures(root)["LID per class"].endswith("Of embeddings.npy alone, which has the labels.")
+
+
+def test_classes_of_a_second_set_are_beside_the_first(make_report: MakeReport) -> None:
+    report = make_report(names=("a", "b"), comparison="other.npy")
+    assert report.comparison is not None
+    other = replace(report.comparison.other, classes=(ClassLID("b", 7, 6, MeanLID(7.0, 6.0, 8.0)),))
+    root = body(inspection_page(replace(report, comparison=replace(report.comparison, other=other))))
+    assert table(root, "LID per class") == {"a": ["4.00", "–", "9"], "b": ["5.00", "7.00", "9; 7"]}
+    assert "diamonds: the same classes of other.npy" in pictures(root)["LID per class"]
+
+
+def test_a_set_without_a_dimension_leaves_the_other(make_report: MakeReport, collapsed_report: DimensionReport) -> None:
+    report = make_report(comparison="other.npy")
+    root = body(inspection_page(replace(collapsed_report, comparison=report.comparison)))
+    assert "Where LID is low in embeddings.npy" not in pictures(root)
+    assert "embeddings.npy has no map: no point has a defined LID." in pictures(root)["Where LID is low in other.npy"]
+    assert "left out" in pictures(root)["How LID is spread"]
+    assert [names[0].partition(": ")[2] for names in legends(root)] == [
+        "no point has a defined LID", "no eigenvalue above 0", "no point has a defined LID",
+    ]  # fmt: skip
+    alone = body(inspection_page(collapsed_report))
+    assert list(pictures(alone)) == ["Where the classes are"]
+    assert "100 %" in words(alone)
+    assert "nan" not in words(alone)
+
+
+def test_many_points_are_thinned_and_said_to_be(make_report: MakeReport) -> None:
+    report = make_report(points=DRAWN_POINTS + 1, comparison="other.npy")
+    captions = pictures(body(inspection_page(report)))
+    assert "At most 20,000 points of each set are drawn." in captions["LID against density"]
+    assert "20,000 of 20,001 points are drawn." in captions["Where LID is low in embeddings.npy"]
+    assert "are drawn" not in captions["Where LID is low in other.npy"]
+    lid = report.lid.clone()
+    lid[:-1000] = 0  # points without LID are not drawn
+    assert "are drawn" not in words(body(inspection_page(replace(report, lid=lid, comparison=None))))
+
+
+def test_many_classes_fold_away(make_report: MakeReport) -> None:
+    root = body(inspection_page(make_report(names=tuple(f"c{i}" for i in range(40)))))
+    assert "All 40 classes" in words(root)
+    assert "Of 40 classes, the lowest and the highest." in pictures(root)["LID per class"]
+    assert {f"c{i}" for i in range(40)} <= set(table(root, "LID per class"))
+
+
+def test_a_comparison_has_every_section(two: ElementTree.Element) -> None:
+    assert two.findtext(".//h1") == "With & without"
+    assert list(pictures(two)) == [
+        "LID, geometric mean", "Linear probe", "Loss", "How LID is spread", "Global spectrum", "SimCLR: classes",
+        "SimCLR: LID", "SimCLR + LDReg: classes", "SimCLR + LDReg: LID",
+    ]  # fmt: skip
+    assert [heading.text for heading in two.iter("h2")] == ["Over training", "After training", "Maps"]
+    assert table(two, "Results")["LID, geometric mean"] == ["8.00", "10.00 +25 %"]
+    assert table(two, "Settings that differ") == {"regularizer": ["none", "ldreg"], "ldreg.beta": ["–", "0.01"]}
+    assert legends(two) == [["SimCLR", "SimCLR + LDReg"]] * 5
+    tiles = [words(tile) for tile in two.iter("div") if tile.get("class") == "tile"]
+    assert tiles[0] == "LID, geometric meanSimCLR8.00SimCLR + LDReg10.00 +25 %"
+    assert len(tiles) == 4
+
+
+def test_captions_name_the_untrained_encoder(make_run: MakeRun) -> None:
+    captions = pictures(body(comparison_page([make_run(), make_run(curves={"lid": [(1.0, 3.0)]})], title="t")))
+    assert captions["LID, geometric mean"].endswith("Epoch 0 is the untrained encoder: 4.00.")
+    assert captions["Linear probe"].endswith("Epoch 0 is the untrained encoder: 50.0 %.")
+    assert "untrained" not in captions["Loss"]
+
+
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_any_number_of_runs(make_run: MakeRun, count: int) -> None:
+    few: dict[str, Any] = {"lid": [], "map": [], "eigenvalues": [], "labels": None}
+    records = [make_run(f"run {place}", **few, results={"lid": 5.0 + place}) for place in range(count)]
+    root = body(comparison_page(records, title="runs"))
+    assert len(table(root, "Results")["LID, geometric mean"]) == count
+    assert any(tile.get("class") == "tile" for tile in root.iter("div")) == (count <= 4)
+    assert list(pictures(root)) == ["LID, geometric mean", "Linear probe", "Loss"]
+
+
+def test_what_is_missing_is_left_out(make_run: MakeRun) -> None:
+    bare = Record("bare", {}, {})
+    assert not {"figure", "table", "h2"} & tags(body(comparison_page([bare], title="nothing")))
+    root = body(comparison_page([bare, make_run(curves={}, labels=None)], title="partly"))
+    assert list(pictures(root)) == ["How LID is spread", "Global spectrum", "SimCLR: LID"]
+    assert table(root, "Results")["Linear probe"] == ["–", "96.0 %"]
+    with pytest.raises(ValueError, match="records: expected at least one run"):
+        comparison_page([], title="t")
+
+
+def test_undefined_values_are_dashes_and_gaps(make_run: MakeRun) -> None:
+    odd = make_run(
+        results={"lid": NAN, "linear": NAN},
+        curves={"lid": [(0, 3.0), (1, NAN), (2, float("inf")), (3, 4.0)], "loss": [(0, NAN)]},
+        lid=[0.0, float("inf")] * 10 + [5.0] * 20,
+        map=[(NAN, 0.0)] + [(1.0, 2.0)] * 39,
+        eigenvalues=[0.0, 0.0],
+    )
+    root = body(comparison_page([odd, make_run()], title="odd"))
+    assert table(root, "Results")["LID, geometric mean"] == ["–", "8.00"]
+    assert "left out: 20 of SimCLR (1)" in pictures(root)["How LID is spread"]
+    assert not re.search(r"\bnan\b", words(root), re.IGNORECASE)
+
+
+def test_collapsed_images_are_shown_with_lid_class_and_place(make_run: MakeRun) -> None:
+    lowest = [Thumbnail(TESTED_IMAGE, place + 10, lid, label="3") for place, lid in enumerate((1.25, 2.5))]
+    shown = make_run(most_collapsed=lowest, least_collapsed=[Thumbnail(TESTED_IMAGE, 5, 20.0, file="b.png")])
+    root = body(comparison_page([shown, make_run("none")], title="t"))
+    (card,) = (card for card in root.iter("div") if card.get("class") == "card gallery")
+    assert card.findtext("h3") == "SimCLR"
+    entries = [words(entry) for entry in card.iter("li")]
+    assert entries == ["LID 1.25class 3no. 10", "LID 2.50class 3no. 11", "LID 20.00b.png"]
+    images = list(root.iter("img"))
+    assert [image.get("alt") for image in images] == ["image no. 10, class 3", "image no. 11, class 3", "image b.png"]
+    assert {image.get("class") for image in images} == {"pixels"}
+
+
+def test_tsne_has_no_principal_axes(make_run: MakeRun) -> None:
+    root = body(comparison_page([make_run(map=[], tsne=[(0.0, 1.0), (1.0, 0.0)], tsne_labels=["a", "b"])], title="t"))
+    assert list(pictures(root))[-1] == "SimCLR: classes, t-SNE"
+    assert "principal axis" not in words(list(root.iter("figure"))[-1])
+
+
+def test_a_choice_of_many_points_is_said_and_the_mean_is_that_of_all(make_run: MakeRun) -> None:
+    large = make_run(points=60_000, results={"lid": 6.5})
+    root = body(comparison_page([large], title="t"))
+    assert "From an even choice of 40 points." in pictures(root)["How LID is spread"]
+    assert "An even choice of 40 points is drawn." in words(root)
+    assert "geometric mean 6.50" in words(root)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"map": [(1e30, -1e30), (0.0, 1e-320), (1.0, 1.0)], "lid": [1e60, 1e-59, 1.0], "labels": ["a", "b", "c"]},
+        {"tsne": [(1e30, -1e30), (0.0, 1.0)], "tsne_labels": ["a", "b"], "eigenvalues": [1e60, 1e-320]},
+        {"curves": {"lid": [(1e9, 1e60), (0.0, 1e-320)], "loss": [(0.0, -1e60), (1.0, 1e60)]}},
+    ],
+)
+def test_whatever_a_record_may_hold_can_be_drawn(make_run: MakeRun, tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Warnings are errors here."""
+    record = make_run(**{"map": [], "lid": [], "labels": None, "results": {"lid": 1e60, "minutes": 1e60}} | fields)
+    record.to_json(tmp_path / "run.json")
+    read = Record.from_json(tmp_path / "run.json")
+    body(comparison_page([read, make_run()], title="t"))
+    body(comparison_page([read], title="t"))
+
+
+def test_a_study_has_text_tables_and_figures() -> None:
+    root = body(study())
+    section = root.find(".//section")
+    assert section is not None
+    assert section.get("id") == "table-1-all"
+    assert [paragraph.text for paragraph in section.findall("p")] == ["First.", "Second line."]
+    assert pictures(section) == {"Over training": "Solid: with LDReg.", "Wide": ""}
+    assert [figure.get("class") for figure in section.iter("figure")] == [None, "wide"]
+    cells = [" ".join(" ".join(cell.itertext()).split()) for cell in section.findall(".//tbody/tr")[1]]
+    assert cells == ["SimCLR", "LDReg", "8.6 ≈ paper: 64.8", "6.4 ✓ paper: 20.0"]
+    marks = {mark.text: mark.get("aria-label") for mark in section.iter("span") if mark.get("role") == "img"}
+    assert marks == {"≈": "within noise", "✓": "same direction as in the paper", "✗": "opposite direction"}
+    assert [head.get("scope") for head in section.iter("th")] == ["col"] * 4 + ["row"] * 3
+    assert [link.get("href") for link in root.iter("a")] == ["#table-1-all", "#study-0", "#study-1", "#study-2"]
+    assert "nav" not in tags(body(study_page("t", "", [Section("a", "")])))
