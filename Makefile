@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint docs bench dist completion constraints audit clean
+.PHONY: demo test test-slow lint docs bench dist constraints audit clean
 
 demo: $(STAMP)
 	$(BIN)/ldreg demo --out out/demo
@@ -34,10 +34,6 @@ bench: $(STAMP)
 dist: $(STAMP)
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
-
-# The table of commands and options that shells complete by, from the parsers.
-completion: $(STAMP)
-	$(BIN)/python tests/packaging/completion_table.py
 
 # Reinstalled only when the dependencies change.
 $(STAMP): pyproject.toml constraints.txt

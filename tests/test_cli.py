@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import ldreg.inspection
 from ldreg import terminal
 from ldreg.cli import COMMANDS, main
-from ldreg.subcommands import Command
+from ldreg.options import Command
 
 Capture = pytest.CaptureFixture[str]
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command(name: str, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, name, Command(run, (), {}))
+    monkeypatch.setitem(COMMANDS, name, Command(run, "Try."))
 
 
 def test_prints_the_table_and_writes_what_is_asked_for(folder: Path, capsys: Capture) -> None:
@@ -45,7 +45,7 @@ def test_prints_the_table_and_writes_what_is_asked_for(folder: Path, capsys: Cap
     content = json.loads((folder / "r.json").read_text())
     assert " ".join(out.split()).startswith(content["findings"][0]["text"])
     assert content["title"] == "x.npy"
-    assert content["command"] == "ldreg inspect x.npy --labels labels.npy --k 8 --json r.json --html r.html"
+    assert content["command"] == "ldreg inspect x.npy --k 8 --labels labels.npy --json r.json --html r.html"
     assert len(content["lid"]) == 40
     assert (folder / "r.html").read_text().startswith("<!DOCTYPE html>")
 
@@ -312,11 +312,11 @@ def write_bad(folder: Path) -> None:
         ("x.npy --k 5 --key b", "'b'"),
         ("x.npy --k 5 --label-key b", "x.npy"),
         ("x.npy --k 5 --compare-key b", "--compare-key 'b' was given without --compare"),
-        ("x.npy --k 5 --nonsense", "unrecognized arguments: --nonsense"),
-        ("x.npy --k 5 --json", "expected one argument"),
-        ("x.npy y.npy", "unrecognized arguments: y.npy; a second file is for --compare"),
-        ("x.npy -k 5", "unrecognized arguments: -k 5; did you mean '--k'?"),
-        ("", "the following arguments are required: FILE"),
+        ("x.npy --k 5 --nonsense", "unknown option --nonsense; nearest: "),
+        ("x.npy --k 5 --json", "--json: expected a value, got none"),
+        ("x.npy y.npy", "expected FILE, got also 'y.npy'; a second file is for --compare"),
+        ("x.npy -k 5", "unknown option -k; did you mean '--k'?"),
+        ("", "expected FILE, got nothing"),
         ("x.npy --k 5 --json no/such/r.json", "no directory"),
         ("x.npy --k 5 --html .", "it is a directory"),
         ("x.npy --k 5 --json x.npy", "it is an input"),
@@ -542,9 +542,9 @@ def test_no_progress_bar_without_a_terminal(capsys: Capture, monkeypatch: pytest
 def test_module_runs_and_a_closed_pipe_is_no_error(folder: Path) -> None:
     # The reader goes away at once; enough is printed for the pipe to notice.
     code = (
-        "import sys; from ldreg import cli; from ldreg.subcommands import Command\n"
+        "import sys; from ldreg import cli; from ldreg.options import Command\n"
         "def run() -> None:\n    'Print.'\n    print('line\\n' * 100_000)\n"
-        "cli.COMMANDS['print'] = Command(run, (), {})\n"
+        "cli.COMMANDS['print'] = Command(run, 'Try.')\n"
         "sys.exit(cli.main(['print']))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

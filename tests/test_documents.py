@@ -22,7 +22,9 @@ def commands(name: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands("pretrain"), ids=" ".join)
 def test_pretraining_commands_are_understood(words: list[str], tmp_path: Path) -> None:
-    from ldreg.train.command import request, words_to_options
+    from ldreg.cli import COMMANDS
+    from ldreg.options import CommandLine, parse
+    from ldreg.train.command import request
     from ldreg.train.folder import create
 
     if words[0] in ("--list_recipes", "--print_config", "--resume"):
@@ -30,11 +32,12 @@ def test_pretraining_commands_are_understood(words: list[str], tmp_path: Path) -
 
         if words[0] == "--resume":
             create(tmp_path / "run", request([]).settings.tree, command="")
-            assert request([("resume", str(tmp_path / "run"))])
+            assert request([], resume=str(tmp_path / "run"))
         else:
             assert main(["pretrain", *words]) == 0
         return
-    assert request(words_to_options(words)).settings.run.batch_size >= 256
+    given = parse(COMMANDS["pretrain"], words, command_line=CommandLine(""))
+    assert request(given["settings"], recipe=given["recipe"], out="run").settings.run.batch_size >= 256
 
 
 @pytest.mark.parametrize("name", ["inspect", "evaluate", "reproduce", "report", "bench"])

@@ -1,31 +1,147 @@
-"""The `ldreg` command: parse, call one function, turn errors into one line."""
+"""The `ldreg` command: parse the words, call one function, turn errors into one line."""
 
-import argparse
-import difflib
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
-from jsonargparse import ArgumentError, ArgumentParser
-
-from ldreg.commands.bench import bench_command
-from ldreg.commands.inspect import inspect_command
-from ldreg.commands.messages import fail, is_out_of_memory, meant, shown
-from ldreg.completion import Shell, script
 from ldreg.extras import advice, missing
-from ldreg.subcommands import Command, command_parser, summary
-from ldreg.terminal import open_page, show, steps_as_lines
+from ldreg.options import Command, CommandLine, Option, Settings, did_you_mean, fields_of, help_text, parse
+from ldreg.terminal import open_page, progress_bar, show, steps_as_lines
+from ldreg.text import printable
 from ldreg.version import __version__
+
+_LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def inspect_command(
+    file: str,
+    *,
+    labels: str | None = None,
+    compare: str | None = None,
+    k: int = 64,
+    sample: int | None = None,
+    estimator: Literal["mom", "mle", "tle"] = "mom",
+    convention: Literal["paper", "pseudocode"] = "paper",
+    device: str = "auto",
+    seed: int = 0,
+    key: str | None = None,
+    label_key: str | None = None,
+    compare_key: str | None = None,
+    compare_labels: str | None = None,
+    compare_label_key: str | None = None,
+    exclude: str | None = None,
+    include: str | None = None,
+    json: str | None = None,
+    html: str | None = None,
+    command: CommandLine,
+) -> None:
+    """Measure the local and global dimensionality of embeddings in a file.
+
+    Args:
+        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
+        labels: file with one class label per point, for LID per class
+        compare: a second file of embeddings that you trust, to see whether FILE has collapsed beside it
+        k: number of nearest neighbors that LID is estimated from
+        sample: measure this many points, drawn at random; neighbors still come from all
+        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
+        device: auto (a GPU if there is one), cpu or cuda; sets larger than its memory are moved there in blocks
+        seed: of every random draw
+        key: which array or list column of FILE, if it holds several
+        label_key: which array or column holds the labels, in the file of --labels or else in FILE
+        compare_key: which array or list column of the second file
+        compare_labels: file with one class label per point of the second file, to compare class by class
+        compare_label_key: which array or column holds the labels of the second file, in the file of --compare-labels
+            or else in the second file; with --compare-labels the default is that of --label-key
+        exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
+        include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
+            FILE, the second file or both
+        json: write every number, with LID per point, to this file
+        html: write a self-contained page with figures to this file
+        command: as it was typed
+    """
+    from ldreg.distributed import agreed
+    from ldreg.inspection import check_settings, inspect
+    from ldreg.inspection.files import InspectedFiles
+
+    files = InspectedFiles(
+        file, labels, compare, key, label_key, compare_key, compare_labels, compare_label_key, exclude, include
+    )  # fmt: skip
+
+    def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
+        check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
+        if main_process:
+            files.check_outputs(json=json, html=html)
+        return files.read()
+
+    with _all_processes("ldreg inspect") as main_process, progress_bar(shown=main_process) as progress:
+        progress("reading", 0.0)
+        x, names, other, other_names = agreed(lambda: read(main_process))
+        with files.naming_errors():
+            report = inspect(
+                x, names, k, estimator=estimator, convention=convention, compare=other, compare_labels=other_names,
+                sample=sample, device=device, seed=seed, share=True, progress=progress,
+            )  # fmt: skip
+        report = files.with_titles(replace(report, command=command))
+        agreed(lambda: _write({json: report.to_json, html: report.to_html}) if main_process else None)
+    if main_process:
+        from ldreg.report.inspection_tables import inspection_text
+
+        show(partial(inspection_text, report))
+        if hint := files.label_hint(report.points):
+            print(hint, file=sys.stderr)
+
+
+@contextmanager
+def _all_processes(program: str) -> Iterator[bool]:
+    """Join the processes that torchrun started, if it did; yields whether this one reads outputs and prints.
+
+    An error has to reach all processes. The main process prints it before any of them ends, because torchrun stops the
+    others when one ends. If a process is lost, each of the others says so.
+    """
+    from ldreg.distributed import LostProcessError, agreed, joined, launched, rank
+
+    if not launched():
+        yield True
+        return
+    with joined():
+        try:
+            yield rank() == 0
+        except LostProcessError:
+            raise
+        except Exception as error:
+            expected = isinstance(error, ValueError | OSError | MemoryError) or _is_out_of_memory(error)
+            if expected and rank() == 0:
+                fail(program, error, name="inspect")
+            with suppress(LostProcessError):
+                agreed(lambda: None)
+            if not expected:
+                raise
+            raise SystemExit(2) from error
+
+
+def _write(outputs: dict[str | None, Callable[[str], None]]) -> None:
+    for path, write in outputs.items():
+        if path is not None:
+            write(path)
+            print(f"wrote {path}", file=sys.stderr)
 
 
 def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None = None) -> None:
     """Train SimCLR on scikit-learn's digits without and with LDReg, and compare the two in a report.
 
     Args:
-        out: folder to write the report, its numbers, the runs and pictures into
+        out: folder for the report, its numbers, the runs and pictures
         seed: of every random draw
         epochs: of each of the two runs; 80 by default, 60 without ldreg[train]
     """
@@ -37,16 +153,103 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     if missing("train") is not None:
         print('a small SimCLR in plain PyTorch; pip install "ldreg[train]" trains by the recipes', file=sys.stderr)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # all of it is small: more threads mostly wait for one another, and for whatever else runs
+    torch.set_num_threads(1)  # everything here is small, and more threads would mostly wait for one another
     try:
-        found = demo(Path(out), epochs=epochs, seed=seed, progress=steps_as_lines())
+        result = demo(Path(out), epochs=epochs, seed=seed, progress=steps_as_lines())
     finally:
         torch.set_num_threads(threads)
-    show(partial(comparison_text, found.runs))
-    for cloud in found.reached:
+    show(partial(comparison_text, result.runs))
+    for cloud in result.reached:
         print(f"{cloud.caption}: reached LID {cloud.mean_lid:.2f}, global dimension {cloud.global_dimension:.2f}")
-    print(f"\nThe report is {found.report}")
-    open_page(found.report)
+    print(f"\nThe report is {result.report}")
+    open_page(result.report)
+
+
+def report_command(
+    run: list[str],
+    *,
+    out: str = "comparison.html",
+    names: str | None = None,
+    title: str | None = None,
+    device: str = "auto",
+    thumbnails: int = 24,
+    points: int | None = None,
+    k: int | None = None,
+    json: str | None = None,
+    data: Settings,
+) -> None:
+    """Compare runs on one self-contained page: settings, results, curves, histograms, spectra, maps, collapsed images.
+
+    Options of data such as --data.path and --data.cache replace the runs' own, for all of them.
+
+    Args:
+        run: run folders, JSON files that --json wrote, or checkpoints with --data.name
+        out: the page
+        names: of the runs, separated by commas; by default those of the folders
+        title: heading of the page
+        device: auto, cpu or cuda
+        thumbnails: number of most collapsed images shown of each run
+        points: measure LID of at most this many images, among all; by default of all
+        k: number of neighbors that LID is estimated from; by default the run's monitor.k
+        json: folder for the record of each run, to compare it elsewhere
+        data: options of data
+    """
+    for key, _ in data:
+        if not key.startswith("data."):
+            flags = [f"--{name}" for name in signature(report_command).parameters]
+            raise ValueError(f"unknown option --{key}{did_you_mean(key, flags)}")
+    if json is not None and Path(json).exists() and not Path(json).is_dir():
+        raise NotADirectoryError(f"--json: expected a folder, got the file {json!r}")
+    from ldreg.evaluate.report import make_records, write_report
+
+    records = make_records(
+        run,
+        names=None if names is None else [name.strip() for name in names.split(",")],
+        device=device,
+        thumbnails=thumbnails,
+        points=points,
+        k=k,
+        data=data,
+        outputs=[out],
+    )
+    write_report(records, Path(out), title=title, json=None if json is None else Path(json), inputs=run)
+    from ldreg.report.comparison import comparison_text
+
+    show(partial(comparison_text, records))
+
+
+def _data_options(given: Settings | None) -> list[Option]:
+    from ldreg.data import DataConfig
+
+    return fields_of(DataConfig, "data")
+
+
+def _evaluate_command(kind: str) -> Callable[..., None]:
+    def evaluate_command(source: str, *, options: Settings, command: CommandLine) -> None:
+        """Evaluate an encoder.
+
+        Args:
+            source: run folder of ldreg pretrain, encoder.safetensors, or a state dict (.pt, .pth, .safetensors) in the
+                layout of timm, torchvision or the paper's authors
+            options: of this kind of evaluation
+            command: as it was typed
+        """
+        if not Path(source).exists():  # before the imports, which take seconds
+            raise FileNotFoundError(f"{source}: expected a run folder or a checkpoint, got no such file")
+        from ldreg.evaluate.command import evaluate
+
+        evaluate(kind, source, options, command=command)
+
+    return evaluate_command
+
+
+def _kind_options(kind: str) -> Callable[[Settings | None], Sequence[Option]]:
+    def options(given: Settings | None) -> Sequence[Option]:
+        from ldreg.evaluate.options import kind_options
+
+        return kind_options(kind)
+
+    return options
 
 
 def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = None, normalize: bool = False) -> None:
@@ -54,27 +257,116 @@ def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = No
 
     Args:
         run: run folder, or a checkpoint that ldreg evaluate takes
-        out: file to write, .onnx at its end
-        size: side of the images, where the checkpoint does not say
-        normalize: for a file that takes images from 0 to 1 and normalizes them itself
+        out: file to write, which ends in .onnx
+        size: side of the images, if the checkpoint does not say
+        normalize: the file takes images from 0 to 1 and normalizes them itself
     """
     from ldreg.integrations.onnx import command
 
     command(run, out=out, size=size, normalize=normalize)
 
 
+def bench_command(
+    what: Literal["lid", "regularizer", "views", "step", "all"],
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    sizes: str = "full",
+    contenders: str | None = None,
+    k: int = 64,
+    repeats: int = 3,
+    threads: int | None = None,
+    seed: int = 0,
+    json: str | None = None,
+    out: str | None = None,
+    command: CommandLine,
+) -> None:
+    """Measure the speed and memory of ldreg beside other ways to do the same.
+
+    Args:
+        what: lid (of a whole set), regularizer (forward and backward), views (of images), step (of training) or all
+        device: auto, cpu or cuda, for ldreg and all others who can; auto is CUDA where there is a GPU
+        sizes: full, quick, or separated by commas POINTSxDIMENSIONS, as 2000x512,10kx128; for views
+            [files:]IMAGESxPIXELS, for step IMAGESxPIXELS[:ENCODER]
+        contenders: names from the table, separated by commas; all by default
+        k: nearest neighbors
+        repeats: of each measurement, of which the median; one where it takes over 10 seconds
+        threads: that each contender gets, or worker processes; all cores by default
+        seed: of the points and images
+        json: write every number to this file
+        out: write RESULTS.md, plots and numbers into this folder
+        command: as it was typed
+    """
+    from ldreg.bench.command import bench
+
+    names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
+    bench(what, device, sizes, names, k, repeats, threads, seed, json=json, out=out, command=command)
+
+
 def completion_command(shell: Shell) -> None:
-    """Print what makes a shell complete the commands and options of ldreg.
+    """Print the script that makes a shell complete the commands and options of ldreg.
+
+    Making it takes some seconds; it is kept for the next time.
 
     Args:
         shell: bash, zsh or fish
     """
-    print(script(shell), end="")
+    from ldreg.options import completion
 
+    cache = Path(os.environ.get("LDREG_CACHE") or Path.home() / ".cache" / "ldreg")
+    path = cache / f"completion-{__version__}.{shell}"
+    if path.is_file():
+        script = path.read_text(encoding="utf-8")
+    else:
+        from ldreg.data.config import DATASETS
+        from ldreg.train.recipes import recipe_names
+
+        script = completion(shell, COMMANDS, __version__, {"recipe": recipe_names(), "data.name": DATASETS})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(script, encoding="utf-8")
+        except OSError as error:
+            print(f"ldreg completion: warning: not kept: {error}", file=sys.stderr)
+    print(script, end="")
+
+
+_KINDS = {
+    "linear": (
+        "Accuracy of a linear classifier on frozen representations, after the last epoch.",
+        (
+            "ldreg evaluate linear runs/first",
+            "ldreg evaluate linear runs/first --protocol imagenet --devices 4",
+            "ldreg evaluate linear resnet50.pth --data.name cifar10 --data.path cifar10",
+        ),
+    ),
+    "knn": (
+        "Accuracy of the weighted vote of nearest neighbors.",
+        ("ldreg evaluate knn runs/first", "ldreg evaluate knn runs/first --k 20"),
+    ),
+    "finetune": (
+        "Accuracy after training the whole encoder with labels, after the last epoch.",
+        ("ldreg evaluate finetune runs/first --fraction 0.1",),
+    ),
+    "dimension": (
+        "LID, effective rank and all else that ldreg inspect measures.",
+        ("ldreg evaluate dimension runs/first", "ldreg evaluate dimension runs/first --representations first.npy"),
+    ),
+    "transfer": (
+        "Linear accuracy on each of a list of datasets, after the last epoch.",
+        (
+            "ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=dtd",
+            "ldreg evaluate transfer runs/first --datasets digits --protocol fast",
+        ),
+    ),
+    "detection": (
+        "Average precision of a Mask R-CNN (C4) fine-tuned from the encoder.",
+        ("ldreg evaluate detection runs/first --path /data/coco --schedule 2x",),
+    ),
+}
 
 COMMANDS = {
     "inspect": Command(
         inspect_command,
+        "Measure the local and global dimensionality of embeddings in a file.",
         (
             "ldreg inspect embeddings.npy",
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
@@ -85,19 +377,70 @@ COMMANDS = {
         ),
         {
             **dict.fromkeys(("labels", "compare", "compare_labels", "json", "html"), "FILE"),
-            **dict.fromkeys(("key", "label_key", "compare_key", "compare_label_key"), "NAME"),
-            "device": "NAME",
+            **dict.fromkeys(("key", "label_key", "compare_key", "compare_label_key", "device"), "NAME"),
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
+        less_memory="--sample measures fewer points, --device cpu needs no GPU memory",
+        second_word="; a second file is for --compare",
     ),
-    "demo": Command(demo_command, ("ldreg demo", "ldreg demo --out first-look"), {"out": "FOLDER"}),
+    "demo": Command(
+        demo_command,
+        "Train SimCLR on scikit-learn's digits without and with LDReg, and compare the two in a report.",
+        ("ldreg demo", "ldreg demo --out first-look"),
+        {"out": "FOLDER"},
+    ),
+    "pretrain": Command(
+        "ldreg.train.command:pretrain_command",
+        "Train an encoder by self-supervision, with or without LDReg.",
+        (
+            "ldreg pretrain",
+            "ldreg pretrain --method byol --regularizer ldreg --ldreg.beta 0.005",
+            "ldreg pretrain --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz",
+            "ldreg pretrain --recipe imagenet/byol_ldreg --data.path /data/imagenet",
+            "ldreg pretrain --resume runs/byol",
+        ),
+        {"recipe": "NAME", "out": "FOLDER", "resume": "FOLDER"},
+        less_memory="a smaller --batch_size, --trainer.accumulate or --trainer.precision bf16 needs less",
+        settings="ldreg.train.command:setting_options",
+    ),
+    **{
+        f"evaluate {kind}": Command(
+            _evaluate_command(kind),
+            summary,
+            examples,
+            {"out": "FOLDER", "json": "FILE", "cache": "FOLDER", "html": "FILE", "representations": "FILE"},
+            less_memory="a smaller --batch_size or --precision bf16 needs less, --device cpu needs no GPU memory",
+            settings=_kind_options(kind),
+        )
+        for kind, (summary, examples) in _KINDS.items()
+    },
+    "report": Command(
+        report_command,
+        "Compare runs on one self-contained page.",
+        (
+            "ldreg report runs/plain runs/ldreg",
+            "ldreg report runs/* --names SimCLR,SimCLR+LDReg --title CIFAR-10 --out c.html",
+            "ldreg report runs/first --json records    # then, where the other run is:",
+            "ldreg report records/first.json runs/second",
+            "ldreg report runs/first --data.path /elsewhere/cifar10",
+            "ldreg report resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz",
+        ),
+        {"out": "FILE", "names": "A,B,...", "json": "FOLDER", "device": "NAME"},
+        settings=_data_options,
+    ),
+    "reproduce": Command(
+        "ldreg.reproduce.usage:reproduce_command",
+        "Run the paper's tables and figures, and print measured values beside the paper's.",
+    ),
     "export": Command(
         export_command,
+        "Write the encoder of a run to an ONNX file, checked with onnxruntime.",
         ("ldreg export runs/first", "ldreg export runs/first --out encoder.onnx --normalize"),
-        {"out": "FILE", "normalize": "BOOL"},
+        {"out": "FILE"},
     ),
     "bench": Command(
         bench_command,
+        "Measure the speed and memory of ldreg beside other ways to do the same.",
         (
             "ldreg bench lid",
             "ldreg bench all --out benchmarks",
@@ -109,159 +452,160 @@ COMMANDS = {
     ),
     "completion": Command(
         completion_command,
+        "Print the script that makes a shell complete the commands and options of ldreg.",
         (
             "# in ~/.bashrc",
             'eval "$(ldreg completion bash)"',
-            "# in ~/.zshrc, after compinit if that is there",
+            "# in ~/.zshrc, after compinit",
             'eval "$(ldreg completion zsh)"',
             "# in ~/.config/fish/config.fish",
             "ldreg completion fish | source",
         ),
-        {},
     ),
 }
-
-
-def pretrain_command(words: Sequence[str]) -> None:
-    """Train an encoder by self-supervision, with or without LDReg."""
-    from ldreg.train.command import pretrain_command
-
-    pretrain_command(words)
-
-
-def evaluate_command(words: Sequence[str]) -> None:
-    """Judge an encoder: linear probe, kNN, fine-tuning, dimension, transfer, detection."""
-    from ldreg.evaluate.command import evaluate_command
-
-    evaluate_command(words)
-
-
-def report_command(words: Sequence[str]) -> None:
-    """Compare runs on one self-contained page."""
-    from ldreg.evaluate.report import report_command
-
-    report_command(words)
-
-
-def reproduce_command(words: Sequence[str]) -> None:
-    """Run the paper's tables and figures, and print measured values beside the paper's."""
-    from ldreg.reproduce.usage import reproduce_command
-
-    reproduce_command(words)
-
-
-# Commands that read their words themselves, because their options depend on one another.
-WORDS: dict[str, Callable[[Sequence[str]], None]] = {
-    "pretrain": pretrain_command,
-    "evaluate": evaluate_command,
-    "reproduce": reproduce_command,
-    "report": report_command,
-}
-
+_BY_WORDS = ("reproduce",)
 
 _EXAMPLES = """examples:
   ldreg inspect embeddings.npy --labels labels.csv --html report.html
   ldreg demo
-  ldreg bench lid --sizes quick
   ldreg pretrain --method byol --regularizer ldreg --out runs/first
   ldreg evaluate linear runs/first
-  ldreg reproduce table1 --scale digits
   ldreg report runs/first runs/second
+  ldreg reproduce table1 --scale digits
   ldreg export runs/first --out encoder.onnx
+  ldreg bench lid --sizes quick
   eval "$(ldreg completion bash)"
 
-ldreg COMMAND --help says more. Measuring needs nothing else; what needs further
-packages says so: pip install "ldreg[train]".
+ldreg COMMAND --help says more. Measuring needs nothing else. Commands that need
+further packages say so: pip install "ldreg[train]".
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ldreg` with these arguments (those of the process by default) and return its exit status.
 
-    0: done; 1: training went wrong; 2: wrong arguments or input; 75: the time that was given is over; 130 or
-    143: interrupted. What was wrong is said in one line on stderr; with LDREG_DEBUG=1 in the environment, the traceback
-    is printed too.
+    0: done; 1: training went wrong; 2: wrong arguments or input; 75: out of time; 130 or 143: interrupted. An error is
+    one line on stderr; with LDREG_DEBUG=1 in the environment the traceback is printed too.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    program = f"ldreg {arguments[0]}" if arguments and arguments[0] in (*COMMANDS, *WORDS) else "ldreg"
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = next((name for name in (" ".join(words[:2]), words[0] if words else "") if name in COMMANDS), "")
+    program = f"ldreg {words[0]}" if name or (words and _kinds(words[0])) else "ldreg"
     try:
-        _check_help(arguments)
-        if arguments and arguments[0] in WORDS:
-            WORDS[arguments[0]](arguments[1:])
-            sys.stdout.flush()
-            return 0
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-            proposed = meant(arguments[0], (*COMMANDS, *WORDS)) or "; ldreg --help lists all"
-            raise ValueError(f"unknown command {arguments[0]!r}{proposed}")
-        parser = _parser()
-        if not arguments:
-            parser.print_help(sys.stderr)
-            return 2
-        parsed = parser.parse_args(arguments)
-        COMMANDS[parsed.subcommand].run(**vars(parsed[parsed.subcommand]))
+        if name:
+            _run(name, words[len(name.split()) :], command=CommandLine(shlex.join(["ldreg", *words])))
+        else:
+            return _without_command(words)
         sys.stdout.flush()
-    except SystemExit as leave:  # --help and --version
+    except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 2
     except BrokenPipeError:
-        # Whoever read the output has seen enough; the flush at exit must not fail on it again.
+        # The reader of the output has seen enough; the flush at exit must not fail on it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt as stop:
-        print(f"{program}: {shown(str(stop)) or 'interrupted'}", file=sys.stderr)
+        print(f"{program}: {_on_one_line(str(stop)) or 'interrupted'}", file=sys.stderr)
         return int(getattr(stop, "status", 130))
-    except (ArgumentError, ValueError, OSError, MemoryError) as error:
-        return fail(program, error)
+    except (ValueError, OSError, MemoryError) as error:
+        return fail(program, error, name=name)
     except ModuleNotFoundError as error:
-        told = advice((error.name or "").partition(".")[0])
-        if told is None:
+        message = advice((error.name or "").partition(".")[0])
+        if message is None:
             raise
-        return fail(program, ValueError(told))
-    except ArithmeticError as error:  # a run that was well asked for went wrong
+        return fail(program, ValueError(message))
+    except ArithmeticError as error:  # the command was right and its run went wrong
         return fail(program, error, status=1)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
-        return fail(program, error)
+        return fail(program, error, name=name)
     return 0
 
 
-def _check_help(arguments: Iterable[str]) -> None:
-    """Propose --help where it is what was misspelled: commands that read their words would propose settings."""
-    for word in arguments:
-        if word.startswith("-") and word != "--help" and difflib.get_close_matches(word, ["--help"], cutoff=0.8):
-            raise ValueError(f"unrecognized arguments: {word}; did you mean '--help'?")
+def _run(name: str, words: list[str], *, command: CommandLine) -> None:
+    chosen = COMMANDS[name]
+    if name in _BY_WORDS:
+        chosen.function(words)
+        return
+    if "-h" in words or "--help" in words:
+        print(help_text(name, chosen, words))
+        return
+    chosen.function(**parse(chosen, words, command_line=command))
+
+
+def _without_command(words: Sequence[str]) -> int:
+    """Print the help or the version, or say which command was meant."""
+    asks_help = bool(words) and words[-1] in ("-h", "--help")
+    kinds = _kinds(words[0]) if words else []
+    group = words[0] if kinds else ""
+    if not words or (asks_help and len(words) == (2 if group else 1)):
+        print(_overview(group), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"ldreg {__version__}")
+        return 0
+    if group:
+        found = repr(words[1]) if len(words) > 1 else "nothing"
+        proposed = did_you_mean(words[1], kinds) if len(words) > 1 else ""
+        if len(words) > 1 and Path(words[1]).exists():
+            proposed = f"; the kind comes first: ldreg {group} KIND {words[1]}"
+        raise ValueError(f"kind: expected one of {', '.join(kinds)}, got {found}{proposed}")
+    names = [*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS), "--help", "--version"]
+    proposed = did_you_mean(words[0], names) or "; ldreg --help lists all"
+    raise ValueError(f"unknown command {words[0]!r}{proposed}")
+
+
+def _kinds(group: str) -> list[str]:
+    """The kinds of a command such as evaluate; none of others."""
+    return [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+def _overview(group: str = "") -> str:
+    """The help of `ldreg`, or of those commands that begin with a word."""
+    commands = "\n".join(
+        textwrap.fill(command.summary, 80, initial_indent=f"  {name:<20}  ", subsequent_indent=" " * 24)
+        for name, command in COMMANDS.items()
+        if name.startswith(group)
+    )
+    if group:
+        more = f"ldreg {group} KIND --help lists the options of a kind."
+        return f"usage: ldreg {group} KIND SOURCE ...\n\nkinds:\n{commands}\n\n{more}"
+    about = "Measure and prevent local dimensional collapse of representations."
+    return f"usage: ldreg COMMAND ...\n\n{about}\n\ncommands:\n{commands}\n\n{_EXAMPLES}".rstrip()
+
+
+def fail(program: str, error: BaseException, *, status: int = 2, name: str = "") -> int:
+    """Print an error in one line, and with LDREG_DEBUG=1 the traceback; return the exit status."""
+    if os.environ.get("LDREG_DEBUG") == "1":
+        traceback.print_exception(error)
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        message = f"{error.filename}: {error.strerror}"
+    if _is_out_of_memory(error) and not isinstance(error, ArithmeticError):  # which is about one run of several
+        command = COMMANDS.get(name)
+        message = f"out of memory; {command.less_memory if command else 'a smaller problem may fit'}"
+    print(f"{program}: error: {_on_one_line(message) or type(error).__name__}", file=sys.stderr)
+    return status
+
+
+def _on_one_line(message: str) -> str:
+    """A message without line breaks and control characters, the middle left out if it is too long."""
+    line = printable(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-(_LONGEST // 2) :]}"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    message = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message
 
 
 def run() -> NoReturn:
     """Run `ldreg` with the arguments of the process, and end it."""
-    for name in ("stdout", "stderr"):  # may have been closed by whoever started us
+    for name in ("stdout", "stderr"):  # may have been closed by the caller
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process is
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
     status = main()
-    groups = sys.modules.get("torch.distributed")  # not imported for those who did without
+    groups = sys.modules.get("torch.distributed")  # not imported if nothing needed it
     if groups is not None and groups.is_available() and groups.is_initialized():
         from ldreg.distributed import leave
 
         leave(status)
     sys.exit(status)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ldreg",
-        usage="ldreg COMMAND ...",
-        version=__version__,
-        description="Measure and prevent local dimensional collapse of representations.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    commands = parser.add_subcommands(
-        required=True, title="commands", description=None, metavar="COMMAND [...]", help=None
-    )
-    for name, command in COMMANDS.items():
-        commands.add_subcommand(name, command_parser(name, command), help=summary(command))
-    for name, run in WORDS.items():
-        commands.add_subcommand(name, ArgumentParser(), help=(run.__doc__ or "").partition("\n")[0])
-    return parser

@@ -156,7 +156,7 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "required: RUN"),
+        ([], "expected RUN, got nothing"),
         (["nothing"], "nothing: expected a run folder or the JSON record of a run, got nothing there"),
         (["empty"], "empty: expected a run folder with a config.yaml, or the JSON record of a run, got neither"),
         (["half"], "half: expected a finished run, got one without encoder.safetensors; ldreg pretrain --resume half"),

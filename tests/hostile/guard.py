@@ -100,8 +100,8 @@ def guarded(words: list[str]) -> dict[str, object]:
 
 
 def _run(words: list[str]) -> int:
+    from ldreg.cli import fail
     from ldreg.cli import main as ldreg
-    from ldreg.commands.messages import fail
 
     before = _status("VmRSS")
     resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + MEMORY,) * 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ldreg.train.recipes import flattened, load_recipe, merged, nearest, read_yaml, recipe_names
+from ldreg.train.recipes import flattened, load_recipe, merged, read_yaml, recipe_names
 from ldreg.train.settings import Settings, resolve
 
 METHODS = ("simclr", "simclr_tuned", "byol", "mae", "moco", "vicreg", "barlow_twins")
@@ -204,7 +204,3 @@ def test_trees_are_flattened_and_merged() -> None:
     tree: dict[str, Any] = {"a": {"b": {"c": 1}, "d": [2]}, "e": None}
     assert flattened(tree) == {"a.b.c": 1, "a.d": [2], "e": None}
     assert merged(tree, {"a": {"d": 3}})["a"] == {"b": {"c": 1}, "d": 3}
-
-
-def test_nearest_falls_back_on_what_there_is() -> None:
-    assert nearest("zzz", ["b", "a"]) == "'a' or 'b'"

@@ -3,73 +3,28 @@
 import dataclasses
 import json
 import logging
-import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ldreg.evaluate.options import Request, kind_help, kind_of, request
+from ldreg.evaluate.options import Request, kind_of, request
 from ldreg.extras import require
-from ldreg.train.command import words_to_options
-from ldreg.train.recipes import nearest
+from ldreg.options import Settings
 
 if TYPE_CHECKING:
     from ldreg.evaluate.source import Source
     from ldreg.evaluate.tasks import Outcome, Task
 
-KINDS = ("linear", "knn", "finetune", "dimension", "transfer", "detection")
 
-USAGE = """usage: ldreg evaluate KIND SOURCE [--OPTION VALUE ...]
+def evaluate(kind: str, source: str, options: Settings, *, command: str = "") -> "Outcome":
+    """Evaluate the encoder of a source by one kind of evaluation, as `ldreg evaluate` documents it.
 
-Judge an encoder. SOURCE is a run folder of ldreg pretrain, an
-encoder.safetensors, or a state dict (.pt, .pth, .safetensors) in the layout of
-timm, torchvision or the paper's authors.
-
-kinds:
-  linear      a linear classifier on frozen representations: the paper's two
-              protocols, and a fast one
-  knn         the weighted vote of nearest neighbors
-  finetune    the whole encoder trained with all labels or a part of them
-  dimension   LID, effective rank and all else that ldreg inspect measures
-  transfer    linear evaluation over a list of datasets, in one table
-  detection   Mask R-CNN on a set in COCO's layout
-
-examples:
-  ldreg evaluate linear runs/first
-  ldreg evaluate dimension runs/first --html dimension.html
-  ldreg evaluate knn resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
-  ldreg evaluate transfer runs/first --datasets cifar10=/data/cifar10,dtd=dtd
-
-ldreg evaluate KIND --help lists the options of a kind.
-"""
-
-
-def evaluate_command(words: Sequence[str]) -> None:
-    """Run `ldreg evaluate` with these words."""
-    if not words or words[0] in ("-h", "--help"):
-        if not words:
-            raise ValueError(f"expected a kind of evaluation ({', '.join(KINDS)}) and a source, got nothing")
-        print(USAGE, end="")
-        return
-    if words[0] not in KINDS:
-        advice = f"nearest: {nearest(words[0], KINDS)}"
-        if Path(words[0]).exists():
-            advice = f"the kind stands before the source: ldreg evaluate KIND {words[0]}"
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {words[0]!r}; {advice}")
-    positional = [word for word in words[1:2] if not word.startswith("-")]
-    try:
-        options = words_to_options(words[1 + len(positional) :])
-    except ValueError as error:
-        raise ValueError(str(error).replace("--recipe NAME", "--json FILE")) from error
-    if "help" in dict(options):
-        print(kind_help(words[0]), end="")
-        return
-    if not positional:
-        raise ValueError("source: expected a run folder or a checkpoint after the kind, got none")
-    if not Path(positional[0]).exists():  # before the imports, which take seconds
-        raise FileNotFoundError(f"{positional[0]}: expected a run folder or a checkpoint, got no such file")
-    carry_out(request(words[0], positional[0], options), command=shlex.join(["ldreg", "evaluate", *words]))
+    Raises:
+        ValueError: a source, data or options that do not fit.
+        ArithmeticError: a training diverged.
+        OSError: a file cannot be read or written.
+    """
+    return carry_out(request(kind, source, options), command=command)
 
 
 def carry_out(asked: Request, *, command: str = "") -> "Outcome":

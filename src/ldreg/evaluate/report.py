@@ -2,57 +2,17 @@
 
 import re
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-from jsonargparse import ArgumentParser
 
 from ldreg.evaluate.outputs import check_outputs
 from ldreg.extras import require
 from ldreg.io.files import check_page_path, has_content, real_path, write_atomically
+from ldreg.options import Settings as Options
 from ldreg.record import MOST_THUMBNAILS, Record
-from ldreg.terminal import show
-from ldreg.train.command import Options, words_to_options
 from ldreg.train.folder import RunFolder
-
-_EXAMPLES = """Options of data such as --data.path and --data.cache take the place of the runs'
-own, for all of them.
-
-examples:
-  ldreg report runs/plain runs/ldreg
-  ldreg report runs/* --names SimCLR,SimCLR+LDReg --title CIFAR-10 --out c.html
-  ldreg report runs/first --json records    # then, where the other run is:
-  ldreg report records/first.json runs/second
-  ldreg report runs/first --data.path /elsewhere/cifar10
-  ldreg report resnet50.pth --data.name cifar10 --data.path cifar10.tar.xz
-"""
-
-
-def report_command(words: Sequence[str]) -> None:
-    """Run `ldreg report` with these words."""
-    own, data = _split(words)
-    asked = _parser().parse_args(own)
-    if asked.json is not None and Path(asked.json).exists() and not Path(asked.json).is_dir():
-        raise NotADirectoryError(f"--json: expected a folder, got the file {asked.json!r}")
-    records = make_records(
-        asked.run,
-        names=None if asked.names is None else [name.strip() for name in asked.names.split(",")],
-        device=asked.device,
-        thumbnails=asked.thumbnails,
-        points=asked.points,
-        k=asked.k,
-        data=data,
-        outputs=[asked.out],
-    )
-    folder = None if asked.json is None else Path(asked.json)
-    write_report(records, Path(asked.out), title=asked.title, json=folder, inputs=asked.run)
-    from ldreg.report.comparison import comparison_text  # after help and errors of input, which take no time
-
-    show(partial(comparison_text, records))
 
 
 def make_records(
@@ -246,49 +206,3 @@ def _json_paths(folder: Path, names: Sequence[str]) -> list[Path]:
         folder / (f"{stem}.json" if stems.count(stem) == 1 else f"{stem}-{place + 1}.json")
         for place, stem in enumerate(stems)
     ]
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], Options]:
-    """The words of this command, and the options of data, which replace those of the runs."""
-    own: list[str] = []
-    data: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--data."):
-            own.append(word)
-            continue
-        data.append(word)
-        if "=" not in word and rest and not rest[0].startswith("--"):
-            data.append(rest.pop(0))
-    return own, words_to_options(data)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ldreg report",
-        usage="ldreg report RUN [RUN ...] [options]",
-        description="Compare runs on one self-contained page: settings that differ, results, curves,\n"
-        "histograms, spectra, maps, the most collapsed images.",
-        epilog=_EXAMPLES,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        exit_on_error=False,
-        default_env=False,
-    )
-    add = parser.add_argument
-    add(
-        "run",
-        nargs="+",
-        metavar="RUN",
-        help="a run folder, a JSON file that --json wrote, or a checkpoint with --data.name",
-    )
-    add("--out", default="comparison.html", metavar="FILE", help="the page (default: comparison.html)")
-    add("--names", metavar="A,B", help="names of the runs, separated by commas (default: those of the folders)")
-    add("--title", metavar="TEXT", help="heading of the page")
-    add("--device", default="auto", metavar="DEVICE", help="auto, cpu or cuda (default: auto)")
-    add("--thumbnails", type=int, default=24, metavar="N", help="most collapsed images shown of each run (default: 24)")
-    add("--points", type=int, metavar="N", help="measure LID of at most so many images, among all (default: of all)")
-    add("--k", type=int, metavar="N", help="neighbors that LID is read from (default: the run's monitor.k)")
-    add("--json", metavar="FOLDER", help="also write the record of each run there, to compare elsewhere")
-    return parser

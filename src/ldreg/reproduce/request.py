@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ldreg.data.config import WITHOUT_PATH, available_cores
+from ldreg.options import words_to_options
 from ldreg.reproduce.heeded import check_mode, check_studies
 from ldreg.reproduce.jobs import DETECTION, Arm, Job, Options, merged
 from ldreg.reproduce.lightly_settings import recipe_of
@@ -14,7 +15,6 @@ from ldreg.reproduce.rows import method_of
 from ldreg.reproduce.scales import SCALES, Scale
 from ldreg.reproduce.studies import Study, chosen
 from ldreg.reproduce.workplace import Workplace, paths_of
-from ldreg.train.command import words_to_options
 from ldreg.train.settings import CHANGEABLE
 
 _SEVERAL = ("all", "tables", "figures")

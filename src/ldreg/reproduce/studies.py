@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ldreg.options import nearest
 from ldreg.reproduce import anchor_study, paper, rows, search
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE
 from ldreg.reproduce.rows import Row
 from ldreg.reproduce.scales import Scale
 from ldreg.reproduce.usage import TITLES
-from ldreg.train.recipes import nearest
 
 DIMENSIONS = ("linear", "effective_rank", "lid")
 

@@ -1,16 +1,16 @@
 """`ldreg pretrain`: the words of the command line to a run."""
 
 import os
-import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from ldreg.extras import require
+from ldreg.options import CommandLine, Option
+from ldreg.options import Settings as Options
 from ldreg.record import brief
 from ldreg.text import duration, number, printable
 from ldreg.train import folder as folders
@@ -20,37 +20,9 @@ if TYPE_CHECKING:
     from ldreg.train.run import Result
     from ldreg.train.settings import Settings
 
-Options = list[tuple[str, str | None]]
 
-_SWITCHES = ("help", "print_config", "list_recipes")
-_OWN = ("recipe", "out", "resume")
-
-# Processes that Lightning starts for further devices are given the same words; they must find the same folder.
+# Processes that Lightning starts for further devices get the same words; they must find the same folder.
 _RUN = "LDREG_RUN"
-
-USAGE = """usage: ldreg pretrain [--recipe NAME] [--out FOLDER] [--SETTING VALUE ...]
-       ldreg pretrain --resume FOLDER
-
-Train an encoder by self-supervision, with or without a regularizer.
-
-  --recipe NAME     settings to start from: a name of --list_recipes, or a .yaml
-                    file (default: digits/METHOD, with _ldreg unless another
-                    regularizer is asked for)
-  --out FOLDER      new folder for everything the run leaves (default: runs/...)
-  --resume FOLDER   go on with a run that was interrupted, exactly where its
-                    last checkpoint stands
-  --list_recipes    print the names of all recipes and stop
-  --print_config    print every setting as YAML, which --recipe takes, and stop
-  --help            this text, with the settings of the method and regularizer
-
-examples:
-  ldreg pretrain
-  ldreg pretrain --method byol --regularizer ldreg --ldreg.beta 0.005
-  ldreg pretrain --recipe cifar10/simclr_ldreg --data.path cifar10.tar.xz
-  ldreg pretrain --recipe imagenet/byol_ldreg --data.path /data/imagenet \\
-    --trainer.devices 4 --out runs/byol
-  ldreg pretrain --resume runs/byol
-"""
 
 
 @dataclass(frozen=True)
@@ -63,52 +35,29 @@ class Request:
     resume: bool
 
 
-def words_to_options(words: Sequence[str]) -> Options:
-    """Pairs of key and value; None for a switch, or where no value follows.
-
-    Raises:
-        ValueError: a word is no option.
-
-    >>> words_to_options(["--ldreg.beta", "0.1", "--data.max-unreadable=0", "--help"])
-    [('ldreg.beta', '0.1'), ('data.max_unreadable', '0'), ('help', None)]
-    """
-    options: Options = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word in ("-h", "--help"):
-            options.append(("help", None))
-            continue
-        if not word.startswith("--") or word == "--":
-            raise ValueError(f"expected an option such as --recipe NAME, got {word!r}")
-        key, equals, value = word[2:].partition("=")
-        key = key.replace("-", "_")
-        if equals:
-            options.append((key, value))
-        elif key not in _SWITCHES and rest and not rest[0].startswith("--"):
-            options.append((key, rest.pop(0)))
-        else:
-            options.append((key, None))
-    return options
-
-
-def request(options: Options) -> Request:
-    """What these options ask for.
+def request(
+    settings: Options, *, recipe: str | None = None, out: str | None = None, resume: str | None = None
+) -> Request:
+    """The run that these options ask for.
 
     Raises:
         ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
     """
-    own = {key: _needed(key, value) for key, value in options if key in _OWN}
-    others = [(key, value) for key, value in options if key not in _OWN]
-    if "resume" in own:
-        return _resumed(Path(own["resume"]), own, others)
-    recipe = own["recipe"] if "recipe" in own else _default_recipe(others)
+    for name, value in (("recipe", recipe), ("out", out), ("resume", resume)):
+        if value == "":
+            raise ValueError(f"--{name}: expected a value, got none")
+    if resume is not None:
+        for name, value in (("recipe", recipe), ("out", out)):
+            if value is not None:
+                raise ValueError(f"--{name}: has no effect with --resume, which takes it from the run; got {value!r}")
+        return _resumed(Path(resume), settings)
+    recipe = recipe or _default_recipe(settings)
     tree = load_recipe(recipe)
     from ldreg.train.settings import resolve  # after errors in the recipe's name: torch takes seconds to import
 
-    settings = resolve(tree, others)
-    out = Path(own["out"]) if "out" in own else _default_folder(settings)
-    return Request(settings, recipe, out, resume=_begun_before(out, settings))
+    resolved = resolve(tree, settings)
+    folder = _default_folder(resolved) if out is None else Path(out)
+    return Request(resolved, recipe, folder, resume=_begun_before(folder, resolved))
 
 
 def _begun_before(out: Path, settings: "Settings") -> bool:
@@ -128,12 +77,9 @@ def _begun_before(out: Path, settings: "Settings") -> bool:
     return True
 
 
-def _resumed(path: Path, own: dict[str, str], others: Options) -> Request:
+def _resumed(path: Path, others: Options) -> Request:
     from ldreg.train.settings import CHANGEABLE, resolve
 
-    for key in ("recipe", "out"):
-        if key in own:
-            raise ValueError(f"--{key}: expected nothing beside --resume, which has it from the run, got {own[key]!r}")
     _, tree = folders.existing(path)
     foreign = [key for key, _ in others if key not in CHANGEABLE]
     for key in foreign:
@@ -150,12 +96,6 @@ def _unchangeable(key: str) -> ValueError:
 
     changeable = ", ".join(sorted(CHANGEABLE))
     return ValueError(f"--{key}: --resume goes on with the run's own settings; only {changeable} may change")
-
-
-def _needed(key: str, value: str | None) -> str:
-    if not value:
-        raise ValueError(f"--{key}: expected a value, got none")
-    return value
 
 
 def _default_recipe(options: Options) -> str:
@@ -181,39 +121,57 @@ def _default_folder(settings: "Settings") -> Path:
     return folders.unused(Path("runs") / name)
 
 
-def pretrain_command(words: Sequence[str]) -> None:
-    """Run `ldreg pretrain` with these words."""
-    options = words_to_options(words)
-    switches = {key for key, _ in options if key in _SWITCHES}
-    options = [(key, value) for key, value in options if key not in _SWITCHES]
-    if "list_recipes" in switches:
+def pretrain_command(
+    *,
+    recipe: str | None = None,
+    out: str | None = None,
+    resume: str | None = None,
+    list_recipes: bool = False,
+    print_config: bool = False,
+    settings: Options,
+    command: CommandLine,
+) -> None:
+    """Train an encoder by self-supervision, with or without a regularizer.
+
+    Args:
+        recipe: settings to start from: a name of --list_recipes or a .yaml file; by default digits/METHOD, with _ldreg
+            unless another regularizer is chosen
+        out: new folder for everything the run leaves; by default runs/...
+        resume: continue a run that was interrupted, exactly where its last checkpoint is
+        list_recipes: print the names of all recipes and stop
+        print_config: print every setting as YAML, which --recipe takes, and stop
+        settings: of the run
+        command: as it was typed
+    """
+    if list_recipes:
         print("\n".join(recipe_names()))
         return
-    if "help" in switches:
-        print(USAGE, flush=True)  # also where what the rest needs is not installed
-        from ldreg.train.settings import option_help
-
-        asked = request([*options, ("out", "run")] if "out" not in dict(options) else options)
-        print(option_help(asked.settings))
-        return
-    asked = request(options)
-    if "print_config" in switches:
+    asked = request(settings, recipe=recipe, out=out, resume=resume)
+    if print_config:
         print(yaml.safe_dump(asked.settings.tree, sort_keys=False, allow_unicode=True), end="")
         return
-    os.environ[_RUN] = str(asked.out)
-    try:
-        _carry_out(asked, command=shlex.join(["ldreg", "pretrain", *words]))
-    finally:
-        del os.environ[_RUN]
-
-
-def _carry_out(asked: Request, *, command: str) -> None:
     require("train")
     from ldreg.train.run import pretrain  # Lightning takes seconds to import
 
-    result = pretrain(asked.settings, asked.out, command=command, resume=asked.resume)
+    os.environ[_RUN] = str(asked.out)
+    try:
+        result = pretrain(asked.settings, asked.out, command=command, resume=asked.resume)
+    finally:
+        del os.environ[_RUN]
     if result.main:
         print(summary(result))
+
+
+def setting_options(given: Options | None) -> list[Option]:
+    """The settings of a run by the method and regularizer given, with its recipe's values; None: of all of them."""
+    from ldreg.train.settings import all_options, run_options
+
+    if given is None:
+        return all_options()
+    resolved = request(given, out="run").settings
+    values = flattened(resolved.tree)
+    options = run_options(resolved.run.method, resolved.run.regularizer)
+    return [replace(option, default=values.get(option.key, option.default)) for option in options]
 
 
 def summary(result: "Result") -> str:

@@ -1,14 +1,14 @@
 """Recipes: YAML files that say what differs from the defaults, each perhaps built on another."""
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ldreg.options import nearest
 from ldreg.text import printable
 
 Tree = dict[str, Any]
@@ -165,19 +165,3 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     for key, value in tree.items():
         flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
-    """The names most like a wrong one, for an error message.
-
-    >>> nearest("simcrl", ["byol", "simclr", "moco"], count=1)
-    "'simclr'"
-    >>> nearest("data.size", ["data.limit", "size"], count=1)
-    "'size'"
-    """
-    known, last = sorted(names), name.rpartition(".")[2]
-    alike = [entry for entry in known if entry.rpartition(".")[2] == last]  # the same name in another group
-    close = [*alike, *difflib.get_close_matches(name, [entry for entry in known if entry not in alike], count, 0.4)]
-    if not close:
-        close = [entry for entry in known if last in entry] or known
-    return " or ".join(repr(entry) for entry in close[:count])

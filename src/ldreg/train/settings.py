@@ -1,15 +1,12 @@
 """Every setting of a pretraining run: one typed tree, of defaults, a recipe and the command line."""
 
 import json
-import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, get_args
 
-from jsonargparse import ArgumentError, ArgumentParser
 from torch import nn
 
 from ldreg.data import DataConfig
@@ -17,9 +14,9 @@ from ldreg.encoders import EncoderConfig
 from ldreg.methods import METHODS
 from ldreg.monitor.config import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
+from ldreg.options import Option, built, fields_of, nearest, typed
 from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovariance
-from ldreg.subcommands import complaint
-from ldreg.train.recipes import Tree, flattened, nearest
+from ldreg.train.recipes import Tree, flattened
 from ldreg.views import ViewsConfig
 
 MethodName = Literal["simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "mae"]
@@ -184,39 +181,16 @@ def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] =
     # Who replaces the recipe's method or regularizer by another has no use for its options.
     replaced = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
     given = {key: value for key, value in given.items() if key.partition(".")[0] not in replaced}
-    parser, known = _kept_parser(chosen["method"], chosen["regularizer"])
-    for key in given:
-        _check_key(key, known, chosen)
-    arguments = [f"--{key}={_as_word(value)}" for key, value in given.items()]
-    for key, value in options:
-        _check_key(key, known, chosen)
-        if value is None and not isinstance(known[key], bool):
-            raise ValueError(f"--{key}: expected a value, got none")
-        arguments.append(f"--{key}={'true' if value is None else value}")
-    try:
-        return _typed(parser.parse_args(arguments).as_dict())
-    except ArgumentError as error:
-        raise ValueError(_readable(error)) from error
-
-
-def _readable(error: ArgumentError) -> str:
-    """What jsonargparse says about a value, in one line: the key, what was expected, what came."""
-    return re.sub(r'^Parser key "([^"]+)": ', r"\1: ", complaint(error))
+    options_known = {option.key: option for option in run_options(chosen["method"], chosen["regularizer"])}
+    for key in (*given, *(key for key, _ in options)):
+        _check_key(key, options_known, chosen)
+    pairs = [(key, _as_word(value)) for key, value in given.items()]
+    return _typed(typed(options_known.values(), [*pairs, *options], dashes=False))
 
 
 def _as_word(value: Any) -> str:
     """A value of a recipe as the command line has it, so that both are checked alike."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def option_help(settings: Settings) -> str:
-    """Every option with its meaning, for this method and regularizer, with these settings as defaults."""
-    parser = _parser(settings.run.method, settings.run.regularizer)
-    parser.set_defaults(flattened(settings.tree))
-    text = parser.format_help().partition("\n\n")[2]
-    # A group as a whole is no option here; what a file says goes through --recipe. Headings come unbroken.
-    text = re.sub(r"^ +--\w+ CONFIG .*\n", "", text, flags=re.MULTILINE)
-    return re.sub(r"^\S.{80,}$", lambda line: textwrap.fill(line[0], 80), text, flags=re.MULTILINE)
 
 
 def identity(settings: Settings) -> dict[str, Any]:
@@ -226,7 +200,7 @@ def identity(settings: Settings) -> dict[str, Any]:
 
 def usual(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
     """The defaults of these keys, for the method and regularizer of the settings."""
-    _, known = _kept_parser(settings.run.method, settings.run.regularizer)
+    known = {option.key: option.default for option in run_options(settings.run.method, settings.run.regularizer)}
     return {key: _plain(known[key]) for key in keys if key in known}
 
 
@@ -267,40 +241,32 @@ def _check_key(key: str, known: Mapping[str, Any], chosen: Mapping[str, str]) ->
 
 
 @cache
-def _kept_parser(method: str, regularizer: str) -> tuple[ArgumentParser, Tree]:
-    """The parser, which takes longer to make than to use, and all its keys with their defaults; not to be changed."""
-    parser = _parser(method, regularizer)
-    return parser, flattened(parser.get_defaults().as_dict())
-
-
-def _parser(method: str, regularizer: str) -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False, default_env=False)
-    parser.add_class_arguments(RunConfig, as_group=True)
-    parser.add_class_arguments(METHODS[method].config, method)
+def run_options(method: str, regularizer: str) -> tuple[Option, ...]:
+    """Every setting of a run of this method and regularizer."""
+    options = [*fields_of(RunConfig), *fields_of(METHODS[method].config, method)]
     if regularizer != "none":
         entry = REGULARIZERS[regularizer]
-        parser.add_class_arguments(entry.type, regularizer, skip=set(entry.fixed))
-    for name, config in GROUPS.items():
-        parser.add_class_arguments(config, name)
-    return parser
+        options += [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
+    return (*options, *(option for name, config in GROUPS.items() for option in fields_of(config, name)))
 
 
-def _typed(tree: Tree) -> Settings:
-    tree = {key: value for key, value in tree.items() if key not in ("config",)}
+def all_options() -> list[Option]:
+    """Every setting of a run of any method and regularizer."""
+    pairs = [(method, "none") for method in METHODS] + [("simclr", name) for name in REGULARIZERS]
+    return list({option.key: option for pair in pairs for option in run_options(*pair)}.values())
+
+
+def _typed(values: Tree) -> Settings:
+    tree: Tree = {}
+    for key, value in values.items():
+        group, _, name = key.rpartition(".")
+        (tree.setdefault(group, {}) if group else tree)[name] = value
     names = ("method", "regularizer", "regularizer_start", "batch_size", "seed")
     run = RunConfig(**{name: tree[name] for name in names})
-    parts = {name: _built(name, config, tree[name]) for name, config in GROUPS.items()}
-    method = _built(run.method, METHODS[run.method].config, tree[run.method])
+    parts = {name: built(config, tree[name], f"{name}.") for name, config in GROUPS.items()}
+    method = built(METHODS[run.method].config, tree[run.method], f"{run.method}.")
     regularizer = dict(tree.get(run.regularizer, {})) if run.regularizer != "none" else {}
     return Settings(run=run, method=method, regularizer=regularizer, tree=_plain(tree), **parts)
-
-
-def _built(name: str, config: type, values: Mapping[str, Any]) -> Any:
-    """The config with these values; an error names the whole key."""
-    try:
-        return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ldreg.subcommands import command_line
 from ldreg.terminal import progress_bar, show
 
 if TYPE_CHECKING:  # imported where it is used, so that help stays quick
@@ -13,41 +12,31 @@ if TYPE_CHECKING:  # imported where it is used, so that help stays quick
     from ldreg.bench.plan import Plan
 
 
-def bench_command(
-    what: Literal["lid", "regularizer", "views", "step", "all"],
+def bench(
+    what: str,
+    device: Literal["auto", "cpu", "cuda"],
+    sizes: str,
+    contenders: tuple[str, ...],
+    k: int,
+    repeats: int,
+    threads: int | None,
+    seed: int,
     *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    sizes: str = "full",
-    contenders: str | None = None,
-    k: int = 64,
-    repeats: int = 3,
-    threads: int | None = None,
-    seed: int = 0,
-    json: str | None = None,
-    out: str | None = None,
+    json: str | None,
+    out: str | None,
+    command: str,
 ) -> None:
-    """Measure the speed and memory of ldreg beside other ways to do the same.
+    """Measure, print and write, as `ldreg bench` documents its options.
 
-    Args:
-        what: lid (of a whole set), regularizer (forward and backward), views (of images), step (of training) or all
-        device: auto, cpu or cuda, for ldreg and all others who can; auto is CUDA where there is a GPU
-        sizes: full, quick, or separated by commas POINTSxDIMENSIONS, as 2000x512,10kx128; for views
-            [files:]IMAGESxPIXELS, for step IMAGESxPIXELS[:ENCODER]
-        contenders: names from the table, separated by commas; all by default
-        k: nearest neighbors
-        repeats: of each measurement, of which the median; one where it takes over 10 seconds
-        threads: that each contender gets, or worker processes; all cores by default
-        seed: of the points and images
-        json: write every number to this file
-        out: write RESULTS.md, plots and numbers into this folder
+    Raises:
+        ValueError: an unknown name or a number out of range.
+        OSError: a file cannot be written.
     """
-    command = command_line("bench", bench_command, locals())
     from ldreg.bench.plan import Plan
     from ldreg.bench.suite import BENCHMARKS
 
-    names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
     chosen = tuple(BENCHMARKS) if what == "all" else (what,)
-    plan = Plan(chosen, sizes, names, k, repeats, threads, seed, command, device)
+    plan = Plan(chosen, sizes, contenders, k, repeats, threads, seed, command, device)
     _measure(plan, _keeper(plan, json, None if out is None else Path(out)))
 
 

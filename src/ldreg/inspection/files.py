@@ -1,4 +1,4 @@
-"""The files that `ldreg inspect` reads."""
+"""The files that `ldreg inspect` reads: embeddings, labels and a second set."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +60,7 @@ class InspectedFiles:
         names = None if labels is None else load_labels(labels, key=self.label_key, count=len(x))
         if self.compare is None:
             return x, names, None, None
-        with _of_the_second():
+        with _naming_second_options():
             second, others = self._read_second(excluded)
         return x, names, second, others
 
@@ -96,7 +96,20 @@ class InspectedFiles:
         if self.compare_label_key is not None:
             raise ValueError(f"--compare-label-key {self.compare_label_key!r} {needed}")
 
-    def hint(self, points: int) -> str:
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Name the file in an error about the argument that was read from it."""
+        files = {"x": self.file, "compare": self.compare}
+        try:
+            yield
+        except ValueError as error:
+            argument, colon, rest = str(error).partition(": ")
+            if not colon or files.get(argument) is None:
+                raise
+            rest = rest.replace("; try k=", "; try --k ")  # as the option is written
+            raise ValueError(f"{files[argument]}: {rest}") from error
+
+    def label_hint(self, points: int) -> str:
         """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
         from ldreg.io.labels import label_arrays
 
@@ -104,7 +117,7 @@ class InspectedFiles:
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
         return f"{self.file} holds what may be labels: {options} measures LID per class" if names else ""
 
-    def named_in(self, report: "DimensionReport") -> "DimensionReport":
+    def with_titles(self, report: "DimensionReport") -> "DimensionReport":
         """The report with the names of the files that its sets come from."""
         title, other = self._titles()
         report, found = replace(report, title=title), report.comparison
@@ -149,7 +162,7 @@ def _without(file: str, labels: str | None, key: str | None, excluded: list[str]
 
 
 @contextmanager
-def _of_the_second() -> Iterator[None]:
+def _naming_second_options() -> Iterator[None]:
     """Say the options that are for the second file where an error names those for the first."""
     try:
         yield

@@ -1,1 +1,0 @@
-"""What `ldreg inspect` and `ldreg bench` do, and how all commands speak of errors."""

@@ -1,0 +1,461 @@
+"""The command line as typed functions: a signature and its docstring become options, checks, help and completion."""
+
+import argparse
+import difflib
+import inspect
+import re
+import shlex
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+
+from docstring_parser import parse as parse_docstring
+from jsonargparse import ArgumentError, ArgumentParser
+
+Settings = list[tuple[str, str | None]]
+"""Options that a command passes on unchecked: pairs of key and value, None where no value was given."""
+
+CommandLine = NewType("CommandLine", str)
+"""The command as it was typed, for the record of what it made."""
+
+_WIDTH = 80  # columns of the help
+_INDENT = 20  # columns before the meaning of an option
+_ROOT = ("config", "compute", "output")  # parameters whose fields are options without a prefix
+
+
+class Only(tuple[str, ...]):
+    """The fields of a dataclass that are options of a command."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of `ldreg`.
+
+    Args:
+        run: the function that carries it out, or "module:function", which is imported when it is needed. Parameters
+            without a default are positional. A parameter that is a dataclass gives one option for each field:
+            `--name.field`, or `--field` if it is called config, compute or output. With
+            `Annotated[dict[str, Any], DataClass]` the function gets only what was given. A parameter annotated
+            `Settings` gets all options that no other parameter takes, one annotated `CommandLine` the typed command.
+        summary: one line for `ldreg --help`.
+        examples: for the help.
+        metavars: what stands for the value of an option in the help; N by default.
+        less_memory: what to try if memory runs out.
+        second_word: what a stray second word may have been meant for.
+        settings: a function that lists the options which the parameter annotated `Settings` takes, for help and
+            completion, or "module:function". It gets those on the command line, or None for all there are.
+    """
+
+    run: Callable[..., None] | str
+    summary: str
+    examples: tuple[str, ...] = ()
+    metavars: Mapping[str, str] = field(default_factory=dict)
+    less_memory: str = "a smaller problem may fit"
+    second_word: str = ""
+    settings: "Callable[[Settings | None], Iterable[Option]] | str" = ""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function that carries it out."""
+        return _imported(self.run)
+
+    def setting_options(self, given: Settings | None) -> list["Option"]:
+        """The options of the parameter annotated `Settings`."""
+        return list(_imported(self.settings)(given)) if self.settings else []
+
+
+def _imported(place: Callable[..., Any] | str) -> Callable[..., Any]:
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value that the command line takes."""
+
+    key: str  # "k", "data.path"
+    kind: Any
+    default: Any
+    help: str
+    group: str = ""
+    positional: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is written: fields of dataclasses have underscores, as in YAML.
+
+        >>> Option("label_key", str, None, "").flag, Option("data.max_unreadable", int, 0, "", group="data").flag
+        ('--label-key', '--data.max_unreadable')
+        """
+        return f"--{self.key if self.group else self.key.replace('_', '-')}"
+
+    @property
+    def name(self) -> str:
+        """Without the prefix of its group."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it may stand without a value."""
+        return _without_none(self.kind) is bool
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it takes; empty if any."""
+        if self.is_switch:
+            return ("true", "false")
+        kind = _without_none(self.kind)
+        return tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
+
+
+def options_of(function: Callable[..., Any]) -> list[Option]:
+    """Every option of a command's function."""
+    hints = get_type_hints(function, include_extras=True)
+    helps = _helps(function)
+    group = " " if Settings in hints.values() else ""  # settings have underscores, so its own options have them too
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        kind, only = hints[parameter.name], None
+        if kind in (Settings, CommandLine):
+            continue
+        if get_origin(kind) is Annotated:
+            kind, *notes = get_args(kind)
+            kind = next((note for note in notes if is_dataclass(note)), kind)
+            only = next((note for note in notes if isinstance(note, Only)), None)
+        if is_dataclass(kind):
+            assert isinstance(kind, type)
+            found += fields_of(kind, "" if parameter.name in _ROOT else parameter.name, only=only)
+            continue
+        positional = parameter.default is parameter.empty
+        default = None if positional else parameter.default
+        text = helps.get(parameter.name, "")
+        found.append(Option(parameter.name, _without_none(kind), default, text, group, positional))
+    return found
+
+
+def fields_of(config: type, prefix: str = "", *, only: Iterable[str] | None = None) -> list[Option]:
+    """The options that the fields of a dataclass, or the parameters of a class, make."""
+    helps, group = _helps(config), prefix or " "
+    hints = get_type_hints(config if is_dataclass(config) else vars(config)["__init__"])
+    found = []
+    for name, default in _defaults(config):
+        if only is None or name in only:
+            key = f"{prefix}.{name}" if prefix else name
+            found.append(Option(key, hints[name], default, helps.get(name, ""), group))
+    return found
+
+
+def _defaults(config: type) -> Iterator[tuple[str, Any]]:
+    if not is_dataclass(config):
+        yield from ((name, entry.default) for name, entry in inspect.signature(config).parameters.items())
+        return
+    for entry in fields(config):
+        yield entry.name, entry.default if entry.default_factory is MISSING else entry.default_factory()
+
+
+def _helps(documented: Any) -> dict[str, str]:
+    found = parse_docstring(documented.__doc__ or "").params
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in found}
+
+
+def _without_none(kind: Any) -> Any:
+    """The type that may be given for an optional value."""
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ()
+    others = [member for member in members if member is not type(None)]
+    return others[0] if len(others) == 1 and len(members) == 2 else kind
+
+
+def parse(command: Command, words: Sequence[str], *, command_line: CommandLine = CommandLine("")) -> dict[str, Any]:
+    """The arguments of a command's function from the words after its name.
+
+    Raises:
+        ValueError: an unknown option, which is named with the nearest, or a value that is missing or wrong.
+    """
+    hints = get_type_hints(command.function, include_extras=True)
+    options = options_of(command.function)
+    pairs, words = split(words, options)
+    named = [option for option in options if not option.positional]
+    known = {option.key for option in named}
+    for key, _ in pairs:
+        if key not in known and difflib.get_close_matches(f"--{key}", ["--help"], cutoff=0.8):
+            raise ValueError(f"unknown option --{key}; did you mean '--help'?")
+    passed_on = next((name for name, kind in hints.items() if kind == Settings), None)
+    others = [] if passed_on is None else [(key, value) for key, value in pairs if key not in known]
+    given = pairs if passed_on is None else [(key, value) for key, value in pairs if key in known]
+    values = typed(named, given)
+    values |= _placed([option for option in options if option.positional], words, command)
+    arguments: dict[str, Any] = {} if passed_on is None else {passed_on: others}
+    for name in inspect.signature(command.function).parameters:
+        if hints[name] is CommandLine:
+            arguments[name] = command_line
+        elif name != passed_on:
+            arguments[name] = _argument(name, hints[name], values, {key for key, _ in given})
+    return arguments
+
+
+def split(words: Sequence[str], options: Iterable[Option] = ()) -> tuple[Settings, list[str]]:
+    """The options among words as pairs of key and value, and the words that belong to none.
+
+    Keys are written with dashes or underscores. The word after an option is its value unless it begins with two
+    dashes; that of a switch, such as `--compile`, has to be true or false.
+
+    >>> split(["run", "--ldreg.beta", "0.1", "--data.max-unreadable=0", "--compile", "--x", "-1"])
+    ([('ldreg.beta', '0.1'), ('data.max_unreadable', '0'), ('compile', None), ('x', '-1')], ['run'])
+    """
+    options = list(options)
+    switches = {option.key for option in options if option.is_switch}
+    pairs: Settings = []
+    places: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            places.append(word)
+            continue
+        key, equals, value = word.lstrip("-").partition("=")
+        key = key.replace("-", "_")
+        if not word.startswith("--") or not key:
+            flags = [option.flag for option in options]
+            raise ValueError(f"unknown option {word}{did_you_mean(f'-{word}', [*flags, '--help'])}")
+        if equals:
+            pairs.append((key, value))
+        elif rest and not rest[0].startswith("--") and (key not in switches or rest[0].lower() in ("true", "false")):
+            pairs.append((key, rest.pop(0)))
+        else:
+            pairs.append((key, None))
+    return pairs, places
+
+
+def words_to_options(words: Sequence[str]) -> Settings:
+    """Options only, as `split` reads them.
+
+    Raises:
+        ValueError: a word that belongs to no option.
+    """
+    switches = ("help", "print_config", "list_recipes", "plan", "show")
+    pairs, places = split(words, [Option(key, bool, False, "") for key in switches])
+    if places:
+        raise ValueError(f"expected an option such as --json FILE, got {places[0]!r}")
+    return pairs
+
+
+def _placed(places: Sequence[Option], words: list[str], command: Command) -> dict[str, Any]:
+    """The positional arguments; the last one takes all words that are left if it is a list."""
+    several = bool(places) and get_origin(places[-1].kind) is list
+    expected = " ".join(option.key.upper() for option in places)
+    if len(words) < len(places):
+        raise ValueError(f"expected {expected}, got {shlex.join(words) or 'nothing'}")
+    if len(words) > len(places) and not several:
+        raise ValueError(f"expected {expected or 'options only'}, got also {words[len(places)]!r}{command.second_word}")
+    for option, word in zip(places, words, strict=False):
+        if option.choices and word not in option.choices:
+            proposed = did_you_mean(word, option.choices)
+            raise ValueError(f"{option.key}: expected one of {', '.join(option.choices)}, got {word!r}{proposed}")
+    values: dict[str, Any] = {option.key: word for option, word in zip(places, words, strict=False)}
+    return values | ({places[-1].key: words[len(places) - 1 :]} if several else {})
+
+
+def _argument(name: str, kind: Any, values: Mapping[str, Any], given: set[str]) -> Any:
+    """The value of one parameter: a number or word, a dataclass, or what was given of its fields."""
+    config, part = kind, None
+    if get_origin(kind) is Annotated:
+        part, *notes = get_args(kind)
+        config = next((note for note in notes if is_dataclass(note)), part)
+    if not isinstance(config, type) or not is_dataclass(config):
+        return values[name]
+    prefix = "" if name in _ROOT else f"{name}."
+    found = {entry.name: prefix + entry.name for entry in fields(config) if prefix + entry.name in values}
+    if part is not config and part is not None and get_origin(part) is dict:
+        return {name: values[key] for name, key in found.items() if key in given}
+    return built(config, {name: values[key] for name, key in found.items()}, prefix)
+
+
+def built(config: type, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """The dataclass with these values; an error names the whole key.
+
+    Raises:
+        ValueError: the dataclass refuses a value.
+    """
+    try:
+        return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    except ValueError as error:
+        raise ValueError(f"{prefix}{error}") from error
+
+
+def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) -> dict[str, Any]:
+    """All values by key: those given, checked by the types, and the defaults of the others.
+
+    Raises:
+        ValueError: a value is missing or of the wrong type. Its option is named, without dashes if `dashes` is false.
+    """
+    known = {option.key: option for option in options}
+    shown = {key: option.flag if dashes else key for key, option in known.items()}
+    parser = _parser(tuple((key, option.kind) for key, option in known.items()))
+    arguments = []
+    for key, value in pairs:
+        if key not in known:
+            proposed = did_you_mean(f"--{key}", shown.values()) or f"; nearest: {nearest(key, known)}"
+            raise ValueError(f"unknown option --{key}{proposed}")
+        if value is None and not known[key].is_switch:
+            raise ValueError(f"{shown[key]}: expected a value, got none")
+        arguments.append(f"--{key}={'true' if value is None else value}")
+    try:
+        given = vars(parser.parse_args(arguments, defaults=False).as_flat())
+    except ArgumentError as error:
+        raise ValueError(complaint(error, shown)) from error
+    for key, option in known.items():
+        if option.default is MISSING and key not in given:
+            raise ValueError(f"{shown[key]}: expected a value, got none")
+    return {key: given.get(key, option.default) for key, option in known.items()}
+
+
+@cache
+def _parser(kinds: tuple[tuple[str, Any], ...]) -> ArgumentParser:
+    """A parser of these keys, which takes longer to make than to use."""
+    parser = ArgumentParser(exit_on_error=False, default_env=False, add_help=False)
+    for key, kind in kinds:
+        parser.add_argument(f"--{key}", type=kind, default=None)
+    return parser
+
+
+def complaint(error: ArgumentError, shown: Mapping[str, str]) -> str:
+    """What jsonargparse says of a wrong value, in one line: the option, what was expected, what came."""
+    message = re.sub(r"(Got|Given) value:$", r"\1 value: ''", " ".join(str(error).split()))  # as of an unset $VARIABLE
+    message = re.sub(r"<class '(\w+)'>", r"\1", message)
+    message = re.sub(r"Does not validate .+? Subtypes: \[(.+?)\] Errors: .+ Given value: ", _either, message)
+    message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
+    message = re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)
+    return re.sub(r'^Parser key "([^"]+)": ', lambda found: f"{shown[found[1]]}: ", message)
+
+
+def _either(found: re.Match[str]) -> str:
+    kinds = [kind for kind in found[1].split(", ") if kind != "NoneType"]
+    return f"expected {' or '.join(kinds)}, got "
+
+
+def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
+    """The names most like a wrong one, for an error message.
+
+    >>> nearest("simcrl", ["byol", "simclr", "moco"], count=1)
+    "'simclr'"
+    >>> nearest("data.size", ["data.limit", "size"], count=1)
+    "'size'"
+    """
+    known, last = sorted(names), name.rpartition(".")[2]
+    alike = [entry for entry in known if entry.rpartition(".")[2] == last]  # the same name in another group
+    close = [*alike, *difflib.get_close_matches(name, [entry for entry in known if entry not in alike], count, 0.4)]
+    if not close:
+        close = [entry for entry in known if last in entry] or known
+    return " or ".join(repr(entry) for entry in close[:count])
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that proposes the known word most like a wrong one; empty if none is like it.
+
+    >>> did_you_mean("inspekt", ["inspect", "demo"]), did_you_mean("wholly", ["inspect", "demo"])
+    ("; did you mean 'inspect'?", '')
+    """
+    names = {name.lstrip("-"): name for name in known}  # dashes make any two options alike
+    close = difflib.get_close_matches(word.lstrip("-"), names, n=1)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""
+
+
+def help_text(name: str, command: Command, words: Sequence[str] = ()) -> str:
+    """The help of a command: usage, what it does, examples, options with their meaning and default.
+
+    The words decide which further settings there are, such as those of the method that `ldreg pretrain` is to train.
+    """
+    described = parse_docstring(command.function.__doc__ or "")
+    options = options_of(command.function)
+    given = [pair for pair in split(words, options)[0] if pair[0] not in ("help", *(option.key for option in options))]
+    settings = command.setting_options(given)
+    places = " ".join(
+        option.key.upper() + (" ..." if get_origin(option.kind) is list else "")
+        for option in options
+        if option.positional
+    )
+    about = " ".join(filter(None, (command.summary, described.long_description)))
+    examples = "\n".join(["examples:", *(f"  {example}" for example in command.examples)])
+    return "\n\n".join(
+        [
+            " ".join(filter(None, ("usage: ldreg", name, places, "[--OPTION VALUE ...]"))),
+            textwrap.fill(" ".join(about.split()), _WIDTH),
+            *([examples] if command.examples else []),
+            options_help([*options, Option("help", bool, False, "print this text"), *settings], command.metavars),
+        ]
+    )
+
+
+def options_help(options: Sequence[Option], metavars: Mapping[str, str] | None = None) -> str:
+    """One entry for each option, under the name of its group."""
+    groups: dict[str, list[str]] = {}
+    for option in options:
+        title = "arguments" if option.positional else f"{option.group.strip()} options".strip()
+        groups.setdefault(title, []).append(_entry(option, (metavars or {}).get(option.key, "")))
+    return "\n\n".join("\n".join([f"{title}:", *entries]) for title, entries in groups.items())
+
+
+def _entry(option: Option, metavar: str) -> str:
+    """An option with its values, meaning and default."""
+    value = "" if option.is_switch and not option.default else f" {metavar or _metavar(option)}"
+    head = f"  {option.key.upper()}" if option.positional else f"  {option.flag}{value}"
+    lines = textwrap.wrap(option.help + _default(option), _WIDTH - _INDENT)
+    if len(head) < _INDENT and lines:
+        head = f"{head:<{_INDENT}}{lines.pop(0)}"
+    return "\n".join([head, *(" " * _INDENT + line for line in lines)])
+
+
+def _metavar(option: Option) -> str:
+    kind = _without_none(option.kind)
+    if option.choices:
+        return f"{{{','.join(option.choices)}}}"
+    return {int: "N", float: "X", str: "TEXT"}.get(kind, "[A,B,...]")
+
+
+def _default(option: Option) -> str:
+    usual = option.default
+    if usual is MISSING:
+        return " (required)"
+    if option.positional or usual is None or usual is False or usual in ("", ()):
+        return ""
+    if usual is True:
+        return " (default: true)"
+    if isinstance(usual, tuple | list):
+        usual = f"[{','.join(map(str, usual))}]"
+    return f" (default: {f'{usual:g}' if isinstance(usual, float) else usual})"
+
+
+def completion(
+    shell: str, commands: Mapping[str, Command], version: str, words: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """The script that makes a shell complete commands, options and their values.
+
+    Args:
+        shell: bash, zsh or fish.
+        commands: by name; "evaluate linear" is a command of a command.
+        version: what `ldreg --version` prints.
+        words: what an option takes, by its key, where its type does not say.
+    """
+    import shtab
+
+    root = argparse.ArgumentParser(prog="ldreg")
+    root.add_argument("--version", action="version", version=version)
+    groups = {"": root.add_subparsers()}
+    for name, command in commands.items():
+        group, _, last = name.rpartition(" ")
+        if group not in groups:
+            groups[group] = groups[""].add_parser(group, help=f"kinds of {group}").add_subparsers()
+        parser = groups[group].add_parser(last, help=command.summary)
+        for option in [*options_of(command.function), *command.setting_options(None)]:
+            several: dict[str, Any] = {"nargs": "+"} if get_origin(option.kind) is list and option.positional else {}
+            action = parser.add_argument(option.key if option.positional else option.flag, **several)
+            action.choices = option.choices or (words or {}).get(option.key)
+            if not action.choices:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # which shtab reads
+    return shtab.complete(root, shell)
