@@ -123,7 +123,7 @@ def test_tokens_and_what_models_name_are_excluded() -> None:
     assert names == {"mask_token", "vit.pos_embed", "vit.cls_token"}
 
 
-def test_a_models_own_list_is_followed_where_it_stands() -> None:
+def test_no_weight_decay_of_submodules_is_followed() -> None:
     class Listing(nn.Linear):
         def no_weight_decay(self) -> set[str]:
             return {"weight"}
@@ -427,7 +427,7 @@ def test_scheduler_moves_every_group_by_the_same_factor() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.02)
 
 
-def test_scheduler_refuses_what_cannot_be() -> None:
+def test_scheduler_rejects_bad_arguments() -> None:
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     with pytest.raises(ValueError, match=r"^steps_per_epoch: "):
         build_scheduler(optimizer, ScheduleConfig(), steps_per_epoch=0)

@@ -73,7 +73,7 @@ def test_an_archive_is_unpacked_once_and_again_when_it_changes(tmp_path: Path) -
     assert files_in(second) == {**FILES, "set/new.png": b"new"}
 
 
-def test_archives_alike_in_name_size_and_time_are_told_apart(tmp_path: Path) -> None:
+def test_archives_of_equal_name_size_and_time_differ_by_content(tmp_path: Path) -> None:
     folders = []
     for content in (b"one", b"two"):
         (tmp_path / content.decode()).mkdir()
@@ -143,7 +143,7 @@ def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
     assert {(folder / name).read_bytes() for name, _ in links} == {b"first"}
 
 
-def test_devices_and_owners_leave_no_trace_in_modes(tmp_path: Path) -> None:
+def test_set_uid_bits_are_dropped(tmp_path: Path) -> None:
     folder = unpack(make_tar(tmp_path / "a.tar", [("run", {"mode": 0o6777})]), tmp_path / "cache")
     assert stat.S_IMODE((folder / "run").stat().st_mode) & 0o7022 == 0
 
@@ -164,7 +164,7 @@ def test_a_sparse_header_that_promises_a_huge_file_is_refused(tmp_path: Path) ->
     refused(archive, tmp_path / "cache", "refused to unpack, it holds a sparse file")
 
 
-def test_content_out_of_proportion_is_refused_before_it_is_written(tmp_path: Path) -> None:
+def test_oversized_content_is_refused_before_it_is_written(tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.xz"
     header = tarfile.TarInfo("zeros")
     header.size = 150_000_000
@@ -242,7 +242,7 @@ def scribble(content: bytes) -> bytes:
         ("a.zip", lambda content: content.replace(b"first", b"frist")),
     ],
 )
-def test_a_damaged_archive_is_one_line_and_leaves_nothing(
+def test_damaged_archive_gives_one_line_and_leaves_nothing(
     tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
 ) -> None:
     archive = (make_zip if name.endswith("zip") else make_tar)(tmp_path / name)
@@ -258,7 +258,7 @@ def test_other_kinds_are_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "a.rar", tmp_path)
 
 
-def test_the_loser_of_a_race_takes_the_winner_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_of_two_processes_uses_the_first_ones_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = make_tar(tmp_path / "a.tar")
     winner = unpack(archive, tmp_path / "cache")
     (winner / "winner").touch()
@@ -271,7 +271,7 @@ def test_the_loser_of_a_race_takes_the_winner_s_folder(tmp_path: Path, monkeypat
     assert (winner / "winner").exists()
 
 
-def test_those_that_unpack_at_once_end_with_one_folder(tmp_path: Path) -> None:
+def test_unpacking_in_parallel_gives_one_folder(tmp_path: Path) -> None:
     archive = make_tar(tmp_path / "a.tar", [(f"set/{number}", {"content": b"x"}) for number in range(200)])
     with ThreadPoolExecutor(4) as pool:
         folders = list(pool.map(lambda _: unpack(archive, tmp_path / "cache"), range(4)))

@@ -74,7 +74,7 @@ def files(config: DataConfig, split: str = "train") -> ImageFiles:
 # digits
 
 
-def test_digits_are_scikit_learn_s_split_once_for_all() -> None:
+def test_digits_are_scikit_learns_in_a_fixed_split() -> None:
     train, test = resident(DataConfig()), resident(DataConfig(), "test")
     assert (len(train), len(test)) == (1437, 360)
     data = load_digits()
@@ -92,7 +92,7 @@ def test_digits_are_scikit_learn_s_split_once_for_all() -> None:
     assert (int(train.images.min()), int(train.images.max())) == (0, 255)
 
 
-def test_digits_are_split_alike_in_every_class() -> None:
+def test_digits_are_split_evenly_over_classes() -> None:
     train, test = resident(DataConfig()), resident(DataConfig(), "test")
     share = test.labels.bincount() / (train.labels.bincount() + test.labels.bincount())
     assert (share - 360 / 1797).abs().max() < 1 / 170
@@ -113,11 +113,11 @@ def test_a_limit_takes_the_same_few_images_of_all_classes_each_time() -> None:
 # folders
 
 
-def test_images_have_the_names_that_torchvision_takes() -> None:
+def test_image_suffixes_are_torchvisions() -> None:
     assert IMG_EXTENSIONS == TORCHVISIONS
 
 
-def test_split_folders_give_images_and_labels_as_torchvision_numbers_them(tree: Tree) -> None:
+def test_split_folders_are_numbered_like_torchvisions(tree: Tree) -> None:
     root = tree("train/cat", "train/dog", "test/cat", "test/dog")
     train, test = resident(folder(root)), resident(folder(root), "test")
     reference = ImageFolder(root / "train")
@@ -128,7 +128,7 @@ def test_split_folders_give_images_and_labels_as_torchvision_numbers_them(tree: 
     assert train.labeled
 
 
-def test_val_stands_for_test_and_test_comes_first(tree: Tree) -> None:
+def test_val_replaces_a_missing_test_folder(tree: Tree) -> None:
     root = tree("train/a", "val/a", count=2)
     assert torch.equal(resident(folder(root), "test").images, expected(4)[2:])
     save(root / "test" / "a" / "0.png", 77)
@@ -137,18 +137,18 @@ def test_val_stands_for_test_and_test_comes_first(tree: Tree) -> None:
     assert len(resident(imagenet, "test")) == 2
 
 
-def test_a_class_that_only_training_has_keeps_the_numbers(tree: Tree) -> None:
+def test_class_numbers_are_those_of_training(tree: Tree) -> None:
     test = resident(folder(tree("train/a", "train/b", "train/c", "test/c")), "test")
     assert test.classes == ("a", "b", "c")
     assert test.labels.tolist() == [2, 2, 2]
 
 
-def test_a_class_that_training_lacks_is_refused(tree: Tree) -> None:
+def test_class_missing_from_training_is_refused(tree: Tree) -> None:
     with pytest.raises(ValueError, match=r"expected the classes of .*train, got bird as well"):
         load_images(folder(tree("train/a", "test/a", "test/bird")), "test")
 
 
-def test_class_folders_and_loose_images_are_training_alone(tree: Tree, tmp_path: Path) -> None:
+def test_folders_without_splits_are_for_training_only(tree: Tree, tmp_path: Path) -> None:
     classes = resident(folder(tree("a", "b/deeper")))
     assert (classes.classes, classes.labels.tolist()) == (("a", "b"), [0, 0, 0, 1, 1, 1])
     with pytest.raises(ValueError, match="images: expected a folder test or val for the test split, found none"):
@@ -159,7 +159,7 @@ def test_class_folders_and_loose_images_are_training_alone(tree: Tree, tmp_path:
     assert (loose.classes, loose.labels.tolist(), loose.labeled) == ((), [-1, -1], False)
 
 
-def test_training_alone_may_be_missing(tree: Tree) -> None:
+def test_training_split_may_be_missing(tree: Tree) -> None:
     root = tree("test/a")
     assert len(load_images(folder(root), "test")) == 3
     with pytest.raises(ValueError, match="expected a folder train for the train split, found none"):
@@ -167,7 +167,7 @@ def test_training_alone_may_be_missing(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("name", ["test", "val"])
-def test_an_empty_test_folder_is_a_missing_split_with_a_word(
+def test_empty_test_folder_is_a_missing_split_with_a_warning(
     tree: Tree, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tree("train/a", "train/b")
@@ -179,7 +179,7 @@ def test_an_empty_test_folder_is_a_missing_split_with_a_word(
     assert len(load_images(folder(root), "train")) == 6
 
 
-def test_the_unreadable_share_of_a_limited_set_is_its_own(tree: Tree) -> None:
+def test_unreadable_share_counts_the_limited_images(tree: Tree) -> None:
     root = tree("a", count=100)
     for path in (root / "a").iterdir():
         path.write_bytes(b"")
@@ -188,13 +188,13 @@ def test_the_unreadable_share_of_a_limited_set_is_its_own(tree: Tree) -> None:
     assert files(config).tally.exceeds(6)
 
 
-def test_odd_names_break_no_message(tree: Tree) -> None:
+def test_odd_class_names_stay_on_one_line(tree: Tree) -> None:
     root = tree("train/a", "test/a", "test/b\nc")
     with pytest.raises(ValueError, match=r"got 'b\\nc' as well"):
         load_images(folder(root), "test")
 
 
-def test_odd_names_of_unreadable_images_are_kept_and_told(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+def test_odd_names_of_unreadable_images_are_listed_escaped(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     root = tree("a", count=19)
     (root / "a" / os.fsdecode(b"\xff\n.png")).write_bytes(b"")
     for _ in range(2):  # decoded, then from the cache
@@ -206,7 +206,7 @@ def test_odd_names_of_unreadable_images_are_kept_and_told(tree: Tree, caplog: py
     ] * 2
 
 
-def test_wrapping_folders_are_passed_through(tree: Tree) -> None:
+def test_wrapping_folders_are_skipped(tree: Tree) -> None:
     root = tree("one/two/train/a", "one/two/train/b")
     assert resident(folder(root)).classes == ("a", "b")
 
@@ -222,7 +222,7 @@ def test_hidden_files_and_other_files_are_not_images(tree: Tree) -> None:
     assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_images_beside_class_folders_are_left_out_with_a_word(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_beside_class_folders_are_skipped_with_a_warning(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     root = tree("a", "b")
     save(root / "stray.png", 9)
     assert len(load_images(folder(root), "train")) == 6
@@ -236,7 +236,7 @@ def test_links_to_folders_are_followed_and_cycles_end(tree: Tree) -> None:
     assert resident(folder(root)).labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_missing_or_empty_folder_is_one_clear_line(tmp_path: Path) -> None:
+def test_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"path: expected folders train/.* at {tmp_path}/gone, found nothing there"):
         load_images(folder(tmp_path / "gone"), "train")
     with pytest.raises(ValueError, match=rf"{tmp_path}: expected images \(.jpg, .jpeg, .png, .*\), found none"):
@@ -261,7 +261,7 @@ def test_a_forbidden_folder_is_an_error(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {*WITHOUT_PATH, "folder"}))
-def test_every_name_takes_class_folders_and_says_what_it_expects(name: str, tree: Tree, tmp_path: Path) -> None:
+def test_every_dataset_reads_class_folders_and_names_its_layout(name: str, tree: Tree, tmp_path: Path) -> None:
     root = tree("train/a", "val/a" if name == "imagenet" else "test/a")
     assert len(load_images(DataConfig(name=name, path=str(root)), "test")) == 3
     for missing in (tmp_path / "gone", tmp_path / "images" / "train" / "a"):
@@ -293,7 +293,7 @@ def test_files_and_array_hold_the_same_images(tree: Tree) -> None:
         assert torch.equal(array.images[index], from_files.read(index).pixels)
 
 
-def test_transparent_images_of_an_array_are_composited_and_counted_also_from_the_cache(
+def test_transparent_images_are_counted_also_from_the_cache(
     tree: Tree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree("a", "b")
@@ -308,14 +308,14 @@ def test_transparent_images_of_an_array_are_composited_and_counted_also_from_the
     assert caplog.messages == [transparency_note(2, 6)] * 2
 
 
-def test_decoded_files_are_not_those_that_another_version_kept(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_changes_with_the_version_of_decoding(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     images = files(folder(tree("a"), resident="no"))
     before = fingerprint(images)
     monkeypatch.setattr("ldreg.data.resident.VERSION", 1)
     assert fingerprint(images) != before
 
 
-def test_auto_holds_squares_of_one_size_that_fit(tree: Tree) -> None:
+def test_auto_keeps_squares_of_one_size_in_memory(tree: Tree) -> None:
     root = tree("a", "b")
     bytes_needed = 6 * 3 * 8 * 8
     resident(folder(root, resident_limit=bytes_needed / 1e9))
@@ -327,12 +327,12 @@ def test_auto_holds_squares_of_one_size_that_fit(tree: Tree) -> None:
         load_images(folder(root, resident="yes"), "train")
 
 
-def test_images_that_are_no_squares_stay_files(tree: Tree) -> None:
+def test_images_other_than_squares_stay_files(tree: Tree) -> None:
     root = tree("a", "b", height=8, width=9)
     assert files(folder(root)).size is None
 
 
-def test_a_size_that_the_sample_missed_is_found_when_decoding(tree: Tree) -> None:
+def test_different_size_is_found_when_decoding(tree: Tree) -> None:
     root = tree("a", count=130)
     save(root / "a" / "001.png", 1, 9, 9)
     assert files(folder(root)).size is None
@@ -507,7 +507,7 @@ def test_cars_in_torchvision_s_format(tmp_path: Path) -> None:
     assert len(load_images(DataConfig(name="cars", path=str(tmp_path)), "test")) == 2
 
 
-def test_folders_that_link_to_one_another_are_each_seen_once(tmp_path: Path) -> None:
+def test_folders_linked_to_each_other_are_visited_once(tmp_path: Path) -> None:
     for i in range(20):
         folder = tmp_path / "class" / f"d{i}"
         folder.mkdir(parents=True)
@@ -527,7 +527,7 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unreadable", range(101))
-def test_a_share_of_unreadable_images_is_borne_to_the_last(unreadable: int) -> None:
+def test_unreadable_share_is_exact(unreadable: int) -> None:
     tally = Tally(100, max_share=float(f"0.{unreadable:02}") if unreadable < 100 else 1.0)
     assert not tally.exceeds(unreadable)
     assert tally.exceeds(unreadable + 1)
@@ -545,7 +545,7 @@ def numbers(images: object) -> list[int]:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.9])
-def test_both_parts_are_the_whole_and_share_nothing(share: float) -> None:
+def test_validation_parts_are_disjoint_and_complete(share: float) -> None:
     images = numbered([0] * 60 + [1] * 90 + [2] * 30)
     kept, aside = (validation_part(images, split, share=share) for split in ("train", "test"))
     assert sorted(numbers(kept) + numbers(aside)) == list(range(180))
@@ -554,25 +554,25 @@ def test_both_parts_are_the_whole_and_share_nothing(share: float) -> None:
         assert abs(int((aside.labels == label).sum()) - count * share) <= 1
 
 
-def test_the_same_ones_every_time() -> None:
+def test_validation_part_is_always_the_same() -> None:
     images = numbered([0] * 60 + [1] * 60)
     first, second = (numbers(validation_part(images, "test", share=0.2)) for _ in range(2))
     assert first == second
     assert first != list(range(0, 120, 5))  # but no regular ones
 
 
-def test_images_without_a_label_are_trained_on() -> None:
+def test_validation_part_has_labeled_images_only() -> None:
     images = numbered([0] * 20 + [-1] * 100 + [1] * 20)
     aside = validation_part(images, "test", share=0.5)
     assert aside.labels.bincount().tolist() == [10, 10]
     assert int((validation_part(images, "train", share=0.5).labels < 0).sum()) == 100
 
 
-def test_where_no_image_has_a_label_any_may_be_set_aside() -> None:
+def test_validation_part_of_unlabeled_images() -> None:
     assert len(validation_part(numbered([-1] * 40), "test", share=0.25)) == 10
 
 
-def test_the_test_images_are_not_among_them() -> None:
+def test_validation_part_excludes_test_images() -> None:
     config = DataConfig(validation=0.2)
     train, aside = load_images(config, "train"), load_images(config, "test")
     whole = load_images(DataConfig(), "train")
@@ -584,7 +584,7 @@ def test_the_test_images_are_not_among_them() -> None:
     assert together.equal(whole.images.flatten(1).unique(dim=0))
 
 
-def test_of_files_without_a_test_folder(tmp_path: Path) -> None:
+def test_validation_part_of_files_without_a_test_folder(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "train" / name).mkdir(parents=True)
         for number in range(10):
@@ -599,7 +599,7 @@ def test_of_files_without_a_test_folder(tmp_path: Path) -> None:
     assert len(paths) == 20
 
 
-def test_a_share_of_no_image_is_refused() -> None:
+def test_validation_share_of_no_image_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^validation: "):
         validation_part(numbered([0] * 5), "test", share=0.1)
 
@@ -644,9 +644,7 @@ def test_a_split_that_is_not_one_is_named() -> None:
         load_images(DataConfig(), split)
 
 
-def test_the_cache_is_the_configured_one_else_the_variable_else_in_the_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cache_folder_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LDREG_CACHE", "/from/variable")
     assert cache_folder(DataConfig(cache=str(tmp_path))) == tmp_path
     assert cache_folder(DataConfig()) == Path("/from/variable")

@@ -131,7 +131,7 @@ def test_transparent_pixels_are_composited_onto_white(tmp_path: Path) -> None:
         assert np.abs(lines.numpy() - shown).max() <= 0.5 + 1e-9, name  # rounded to the nearest
 
 
-def test_opaque_images_are_as_they_are_and_not_counted(tmp_path: Path) -> None:
+def test_opaque_images_are_unchanged_and_not_counted(tmp_path: Path) -> None:
     rgb, opaque = pixels(0), np.full((8, 8), 255, dtype=np.uint8)
     Image.fromarray(np.dstack([rgb, opaque])).save(tmp_path / "rgba.png")
     Image.fromarray(np.dstack([rgb[:, :, 0], opaque])).save(tmp_path / "la.png")
@@ -219,7 +219,7 @@ def test_a_truncated_image_is_unreadable(tmp_path: Path, suffix: str) -> None:
     ("content", "reason"),
     [(b"", "the file is empty"), (b"hello" * 20, "not an image of a known format"), (b"\xff\xd8\xff\xe0junk", "")],
 )
-def test_what_is_no_image_is_unreadable_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_other_content_is_unreadable_with_a_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(content)
     with pytest.raises(UnreadableImageError, match=f"^{reason}" if reason else ".+") as caught:
@@ -254,7 +254,7 @@ def test_a_forbidden_file_is_unreadable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [40, 20])  # Pillow warns past its limit, and refuses past twice its limit
-def test_decompression_bombs_are_unreadable_without_a_word_of_pillow_s(
+def test_decompression_bombs_are_unreadable_without_a_warning(
     tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.png"
@@ -330,12 +330,12 @@ def test_a_few_bytes_after_the_end_do_not_matter_and_many_do() -> None:
     ],
     ids=["empty", "start", "start and end", "text", "png", "gray", "cmyk", "progressive", "rgb"],
 )
-def test_what_the_cpu_has_to_read_is_not_plain(content: bytes) -> None:
+def test_other_images_are_not_plain(content: bytes) -> None:
     assert plain_jpeg_size(content) is None
 
 
 @pytest.mark.parametrize(("transform", "size"), [(0, None), (1, (20, 30)), (2, None)])
-def test_adobe_s_marker_tells_the_colors(transform: int, size: tuple[int, int] | None) -> None:
+def test_adobe_marker_gives_the_color_space(transform: int, size: tuple[int, int] | None) -> None:
     content = written()
     marker = b"\xff\xee" + (14).to_bytes(2, "big") + b"Adobe" + bytes(6) + bytes([transform])
     assert plain_jpeg_size(content[:2] + marker + content[2:]) == size
@@ -450,7 +450,7 @@ def failing(error: Exception) -> Callable[..., Any]:
     return decoder
 
 
-def test_on_a_cpu_worker_processes_decode_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_cpu_worker_processes_decode_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="ldreg")
     assert device_decoder("auto", "cpu") is None
     assert device_decoder("cpu", CUDA) is None
@@ -463,9 +463,7 @@ def test_a_gpu_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("asked", ["auto", "gpu"])
-def test_where_nvjpeg_gives_the_colors_written_it_decodes(
-    asked: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_working_nvjpeg_is_used(asked: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="ldreg")
     monkeypatch.setattr(decoding, "nvjpeg", pillow)
     decoder = device_decoder(asked, CUDA)
@@ -483,7 +481,7 @@ def test_where_nvjpeg_gives_the_colors_written_it_decodes(
     ],
     ids=["not built", "not there", "wrong"],
 )
-def test_where_nvjpeg_does_not_work_the_reason_is_told(
+def test_reason_of_unusable_nvjpeg_is_given(
     decoder: Any, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="ldreg")
@@ -504,11 +502,11 @@ def test_other_errors_of_a_decoder_are_not_hidden(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_torchvision_s_operator_fails_as_expected() -> None:
+def test_nvjpeg_without_a_gpu_falls_back() -> None:
     assert device_decoder("auto", CUDA) is None
 
 
-def test_a_set_of_files_knows_where_it_is_decoded(tmp_path: Path) -> None:
+def test_files_keep_their_decoding_option(tmp_path: Path) -> None:
     for number, side in enumerate((8, 9)):
         Image.new("RGB", (side, 8)).save(tmp_path / f"{number}.jpg")
     images = load_images(DataConfig("folder", str(tmp_path), decode="gpu"), "train")

@@ -162,7 +162,7 @@ def test_crops_cut_at_once_are_those_of_the_cpu(tmp_path: Path, workers: int, st
         assert_same(ours, list(run(loader(on_cpu(files), crop=theirs), range(2))), tolerance=1)
 
 
-def test_what_the_decoder_fails_on_the_cpu_decodes(
+def test_cpu_decodes_what_the_device_fails_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="ldreg")
@@ -208,9 +208,7 @@ def test_errors_of_another_kind_are_forwarded(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_leaving_the_loop_ends_the_thread_and_the_loader_can_begin_anew(
-    tmp_path: Path, workers: int, stand_in: StandIn
-) -> None:
+def test_leaving_the_loop_ends_the_thread(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
     files = image_files(tmp_path)
     made = loader(files, workers=workers)
     for _ in made:
@@ -235,7 +233,7 @@ def test_a_resumed_run_continues_with_the_batches_not_yet_seen(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_order_they_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
+def test_in_order_batches_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
     files = image_files(tmp_path, bad=(2, 10, 11), max_unreadable=0.2)
     Path(files.path(21)).write_bytes(file_of(21, "PNG", mode="P", transparency=bytes(256)))
     reference = on_cpu(files)
@@ -247,7 +245,7 @@ def test_in_order_they_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_
     assert files.tally.transparent == reference.tally.transparent == 1
 
 
-def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
+def test_missing_gpu_is_an_error_before_reading(tmp_path: Path) -> None:
     files = image_files(tmp_path)
     files.decoding = "gpu"
     with pytest.raises(ValueError, match=r"decode: expected auto or cpu, .*, got gpu"):
@@ -321,7 +319,7 @@ def drawn(random_crops: RandomCrops, images: list[Tensor]) -> list[list[list[int
     ],
     ids=["two views", "one view", "bicubic", "enlarged"],
 )
-def test_cut_at_once_they_are_the_crops_of_the_views(config: ViewsConfig, size: int, beyond: float) -> None:
+def test_crops_cut_at_once_are_those_of_the_views(config: ViewsConfig, size: int, beyond: float) -> None:
     views = Views(config, size=size, channels=3)
     random_crops = RandomCrops(views)
     images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
@@ -386,7 +384,7 @@ def test_nothing_is_made_before_the_first_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_the_thread_goes_ahead_so_far_and_no_further(ahead: int) -> None:
+def test_thread_goes_ahead_by_the_given_number(ahead: int) -> None:
     numbers = Numbers(20)
     items = prefetched(numbers.items(), ahead=ahead)
     assert next(items) == 0
@@ -409,7 +407,7 @@ def test_an_error_comes_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("used", [1, 5])
-def test_leaving_early_ends_the_thread_and_closes_what_it_went_through(used: int) -> None:
+def test_leaving_early_ends_the_thread_and_closes_the_items(used: int) -> None:
     numbers = Numbers(1000)
     items = prefetched(numbers.items())
     for _ in range(used):
@@ -435,7 +433,7 @@ def test_an_error_in_the_loop_ends_the_thread() -> None:
     assert numbers.closed_by is not None
 
 
-def test_the_surroundings_are_those_of_the_thread() -> None:
+def test_surroundings_are_entered_in_the_thread() -> None:
     around = threading.local()
 
     @contextmanager

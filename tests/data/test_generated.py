@@ -49,7 +49,7 @@ def test_no_image_is_drawn_twice(name: Name) -> None:
         ("textures", "test", 53410701958),
     ],
 )
-def test_pixels_are_the_same_for_all_time(name: Name, split: Literal["train", "test"], expected: int) -> None:
+def test_pixels_have_known_checksums(name: Name, split: Literal["train", "test"], expected: int) -> None:
     # known values: another drawing would make figures of different versions incomparable
     assert checksum(drawn(name, split)) == expected
     assert torch.equal(drawn(name, split).images, drawn(name, split).images)

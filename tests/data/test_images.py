@@ -23,7 +23,7 @@ def test_the_log_counts_transparent_images_of_a_pass_once(caplog: pytest.LogCapt
 # Torchvision 0.29 announces that its decoders will go; as an independent reference they serve as long as they stay.
 
 
-def test_files_know_their_paths_whatever_bytes_are_in_them(tmp_path: Path) -> None:
+def test_paths_may_have_any_bytes(tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xc3\xa9 \xff.png")
     files = ImageFiles([odd, tmp_path / "b.png"], torch.tensor([0, -1]), ["one"], "odd")
     assert files.path(0) == odd
@@ -58,7 +58,7 @@ def test_the_labeled_ones_can_be_taken() -> None:
     assert nothing.labeled_indices.shape == (0,)
 
 
-def test_some_of_the_files_count_in_the_tally_of_all(caplog: pytest.LogCaptureFixture) -> None:
+def test_taken_files_share_the_tally(caplog: pytest.LogCaptureFixture) -> None:
     files = ImageFiles([f"{number}.png" for number in range(10)], torch.full((10,), -1), [], "tiny", max_unreadable=0.1)
     some = files.take(torch.tensor([7, 3]))
     some.tally.add([Failure(0, some.path(0), "cut")])
@@ -68,7 +68,7 @@ def test_some_of_the_files_count_in_the_tally_of_all(caplog: pytest.LogCaptureFi
         some.tally.add([Failure(1, some.path(1), "cut")])
 
 
-def test_odd_names_stay_on_one_line_that_any_log_takes(caplog: pytest.LogCaptureFixture) -> None:
+def test_odd_names_are_listed_escaped(caplog: pytest.LogCaptureFixture) -> None:
     names = [b"new\nline\r.png", b"\xff.png", b"\x1b[2J.png", "caf\u00e9 'x'.png".encode()]
     tally = Tally(1000, max_share=0.01)
     tally.add(Failure(index, os.fsdecode(name), "cut") for index, name in enumerate(names))
@@ -78,7 +78,7 @@ def test_odd_names_stay_on_one_line_that_any_log_takes(caplog: pytest.LogCapture
     assert all(line.encode() for line in tally.listed)
 
 
-def test_sets_refuse_what_is_not_images_and_labels() -> None:
+def test_other_arrays_and_labels_are_refused() -> None:
     labels = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"images: expected uint8 \(N, C, S, S\), got torch.float32 \(2, 1, 4, 4\)"):
         ResidentImages(torch.zeros(2, 1, 4, 4), labels, ["a"], "tiny")
@@ -90,7 +90,7 @@ def test_sets_refuse_what_is_not_images_and_labels() -> None:
         ImageFiles(["a", "b"], torch.tensor([0, 1]), ["a"], "tiny")
 
 
-def test_the_tally_counts_an_image_once_and_names_the_first_of_too_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_tally_counts_an_image_once(caplog: pytest.LogCaptureFixture) -> None:
     tally = Tally(100, max_share=0.02)
     for _ in range(3):
         tally.add([Failure(4, "d.png", "cut"), Failure(9, "i.png", "empty")])

@@ -194,7 +194,7 @@ def test_in_order_no_worker_outlives_a_kept_error(tmp_path: Path) -> None:
     assert set(active_children()) == before, kept
 
 
-def test_ctrl_c_while_workers_end_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_workers_end_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end = _MultiProcessingDataLoaderIter._shutdown_workers
 
     def interrupted(self: Any) -> None:
@@ -207,9 +207,7 @@ def test_ctrl_c_while_workers_end_is_heard(tmp_path: Path, monkeypatch: pytest.M
         list(batches_in_order(image_files(tmp_path), batch_size=4, size=8, workers=2))
 
 
-def test_ctrl_c_while_workers_begin_is_heard_when_they_can_be_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_workers_start_is_raised_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(active_children())
     loader = make("files", tmp_path, workers=2)
     begin = _MultiProcessingDataLoaderIter._reset
@@ -229,7 +227,7 @@ def test_ctrl_c_while_workers_begin_is_heard_when_they_can_be_ended(
 
 
 @pytest.mark.parametrize("name", ["INT", "TERM"])
-def test_workers_leave_signals_to_the_process_that_began_them(tmp_path: Path, name: str) -> None:
+def test_workers_ignore_signals_of_others(tmp_path: Path, name: str) -> None:
     before = set(active_children())
     loader = make("files", tmp_path, workers=2)
     batches = list(loader)
@@ -240,7 +238,7 @@ def test_workers_leave_signals_to_the_process_that_began_them(tmp_path: Path, na
     loader.close()
 
 
-def test_a_worker_ends_when_the_process_that_began_it_says_so(tmp_path: Path) -> None:
+def test_worker_ends_when_its_parent_terminates_it(tmp_path: Path) -> None:
     before = set(active_children())
     loader = make("files", tmp_path, workers=1)
     next(iter(loader))
@@ -284,7 +282,7 @@ def killed(image: Tensor, generator: torch.Generator) -> Tensor:
     return image
 
 
-def test_a_worker_that_was_killed_is_said_in_a_line(tmp_path: Path) -> None:
+def test_killed_worker_gives_one_line(tmp_path: Path) -> None:
     loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
     with (
         pytest.raises(ChildProcessError, match=r"^a process that reads images was ended, .*fewer data\.workers"),
@@ -353,14 +351,14 @@ def test_too_many_unreadable_files_are_an_error(tmp_path: Path, workers: int) ->
         list(loader)
 
 
-def test_where_nothing_is_readable_the_first_batch_says_so(tmp_path: Path) -> None:
+def test_nothing_readable_is_an_error_at_the_first_batch(tmp_path: Path) -> None:
     files = image_files(tmp_path, bad=tuple(range(20)), max_unreadable=0.5)
     loader = FileLoader(files, batch_size=1, seed=1, crop=whole)
     with pytest.raises(ValueError, match="got 11 of 20"):
         next(iter(loader))
 
 
-def test_in_order_the_array_comes_as_it_is() -> None:
+def test_in_order_array_is_unchanged() -> None:
     images = array()
     batches = list(batches_in_order(images, batch_size=8, size=8))
     assert [len(batch.images) for batch in batches] == [8, 8, 4]
@@ -373,7 +371,7 @@ def test_in_order_the_array_comes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_order_files_of_the_size_come_as_they_are(tmp_path: Path, workers: int) -> None:
+def test_in_order_files_of_the_size_are_unchanged(tmp_path: Path, workers: int) -> None:
     batches = batches_in_order(image_files(tmp_path), batch_size=8, size=8, workers=workers)
     for left, right in zip(batches, batches_in_order(array(), batch_size=8, size=8), strict=True):
         assert same(left, right)
@@ -414,7 +412,7 @@ def test_transparent_images_are_counted_as_they_are_decoded(
 
 
 @pytest.mark.parametrize("size", [8, 11])
-def test_in_order_squares_are_whole_in_files_in_an_array_and_among_others(tmp_path: Path, size: int) -> None:
+def test_in_order_squares_are_resized_whole_in_any_set(tmp_path: Path, size: int) -> None:
     """What becomes of an image does not depend on the set that it is in."""
     (expected,) = batches_in_order(array(), batch_size=20, size=size)
     assert size != 8 or torch.equal(expected.images, array().images)
@@ -436,9 +434,7 @@ def test_in_order_unreadable_files_are_left_out(tmp_path: Path) -> None:
         list(batches_in_order(files, batch_size=2, size=8))
 
 
-def test_an_unreadable_file_is_told_of_once_however_often_it_is_met(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_file_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = image_files(tmp_path, bad=(0, 7), max_unreadable=0.1)
     loader = FileLoader(files, batch_size=5, seed=1, crop=whole)
     for _ in range(2):
@@ -452,7 +448,7 @@ def test_an_unreadable_file_is_told_of_once_however_often_it_is_met(
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("long", "short"), [(3000, 301), (2999, 300), (1001, 200), (901, 300), (1300, 299)])
-def test_the_middle_of_a_long_image_is_that_of_the_whole_resized(long: int, short: int, turned: bool) -> None:
+def test_middle_of_a_long_image_is_that_of_the_whole_resized(long: int, short: int, turned: bool) -> None:
     # Waves of 80 pixels, of which a shift by one pixel changes values by at most 10; 1 more for rounding twice.
     wave = 127 + 127 * torch.sin(torch.arange(long) * (2 * torch.pi / 80 * 224 / short))
     image = wave.round().to(torch.uint8)[None, :, None].expand(3, long, short)
@@ -495,7 +491,7 @@ def test_in_order_refuses_no_batch() -> None:
         batches_in_order(array(), batch_size=0, size=8)
 
 
-def test_an_epoch_sees_every_image_at_most_once_and_drops_only_the_incomplete_batch() -> None:
+def test_epoch_has_every_image_once_but_for_the_incomplete_batch() -> None:
     order = epoch_order(103, seed=1, epoch=2, batch_size=10)
     assert order.shape == (10, 10)
     assert order.dtype == torch.int64
@@ -504,7 +500,7 @@ def test_an_epoch_sees_every_image_at_most_once_and_drops_only_the_incomplete_ba
     assert order.max() < 103
 
 
-def test_ranks_are_disjoint_and_together_see_at_each_step_what_one_rank_would() -> None:
+def test_ranks_together_see_the_batches_of_one_rank() -> None:
     whole = epoch_order(50, seed=3, epoch=1, batch_size=8)
     ranks = [epoch_order(50, seed=3, epoch=1, rank=rank, world=2, batch_size=4) for rank in range(2)]
     assert not set(ranks[0].flatten().tolist()) & set(ranks[1].flatten().tolist())
@@ -512,7 +508,7 @@ def test_ranks_are_disjoint_and_together_see_at_each_step_what_one_rank_would() 
         assert sorted(torch.cat([rank[step] for rank in ranks]).tolist()) == sorted(whole[step].tolist())
 
 
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+def test_order_depends_only_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         torch.rand(3)  # the global generator plays no part
         return epoch_order(64, seed=seed, epoch=epoch, batch_size=64)[0].tolist()
@@ -544,7 +540,7 @@ def test_orders_that_cannot_be_are_rejected(argument: str, options: dict[str, in
         epoch_order(10, seed=0, epoch=0, **options)
 
 
-def test_derived_seeds_tell_tuples_apart() -> None:
+def test_derived_seeds_differ_between_tuples() -> None:
     seeds = {derived_seed(a, b, c) for a in range(10) for b in range(10) for c in range(10)}
     assert len(seeds) == 1000
     assert all(0 <= seed < 2**63 for seed in seeds)

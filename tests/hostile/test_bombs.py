@@ -148,7 +148,7 @@ def test_embeddings_that_would_take_all_memory_are_refused(name: str, refused: R
 
 
 @pytest.mark.slow  # making the file takes seconds
-def test_a_list_without_end_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_endless_list_is_refused(refused: Refused, tmp_path: Path) -> None:
     endless_list(tmp_path / "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size < 1000
     assert "unpack to 1.1 GiB" in refused("inspect", tmp_path / "x.parquet")
@@ -183,7 +183,7 @@ def test_labels_that_would_take_all_memory_are_refused(name: str, refused: Refus
     assert message in refused("inspect", tmp_path / "x.npy", "--labels", tmp_path / name)
 
 
-def test_what_unpacks_to_more_than_is_free_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_above_free_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.zeros((500, 1000), "f4")
     np.savez_compressed(tmp_path / "x.npz", x=x)
     parquet(tmp_path / "x.parquet", {"x": list(x)})
@@ -201,7 +201,7 @@ def test_what_unpacks_to_more_than_is_free_is_refused(tmp_path: Path, monkeypatc
         load_labels(tmp_path / "y.npy")
 
 
-def test_memory_that_is_free_is_that_of_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "groups/job/step"
     inner.mkdir(parents=True)
     (tmp_path / "own").write_text("0::/job/step\n")
@@ -216,7 +216,7 @@ def test_memory_that_is_free_is_that_of_the_group(tmp_path: Path, monkeypatch: p
     assert guard.free_bytes() > 3_000_000
 
 
-def test_tuples_in_pickles_are_weighed() -> None:
+def test_nested_tuples_in_pickles_are_counted() -> None:
     assert largest_tuple(io.BytesIO(doubling(3))) == 15
     assert largest_tuple(io.BytesIO(doubling(200))) > 10_000_000
     buffer = io.BytesIO()
@@ -288,13 +288,13 @@ def test_yaml_that_would_take_all_time_is_refused(text: str, message: str, refus
 
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"name": ' + "9" * 1_000_000, '{"a": 1e999}', "{}"])
-def test_records_that_are_none_are_refused(text: str, refused: Refused, tmp_path: Path) -> None:
+def test_other_json_than_records_is_refused(text: str, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     said = refused("report", tmp_path / "r.json", "--out", tmp_path / "report.html")
     assert "expected the record of a run" in said
 
 
-def test_a_record_without_end_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_endless_record_is_refused(refused: Refused, tmp_path: Path) -> None:
     sparse(tmp_path / "r.json", b"{}")
     assert "a file of more than" in refused("report", tmp_path / "r.json", "--out", tmp_path / "report.html")
 

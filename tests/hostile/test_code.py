@@ -115,7 +115,7 @@ def test_a_card_cannot_name_weights_from_elsewhere(name: str, refused: Refused, 
     assert "a model of timm" in said
 
 
-def test_what_is_looked_for_would_be_found(guarded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_payload_would_be_detected(guarded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """A new run asks git for its commit: a program is started, which the guard sees."""
     took = guarded("pretrain", "--recipe", "digits/simclr", "--out", tmp_path / "out", "--schedule.epochs", "1")
     assert took["status"] == 99

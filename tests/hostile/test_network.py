@@ -27,18 +27,18 @@ def spoken(work: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_importing_building_and_measuring_speak_to_nobody(tmp_path: Path) -> None:
+def test_importing_building_and_measuring_open_no_connection(tmp_path: Path) -> None:
     assert spoken("everything", tmp_path) == []
 
 
 @pytest.mark.slow
-def test_a_run_from_start_to_report_speaks_to_nobody(tmp_path: Path) -> None:
+def test_a_run_from_start_to_report_opens_no_connection(tmp_path: Path) -> None:
     assert spoken("commands", tmp_path) == []
     assert (tmp_path / "report.html").exists()
     assert (tmp_path / "demo" / "report.html").exists()
 
 
-def test_a_port_would_be_seen(tmp_path: Path) -> None:
+def test_a_port_would_be_detected(tmp_path: Path) -> None:
     found = spoken("loud", tmp_path)
     assert any(entry.startswith("socket.bind") for entry in found)
     assert any(entry.startswith("open: 0100007F:") for entry in found)

@@ -54,7 +54,7 @@ def doubling(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("reader", TEXTS)
-def test_a_text_without_end_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
+def test_endless_text_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
     said = refused("read", reader, endless(tmp_path / TEXTS[reader]))
     assert "a file of more than " in said
     # Folders name the file themselves where there are many.
@@ -62,19 +62,19 @@ def test_a_text_without_end_is_refused(reader: str, refused: Refused, tmp_path: 
 
 
 @pytest.mark.parametrize("reader", sorted(TEXTS.keys() - LOOKED_AT))
-def test_a_pipe_in_the_place_of_a_text_is_not_waited_for(reader: str, refused: Refused, tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_text_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / TEXTS[reader])
     assert "a pipe or device" in refused("read", reader, tmp_path / TEXTS[reader])
 
 
-def test_what_is_kept_is_made_again_where_it_has_no_end(guarded: Guarded, tmp_path: Path) -> None:
+def test_endless_cached_result_is_made_again(guarded: Guarded, tmp_path: Path) -> None:
     took = guarded("read", "kept", endless(tmp_path / "kept.json"))
     assert (took["status"], took["grown"] < 400) == (0, True), took
     assert "is made again (a file of more than " in took["stderr"]
 
 
 @pytest.mark.parametrize("reader", CHECKPOINTS)
-def test_a_checkpoint_that_would_take_forever_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
+def test_endless_checkpoint_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
     said = refused("read", reader, doubling(tmp_path / CHECKPOINTS[reader]))
     assert "got one that cannot be read" in said
     os.mkfifo(tmp_path / "pipe")
@@ -82,15 +82,13 @@ def test_a_checkpoint_that_would_take_forever_is_refused(reader: str, refused: R
     assert "got one that cannot be read" in refused("read", reader, tmp_path / CHECKPOINTS[reader])
 
 
-def test_a_classifier_begins_anew_where_a_checkpoint_would_take_forever(guarded: Guarded, tmp_path: Path) -> None:
+def test_classifier_starts_anew_at_an_endless_checkpoint(guarded: Guarded, tmp_path: Path) -> None:
     took = guarded("read", "classifier", doubling(tmp_path / "last.ckpt"))
     assert (took["status"], took["seconds"] < 15) == (0, True), took
     assert "training begins anew (pickles a tuple of more than 10000000 parts" in took["stderr"]
 
 
-def test_what_is_said_of_a_checkpoint_holds_no_control_characters(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_about_checkpoints_are_printable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save({"\x1b]0;owned\x07": 1}, tmp_path / "a.ckpt")
     (tmp_path / "b.ckpt").write_bytes(b"\x80\x02c\x1b[31mos\nsystem\n.")
     for name in ("a.ckpt", "b.ckpt"):
@@ -124,7 +122,7 @@ def test_a_finished_run_with_another_card_is_refused(text: str, refused: Refused
     assert said.isprintable()
 
 
-def test_an_image_without_end_is_unreadable(refused: Refused, tmp_path: Path) -> None:
+def test_endless_image_is_unreadable(refused: Refused, tmp_path: Path) -> None:
     assert "5368709120 bytes, expected at most 1073741824" in refused("read", "image", endless(tmp_path / "a.png"))
     os.mkfifo(tmp_path / "b.png")
     assert "a pipe or device" in refused("read", "image", tmp_path / "b.png")
@@ -145,7 +143,7 @@ def test_links_to_devices_are_no_images(tmp_path: Path) -> None:
     assert list_folder(tmp_path)[1] == ["file.png", "link.png", "nowhere.png"]
 
 
-def test_texts_up_to_the_bound_are_read(tmp_path: Path) -> None:
+def test_texts_are_read_up_to_the_bound(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("ä" * 50, encoding="utf-8")
     assert read_text(path, largest=100) == "ä" * 50
@@ -159,7 +157,7 @@ def test_texts_up_to_the_bound_are_read(tmp_path: Path) -> None:
         read_text(tmp_path / "absent")
 
 
-def test_files_of_torch_that_are_none(tmp_path: Path) -> None:
+def test_other_files_in_place_of_torch_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_torch(tmp_path / "absent")
     with pytest.raises(ValueError, match="not a regular file"):

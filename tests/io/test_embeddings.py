@@ -262,7 +262,7 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refuse(tmp_path / "x.npy", "Permission denied", error=PermissionError)
 
 
-def test_message_stays_on_one_line_whatever_the_file_is_called(tmp_path: Path) -> None:
+def test_message_stays_on_one_line_for_any_file_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load_embeddings(tmp_path / "a\nb.npy")
     assert str(caught.value).isprintable()
@@ -413,7 +413,7 @@ def test_object_arrays(tmp_path: Path) -> None:
     assert target.exists()
 
 
-def test_damaged_bytes_never_get_past_the_errors_named(tmp_path: Path) -> None:
+def test_damaged_bytes_load_or_give_one_line(tmp_path: Path) -> None:
     chance = random.Random(0)
     for name in WRITERS:
         file, write = WRITERS[name]
@@ -744,7 +744,7 @@ def test_all_columns_that_are_no_dimensions_are_named_at_once(tmp_path: Path, su
     refuse(write_table(path, many | features()), *map(repr, many), "--exclude", "--include")
 
 
-def test_columns_without_a_header_are_looked_at(tmp_path: Path) -> None:
+def test_columns_without_a_header_are_judged(tmp_path: Path) -> None:
     rows = [[i, *row] for i, row in enumerate(zip(*features().values(), strict=True))]
     path = written(tmp_path / "x.csv", "".join(",".join(map(str, row)) + "\n" for row in rows))
     refuse(path, "row numbers ('1')", "--exclude '1'")
@@ -811,7 +811,7 @@ def test_dimensions_are_not_taken_for_ids(tmp_path: Path, suffix: str, name: str
         assert load_embeddings(write_table(tmp_path / f"x{suffix}", made)).shape == (rows, len(made))
 
 
-def test_few_rows_are_looked_at_by_name_only(tmp_path: Path) -> None:
+def test_few_rows_are_judged_by_name_only(tmp_path: Path) -> None:
     few = features(19) | {"n": np.arange(19)}
     assert load_embeddings(write_table(tmp_path / "x.csv", few)).shape == (19, 4)
     refuse(write_table(tmp_path / "x.csv", few | {"id": few["f0"]}), "--exclude 'id'")

@@ -52,7 +52,7 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_missing_folder_is_told_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
+def test_error_for_a_missing_folder_names_the_requested_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent/page\.html'$"):
         write_atomically(tmp_path / "absent" / "page.html", "")
 

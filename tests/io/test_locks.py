@@ -1,4 +1,4 @@
-"""Locks that one process holds, and that go with it alone."""
+"""Locks held by one process, which end with it."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ with runpy.run_path(sys.argv[1])["locked"](Path(sys.argv[2]), wait=False):
 
 
 @pytest.mark.parametrize("kind", ["alone", "forks"])  # a child has let go of the lock by the time that it speaks
-def test_a_lock_that_another_process_holds_is_refused_until_that_one_is_killed(kind: str, tmp_path: Path) -> None:
+def test_lock_is_refused_until_its_process_is_killed(kind: str, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(locks.__file__), str(lock), kind]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -51,7 +51,7 @@ def test_a_lock_that_another_process_holds_is_refused_until_that_one_is_killed(k
     holder.stdout.close()
 
 
-def test_a_place_that_another_fills_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_filling_waits_for_another_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ldreg")
     place, order = tmp_path / "decoded" / "digits", []
     entered = threading.Event()
@@ -75,9 +75,7 @@ def test_a_place_that_another_fills_is_waited_for(tmp_path: Path, caplog: pytest
     assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == ["decoded-digits.lock", "decoded-other.lock"]
 
 
-def test_a_cache_without_room_for_a_lock_is_filled_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cache_without_locks_is_filled_anyway(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ldreg")
     (tmp_path / "file").touch()
     with filling(tmp_path / "file" / "decoded" / "digits"):
@@ -86,7 +84,7 @@ def test_a_cache_without_room_for_a_lock_is_filled_all_the_same(
     assert "there is no lock for it (" in message
 
 
-def test_an_error_inside_is_no_matter_of_the_lock(tmp_path: Path) -> None:
+def test_errors_inside_pass_through_the_lock(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="inside"), filling(tmp_path / "a" / "b"):
         raise OSError("inside")
     with filling(tmp_path / "a" / "b"):

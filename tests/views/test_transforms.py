@@ -99,7 +99,7 @@ def test_boxes_lie_inside() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(100, 10), (10, 100), (10, 10)])
-def test_where_no_try_fits_the_center_is_taken(height: int, width: int) -> None:
+def test_center_is_taken_if_no_try_fits(height: int, width: int) -> None:
     # An area of the whole never fits at the extreme of the aspect ratios.
     ours = sample_boxes(torch.full((1, BOX_DRAWS), 0.999999), height=height, width=width, scale=(1.0, 1.0))
     transform = v2.RandomResizedCrop(8, scale=(1.0, 1.0), ratio=(3 / 4, 4 / 3))
@@ -226,7 +226,7 @@ def test_blur_is_torchvisions(height: int, width: int, channels: int, kernel: in
     torch.testing.assert_close(result, torch.stack(expected), atol=1e-5, rtol=0)
 
 
-def test_images_it_does_not_apply_to_stay_as_they_are() -> None:
+def test_blur_leaves_other_images_unchanged() -> None:
     images = torch.rand(2, 3, 16, 16)
     result = gaussian_blur(images, torch.ones(2), torch.tensor([False, True]), width=5)
     assert torch.equal(result[0], images[0])
@@ -241,7 +241,7 @@ def test_sigma_is_distributed_as_torchvisions() -> None:
     assert ks_2samp(ours.numpy(), theirs).pvalue > 1e-3
 
 
-def test_it_is_the_sum_over_rows_and_columns() -> None:
+def test_resample_is_the_sum_over_rows_and_columns() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(3, 2, 5, 7, generator=generator, dtype=torch.float64)
     rows = torch.rand(6, 4, 5, generator=generator, dtype=torch.float64)
@@ -250,7 +250,7 @@ def test_it_is_the_sum_over_rows_and_columns() -> None:
     torch.testing.assert_close(resample(images, rows, columns), expected)
 
 
-def test_its_own_layout_is_not_copied() -> None:
+def test_resample_does_not_copy_its_own_layout() -> None:
     images = torch.rand(2, 5, 3, 7).transpose(1, 2)
     eye = torch.eye(5).expand(2, 5, 5), torch.eye(7).expand(2, 7, 7)
     result = resample(images, *eye)

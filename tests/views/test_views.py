@@ -167,7 +167,7 @@ def test_shapes(policy: PolicyName, shape: tuple[int, ...]) -> None:
         assert bool(view.isfinite().all())
 
 
-def test_images_of_one_channel_are_what_gray_ones_of_three_are() -> None:
+def test_one_channel_equals_three_gray_channels() -> None:
     gray, uniforms = noise(6, 1, 12, 12), torch.rand(12, sum(DRAWS), generator=seeded())
     config = ViewsConfig("byol", normalization="half")
     one = Views(config, size=12, channels=1).render(gray, uniforms)
@@ -373,7 +373,7 @@ def test_options_override_the_policy() -> None:
     assert (policy.blur, policy.solarize, policy.interpolation) == ((0.0, 0.0), (0.0, 0.2), "bicubic")
 
 
-def test_off_is_said_and_done_under_mae() -> None:
+def test_off_is_allowed_for_mae() -> None:
     assert ViewsConfig("mae", jitter=0.0, grayscale=0.0, blur=False).resolve() == POLICIES["mae"]
 
 
