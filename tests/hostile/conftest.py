@@ -13,28 +13,28 @@ Refused = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[Guarded]:
-    """What became of `ldreg` with these words, in a process of its own with bounded memory and time."""
+    """Runs `ldreg` with these words in a process with bounded memory and time; returns status, stderr and use."""
     if sys.platform != "linux":
         pytest.skip("measures by /proc")
     words = [sys.executable, str(Path(__file__).with_name("guard.py"))]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        told, asked = process.stdout, process.stdin
-        assert told.readline() == "ready\n"
+        output, commands = process.stdout, process.stdin
+        assert output.readline() == "ready\n"
 
         def run(*words: object) -> dict[str, Any]:
-            asked.write(json.dumps(list(map(str, words))) + "\n")
-            asked.flush()
-            return dict(json.loads(told.readline()))
+            commands.write(json.dumps(list(map(str, words))) + "\n")
+            commands.flush()
+            return dict(json.loads(output.readline()))
 
         yield run
-        asked.close()
+        commands.close()
 
 
 @pytest.fixture
 def refused(guarded: Guarded) -> Refused:
-    """The error line of `ldreg` with these words: one, with exit status 2, soon, and for little memory."""
+    """The one error line of `ldreg` with these words; checks exit status 2, time and memory."""
 
     def run(*words: object, seconds: float = 15, memory: int = 400) -> str:
         took = guarded(*words)

@@ -1,8 +1,8 @@
-"""Runs `ldreg` on hostile files, each time in a forked process with bounds, and tells what it took.
+"""Runs `ldreg` on hostile files, each time in a forked process with bounds, and reports status, time and memory.
 
-Reads a JSON list of words a line, answers with a JSON object a line: the exit status (negative: the signal that ended
-it), what was written to stderr, seconds, and by how many MiB its memory grew. The words "read NAME FILE" call one of
-`READERS`, which no command calls soon.
+Input is one JSON list of words per line. Output is one JSON object per line: the exit status (negative: the signal that
+ended the process), stderr, seconds, and the growth of memory in MiB. The words "read NAME FILE" call one of `readers`
+directly, for those that no command calls at once.
 """
 
 import json
@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-MEMORY = 4 << 30  # of further address space: what wants more fails, instead of the machine
+MEMORY = 4 << 30  # bytes of further address space; allocating more fails instead of filling the machine
 SECONDS = 60
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "socket.bind")
 
@@ -78,11 +78,11 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
 
 def guarded(words: list[str]) -> dict[str, object]:
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as stderr:
         start = time.monotonic()
         process = os.fork()
         if process == 0:
-            os.dup2(told.fileno(), 2)
+            os.dup2(stderr.fileno(), 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             try:
                 status = _run(words)
@@ -92,8 +92,8 @@ def guarded(words: list[str]) -> dict[str, object]:
             os._exit(status)
         _, status, usage = os.wait4(process, 0)
         seconds = time.monotonic() - start
-        told.seek(0)
-        text, _, rest = told.read().decode(errors="replace").partition("\ngrown ")
+        stderr.seek(0)
+        text, _, rest = stderr.read().decode(errors="replace").partition("\ngrown ")
         grown, _, trace = rest.partition("Traceback")
     code = os.waitstatus_to_exitcode(status)
     return {"status": code, "stderr": text + trace, "seconds": seconds, "grown": int(grown or usage.ru_maxrss >> 10)}

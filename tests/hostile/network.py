@@ -85,10 +85,10 @@ if __name__ == "__main__":
     done = threading.Event()
     thread = threading.Thread(target=look, args=(done,))
     thread.start()
-    told, sys.stdout = sys.stdout, sys.stderr
+    output, sys.stdout = sys.stdout, sys.stderr
     try:
         {"everything": everything, "commands": commands, "loud": loud}[sys.argv[1]](Path(sys.argv[2]))
     finally:
         done.set()
         thread.join()
-    print(json.dumps(found), file=told)
+    print(json.dumps(found), file=output)

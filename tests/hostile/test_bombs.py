@@ -229,8 +229,8 @@ def test_nested_tuples_in_pickles_are_counted() -> None:
 
 
 def carded(path: Path, name: str) -> None:
-    told = {"encoder": {"name": name}, "input": {"channels": 3, "size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}}
-    save_file({"a": torch.zeros(2)}, path, metadata={"ldreg": json.dumps(told)})
+    card = {"encoder": {"name": name}, "input": {"channels": 3, "size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    save_file({"a": torch.zeros(2)}, path, metadata={"ldreg": json.dumps(card)})
 
 
 ENCODERS: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -66,9 +66,9 @@ def test_the_payload_works(tmp_path: Path) -> None:
 
 def encoder(path: Path, name: str) -> None:
     """Weights with a card that names this encoder."""
-    told = {"encoder": {"name": name}, "input": {"channels": 1, "size": 8, "mean": [0.5], "std": [0.5]}}
+    card = {"encoder": {"name": name}, "input": {"channels": 1, "size": 8, "mean": [0.5], "std": [0.5]}}
     module = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8)
-    save_file(dict(module.state_dict()), path, metadata={"ldreg": json.dumps(told)})
+    save_file(dict(module.state_dict()), path, metadata={"ldreg": json.dumps(card)})
 
 
 @pytest.mark.parametrize(

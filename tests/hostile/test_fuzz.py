@@ -31,11 +31,11 @@ readers = {
     "hang": lambda path: time.sleep(100),
 }
 
-told = {}
+found = {}
 for name, read in readers.items():
     fuzz.SECONDS = 3 if name == "hang" else 30
-    told[name] = [kind for _, _, kind, _ in fuzz.round_of(range(1), 0, {name: fuzz.Reader({"x": b"x"}, read)})]
-print(json.dumps(told))
+    found[name] = [kind for _, _, kind, _ in fuzz.round_of(range(1), 0, {name: fuzz.Reader({"x": b"x"}, read)})]
+print(json.dumps(found))
 """
 
 

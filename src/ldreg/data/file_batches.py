@@ -286,7 +286,7 @@ def prefetched(
 ) -> Generator[Item, None, None]:
     """The items, made by a thread that is up to `ahead` of them in advance, each inside `surroundings()`.
 
-    Errors of the items are raised here, in their place. Closing this generator ends the thread, which closes the items.
+    Errors of the items are raised here, in their place. Closing this generator ends the thread and closes the items.
 
     >>> list(prefetched(letter for letter in "abc"))
     ['a', 'b', 'c']
@@ -296,7 +296,7 @@ def prefetched(
         with surroundings():
             return next(items, _END)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="ldreg-prefetch") as thread:
+    with closing(items), ThreadPoolExecutor(1, thread_name_prefix="ldreg-prefetch") as thread:
         pending = deque(thread.submit(make) for _ in range(ahead + 1))
         try:
             while (item := pending.popleft().result()) is not _END:
@@ -305,7 +305,6 @@ def prefetched(
         finally:
             for future in pending:
                 future.cancel()
-            thread.submit(items.close).result()
 
 
 def _ahead(items: Generator[Made, None, None], *, device: torch.device) -> Generator[Made, None, None]:
