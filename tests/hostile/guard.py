@@ -67,7 +67,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "card": lambda path: cards.read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: results._read(path, "lid", "cpu"),
-        "cost": cost._told,
+        "cost": cost.read_step_cost,
         "annotations": annotations.load,
         "detection": lambda path: detection._finished(path.parent, {}),
         "checkpoint": lambda path: latest(path.parent),

@@ -12,10 +12,10 @@ from ldreg.bench.record import Result, Run, to_json
 from ldreg.bench.sizes import Batches
 from ldreg.cli import main
 from ldreg.record import Record
-from ldreg.reproduce.cost import StepCost, step_cost
+from ldreg.reproduce.cost import step_cost
 from ldreg.reproduce.jobs import Job
-from ldreg.reproduce.scales import SCALES
-from ldreg.reproduce.workplace import paths_of
+from ldreg.reproduce.studies import SCALES
+from ldreg.reproduce.workspace import record_paths
 from ldreg.train.settings import told_settings
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ RUN = Run(
 
 def texts(folder: Path, *runs: Run) -> str:
     (folder / "step-cuda.json").write_text(to_json(list(runs)), encoding="utf-8")
-    return "\n\n".join(step_cost(folder, ["table1", "wallclock"]).texts)
+    return "\n\n".join(step_cost(folder).texts)
 
 
 def wall_clock(folder: Path) -> str:
@@ -90,16 +90,7 @@ def test_every_record_has_its_table(tmp_path: Path) -> None:
     (tmp_path / "step-cpu.json").write_text(to_json([replace(RUN, device="cpu")]), encoding="utf-8")
     told = texts(tmp_path, RUN)
     assert told.index("SimCLR, on the CPU") < told.index("SimCLR, on CUDA")
-    assert step_cost(tmp_path, ["wallclock"]).shown == {"step-cpu", "step-cuda"}
-
-
-def test_it_stands_below_wall_clock_time_alone(tmp_path: Path) -> None:
-    texts(tmp_path, RUN)
-    assert step_cost(tmp_path, ["table1"]) == StepCost()
-    found = step_cost(tmp_path, ["wallclock"])
-    assert found.after("wallclock") == found.texts != ()
-    assert not found.after("table1")
-    assert not found.absent
+    assert step_cost(tmp_path).shown == {"step-cpu", "step-cuda"}
 
 
 def test_the_results_file_has_the_table_or_says_that_it_is_missing(tmp_path: Path) -> None:
@@ -116,9 +107,9 @@ def test_the_results_file_has_the_table_or_says_that_it_is_missing(tmp_path: Pat
 
 def test_the_record_that_is_kept_is_no_run_and_can_be_shown(tmp_path: Path) -> None:
     kept = ROOT / "results" / "cifar10" / "step-cuda.json"
-    assert kept not in [path for seeds in paths_of(kept.parent).values() for path in seeds.values()]
+    assert kept not in [path for seeds in record_paths(kept.parent).values() for path in seeds.values()]
     shutil.copy(kept, tmp_path)
-    told = "\n".join(step_cost(tmp_path, ["wallclock"]).texts)
+    told = "\n".join(step_cost(tmp_path).texts)
     [content] = json.loads(kept.read_text(encoding="utf-8"))
     for result in content["results"]:
         with_and_without = [result["measured"]["median"], result["measured"]["without"]]

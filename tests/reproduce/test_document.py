@@ -14,10 +14,8 @@ from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
-from ldreg.reproduce.scales import SCALES
-from ldreg.reproduce.shelf import gather_records
-from ldreg.reproduce.studies import STUDIES, chosen
-from ldreg.reproduce.workplace import paths_of
+from ldreg.reproduce.studies import SCALES, STUDIES, chosen
+from ldreg.reproduce.workspace import read_records, record_paths
 from ldreg.train.settings import told_settings
 
 ROOT = Path(__file__).parents[2]
@@ -261,7 +259,7 @@ def test_a_record_cannot_lack_what_it_is_about(tmp_path: Path) -> None:
         text_of(tmp_path, "norms")
     given = LDREG.but(ldreg__norm="l1")  # as records of it, which leave out what nobody changed
     put(tmp_path, given, [{"lid": 6.0}])
-    assert gather_records([given], paths_of(tmp_path), ())
+    assert read_records([given], record_paths(tmp_path), ())
 
 
 @pytest.mark.parametrize(

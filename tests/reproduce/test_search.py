@@ -8,19 +8,20 @@ import pytest
 
 from ldreg.record import Record
 from ldreg.reproduce import search
-from ldreg.reproduce.command import check_data
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
+from ldreg.reproduce.reproduction import check_data
 from ldreg.reproduce.request import request
-from ldreg.reproduce.rows import beta_of, methods
-from ldreg.reproduce.scales import SCALES, Scale
-from ldreg.reproduce.shelf import gather_records
-from ldreg.reproduce.studies import STUDIES
-from ldreg.reproduce.workplace import paths_of
+from ldreg.reproduce.studies import SCALES, STUDIES, Scale, recipe_settings
+from ldreg.reproduce.workspace import read_records, record_paths
 from ldreg.train.settings import told_settings
 
 CIFAR10 = SCALES["cifar10"]
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
+
+
+def beta_of(recipe: str) -> str:
+    return f"{recipe_settings(recipe).regularizer['beta']:g}"
 
 
 def record(arm: Arm, *, linear: float, lid: float) -> Record:
@@ -31,8 +32,8 @@ def record(arm: Arm, *, linear: float, lid: float) -> Record:
 
 def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[Record]]:
     """Records by the beta in the name, with _ for the point and k = 64, or by k at the recipe's beta: (linear, lid)."""
-    rows = {row.names: row.arm for row in search.rows(CIFAR10)}
-    own = beta_of(Arm("cifar10/simclr_ldreg"))
+    rows = {row.names: row.arm for row in STUDIES["search"].rows(CIFAR10)}
+    own = beta_of("cifar10/simclr_ldreg")
     names = {name: (own, name[1:]) if name.startswith("k") else (name.replace("_", "."), "64") for name in found}
     arms = {name: rows["SimCLR", *names[name]] for name in found}
     return {arms[name]: [record(arms[name], linear=linear, lid=lid)] for name, (linear, lid) in found.items()}
@@ -40,24 +41,24 @@ def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[Record]]:
 
 def test_no_run_sees_the_test_images() -> None:
     for scale in SCALES.values():
-        options = [dict(row.arm.options) for row in search.rows(scale)]
+        options = [dict(row.arm.options) for row in STUDIES["search"].rows(scale)]
         assert {each["data.validation"] for each in options} == {"0.1"}
-        assert {row.arm.recipe.partition("/")[0] for row in search.rows(scale)} == {scale.name}
+        assert {row.arm.recipe.partition("/")[0] for row in STUDIES["search"].rows(scale)} == {scale.name}
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=lambda scale: scale.name)
 def test_the_last_of_every_method_can_be_run(scale: Scale) -> None:
-    last = {row.group: Job(row.arm, 0).settings for row in search.rows(scale) if row.baseline is not None}
-    assert list(last) == methods(scale)
+    last = {row.group: Job(row.arm, 0).settings for row in STUDIES["search"].rows(scale) if row.baseline is not None}
+    assert list(last) == list(scale.methods)
     assert all(settings.data.validation == 0.1 for settings in last.values())
     assert len({settings.schedule.epochs for settings in last.values()}) == 1
 
 
 def test_names_differ_and_every_method_is_tried_at_the_papers_strength() -> None:
-    rows = search.rows(CIFAR10)
+    rows = STUDIES["search"].rows(CIFAR10)
     assert len({row.arm.slug for row in rows}) == len(rows)
-    for method in methods(CIFAR10):
-        paper = beta_of(Arm(f"imagenet/{'moco' if method == 'moco_v3' else method}_ldreg"))
+    for method in CIFAR10.methods:
+        paper = beta_of(f"imagenet/{'moco' if method == 'moco_v3' else method}_ldreg")
         tried = [row.names[1:] for row in rows if row.group == method and row.baseline is not None]
         assert (paper, "64") in tried
         times = {"mae": 1000, "vicreg": 30, "barlow_twins": 100}.get(method, 10)  # by the size of its loss
@@ -94,8 +95,8 @@ def test_no_k_is_chosen_where_the_usual_one_is_not_known() -> None:
 
 def test_longer_runs_choose_beta_where_the_recipes_is_not_among_them() -> None:
     longer = SCALES["digits"].with_epochs(80)
-    arms = [row.arm for row in search.rows(longer) if row.group == "mae" and row.baseline is not None]
-    assert "0.01" == beta_of(Arm("digits/mae_ldreg")) not in {dict(arm.options)["ldreg.beta"] for arm in arms}
+    arms = [row.arm for row in STUDIES["search"].rows(longer) if row.group == "mae" and row.baseline is not None]
+    assert "0.01" == beta_of("digits/mae_ldreg") not in {dict(arm.options)["ldreg.beta"] for arm in arms}
     found = {arm: [record(arm, linear=0.7, lid=lid)] for arm, lid in zip(arms, (6.0, 7.0, 9.0, 8.0), strict=True)}
     assert search.choices(longer, found) == [search.Choice("mae", 0.0005, 32, 4)]
 
@@ -107,14 +108,18 @@ def test_an_unknown_lid_is_not_the_highest() -> None:
 
 def test_every_method_is_tried_with_a_smaller_and_a_larger_k_at_its_recipes_strength() -> None:
     for scale in SCALES.values():
-        for method in methods(scale):
-            own = beta_of(scale.arm(f"{method}_ldreg"))
-            tried = {row.names[2] for row in search.rows(scale) if row.group == method and row.names[1] == own}
+        for method in scale.methods:
+            own = beta_of(f"{scale.name}/{method}_ldreg")
+            tried = {
+                row.names[2] for row in STUDIES["search"].rows(scale) if row.group == method and row.names[1] == own
+            }
             assert tried == {str(scale.k), str(scale.k // 4), str(2 * scale.k)}, (scale.name, method)
 
 
 def test_the_learning_rate_is_that_of_the_best_accuracy_without_ldreg() -> None:
-    arms = {row.names[0]: row.arm for row in search.rows(CIFAR10) if row.group == "byol" and row.baseline is None}
+    arms = {
+        row.names[0]: row.arm for row in STUDIES["search"].rows(CIFAR10) if row.group == "byol" and row.baseline is None
+    }
     found = {
         arms["BYOL, learning rate 0.06"]: [record(arms["BYOL, learning rate 0.06"], linear=0.60, lid=20.0)],
         arms["BYOL, learning rate 0.12"]: [record(arms["BYOL, learning rate 0.12"], linear=0.61, lid=10.0)],
@@ -125,7 +130,7 @@ def test_the_learning_rate_is_that_of_the_best_accuracy_without_ldreg() -> None:
 
 
 def test_strengths_are_tried_at_the_recipes_learning_rate() -> None:
-    rows = search.rows(CIFAR10)
+    rows = STUDIES["search"].rows(CIFAR10)
     for method in ("simclr", "byol"):
         own = str(Job(CIFAR10.arm(method), 0).settings.optimizer.lr)
         tried = [row for row in rows if row.group == method and row.baseline is not None]
@@ -134,11 +139,11 @@ def test_strengths_are_tried_at_the_recipes_learning_rate() -> None:
 
 
 def test_longer_runs_ask_for_the_strength_alone() -> None:
-    short, long = (search.rows(scale) for scale in (CIFAR10, CIFAR10.with_epochs(100)))
+    short, long = (STUDIES["search"].rows(scale) for scale in (CIFAR10, CIFAR10.with_epochs(100)))
     plain = [row for row in long if row.baseline is None]
-    assert [row.group for row in plain] == methods(CIFAR10)
+    assert [row.group for row in plain] == list(CIFAR10.methods)
     assert {row.names[2] for row in long if row.baseline is not None} == {str(CIFAR10.k)}
-    for method in methods(CIFAR10):
+    for method in CIFAR10.methods:
         strengths = {row.names[1] for row in short if row.group == method}
         assert {row.names[1] for row in long if row.group == method} == strengths  # the recipe's is among them
     for row in long:
@@ -177,7 +182,7 @@ def test_a_setting_without_accuracy_does_not_keep_others_from_being_chosen() -> 
 
 
 def test_one_setting_or_the_baseline_alone_is_no_choice() -> None:
-    baseline = search.rows(CIFAR10)[0].arm
+    baseline = STUDIES["search"].rows(CIFAR10)[0].arm
     found = {baseline: [record(baseline, linear=0.9, lid=50.0)]}
     assert search.choices(CIFAR10, found) == []
     assert search.choices(CIFAR10, found | of_simclr(**{"0_01": (0.7, 15.0)})) == []
@@ -212,12 +217,12 @@ def test_runs_of_some_methods(tmp_path: Path) -> None:
 
 
 def chosen(scale: Scale) -> dict[str, search.Choice]:
-    found = gather_records([row.arm for row in search.rows(scale)], paths_of(RESULTS), ())
+    found = read_records([row.arm for row in STUDIES["search"].rows(scale)], record_paths(RESULTS), ())
     return {choice.method: choice for choice in search.choices(scale, found)}
 
 
 def test_recipes_carry_what_was_found() -> None:
-    found = gather_records([row.arm for row in search.rows(CIFAR10)], paths_of(RESULTS), ())
+    found = read_records([row.arm for row in STUDIES["search"].rows(CIFAR10)], record_paths(RESULTS), ())
     for method, rate in search.rates(CIFAR10, found).items():
         assert Job(Arm(f"cifar10/{method}"), 0).settings.optimizer.lr == rate, method
     short, long = chosen(CIFAR10), chosen(CIFAR10.with_epochs(100))

@@ -19,18 +19,14 @@ from ldreg.dimension.geometry import (
 )
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
-from ldreg.reproduce import paper
 from ldreg.reproduce.jobs import Arm, Job, merged
 from ldreg.reproduce.request import request
-from ldreg.reproduce.rows import METHODS, all_methods, k_of, methods, neighborhoods
-from ldreg.reproduce.scales import SCALES
-from ldreg.reproduce.studies import STUDIES, chosen
-from ldreg.reproduce.usage import TITLES
+from ldreg.reproduce.studies import METHODS, PAPER, SCALES, STUDIES, Scale, Study, chosen, paper_values, recipe_settings
 from ldreg.train.assembly import build_regularizer
 from ldreg.train.settings import REGULARIZERS
 from ldreg.views.config import NORMALIZATIONS
 
-PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
+TEXT = Path(__file__).parents[3] / "shared" / "paper.tex"
 
 
 @cache
@@ -80,13 +76,17 @@ def test_rows_are_compared_with_a_row_that_is_no_comparison_itself_but_for_norms
                     assert base is None or base.baseline is None
 
 
-def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
+def k_of(scale: Scale, recipe: str) -> int:
+    return int(recipe_settings(f"{scale.name}/{recipe}").regularizer["k"])
+
+
+def test_a_chosen_k_is_in_the_name_and_compared_with_the_usual_one() -> None:
     cifar10 = SCALES["cifar10"]
-    usual = {method: k_of(cifar10.arm(f"{method}_ldreg")) == cifar10.k for method in methods(cifar10)}
+    usual = {method: k_of(cifar10, f"{method}_ldreg") == cifar10.k for method in cifar10.methods}
     assert not usual["byol"]
-    for row in all_methods(cifar10):
+    for row in STUDIES["figure2a"].rows(cifar10):
         assert (", k " in row.names[1]) == (row.baseline is not None and not usual[row.group])
-    rows = neighborhoods(cifar10)
+    rows = STUDIES["neighborhoods"].rows(cifar10)
     assert {row.names[0] for row in rows} == {METHODS[name] for name in usual if name == "moco" or not usual[name]}
     for method in dict.fromkeys(row.names[0] for row in rows):
         plain, *with_ldreg = [row for row in rows if row.names[0] == method]
@@ -94,15 +94,15 @@ def test_a_chosen_k_is_told_and_compared_with_the_usual_one() -> None:
         for row in with_ldreg:
             assert row.baseline == rows.index(plain)
             assert Job(row.arm, 0).settings.regularizer["k"] == int(row.names[2])
-    assert neighborhoods(SCALES["imagenet"]) == []
-    assert {row.names[0] for row in neighborhoods(SCALES["digits"])} == {"MoCo"}
+    assert not STUDIES["neighborhoods"].rows(SCALES["imagenet"])
+    assert {row.names[0] for row in STUDIES["neighborhoods"].rows(SCALES["digits"])} == {"MoCo"}
 
 
 def test_studies_of_other_things_have_the_usual_k() -> None:
     for scale in SCALES.values():
         for study in ("norms", "minlid", "batches", "regularizers", "ablation", "conventions"):
             own = [row.arm for row in STUDIES[study].rows(scale) if "ldreg.k" not in dict(row.arm.options)]
-            found = {k_of(arm) for arm in own if arm.recipe.endswith("_ldreg")}
+            found = {k_of(scale, arm.recipe.rpartition("/")[2]) for arm in own if arm.recipe.endswith("_ldreg")}
             assert found <= {scale.k}, (scale.name, study)
 
 
@@ -178,7 +178,6 @@ def test_names_and_numbers_of_the_paper_choose_studies() -> None:
         chosen("table1,,minlid")
     with pytest.raises(ValueError, match=r"expected all or names among table1.*got 'table99'"):
         chosen("table1,table99")
-    assert list(TITLES) == list(STUDIES)
 
 
 def test_a_run_that_two_studies_need_is_one_run_with_both_measures() -> None:
@@ -187,33 +186,73 @@ def test_a_run_that_two_studies_need_is_one_run_with_both_measures() -> None:
     assert [(job.seed, sorted(job.measures)) for job in jobs] == [(0, ["transfer", "tsne"]), (1, [])]
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+@pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")
 def test_the_paper_says_these_numbers() -> None:
-    text = re.sub(r"\\textbf\{([^}]*)\}", r"\1", PAPER.read_text())
+    text = re.sub(r"\\textbf\{([^}]*)\}", r"\1", TEXT.read_text())
     lines = re.sub(r"[ \t]+", " ", text)
-    for pair in (*paper.LINEAR.values(),):
-        for values in pair:
-            assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
-    titles = {"covariance": "Cov", "variance_covariance": "Cov+Var"}
-    rows = [("Min LID", beta, values) for beta, values in paper.MINLID.items()]
-    rows += [(titles[name], beta, values) for (name, beta), values in paper.REGULARIZERS.items()]
-    for title, beta, values in rows:
-        told = f"{values['linear']} & {values['effective_rank']} & {values['lid']}"
-        assert f"& {title} & {beta} & {told.replace('nan & nan & nan', 'Complete collapse & - & -')} " in lines
-    for pair in (*paper.TRANSFER.values(), *paper.DETECTION.values()):
-        for values in pair:
-            numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
-            assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
-    for accuracies in zip(*paper.BATCHES.values(), strict=True):
+    linear = [values for name, values in PAPER.items() if len(values) == 3 and not name.startswith("minlid")]
+    linear += [row.values for row in STUDIES["regularizers"].rows(SCALES["digits"]) if row.values]
+    minlid = [f"& Min LID & {name.removeprefix('minlid_')}" for name in PAPER if name.startswith("minlid_")]
+    assert len(linear) == 18 + 6
+    assert len(minlid) == 4
+    for values in linear:
+        assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
+    for title, name in zip(minlid, [name for name in PAPER if name.startswith("minlid_")], strict=True):
+        told = " & ".join(str(value) for value in PAPER[name].values())
+        told = told.replace("nan & nan & nan", "Complete collapse & - & -")
+        assert re.search(rf"{re.escape(title)}(\.0)? & {re.escape(told)} ", lines)
+    tables = [values for name, values in PAPER.items() if name.startswith(("transfer", "detection"))]
+    assert len(tables) == 10
+    for values in tables:
+        numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
+        assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
+    for end in ("", "_ldreg"):
+        accuracies = [PAPER[f"batch_{size}{end}"]["linear"] for size in (512, 1024, 2048)]
         assert "& " + " & ".join(map(str, accuracies)) + " " in lines
-    for norm in ("L1", "L2"):
-        both = " & ".join(str(paper.NORMS[norm.lower(), k]) for k in (64, 128))
-        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both} " in lines
-    assert f"SimCLR & {paper.HOURS[0]} hours" in lines
-    assert f"SimCLR + LDReg & {paper.HOURS[1]} hours" in lines
+    norms = [row.values["linear"] for row in STUDIES["norms"].rows(SCALES["digits"]) if row.values][1:]
+    for norm, both in (("L1", norms[:2]), ("L2", norms[2:])):
+        assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both[0]} & {both[1]} " in lines
+    hours = [row.values["minutes"] / 60 for row in STUDIES["wallclock"].rows(SCALES["digits"])]
+    assert f"SimCLR & {hours[0]:.1f} hours" in lines
+    assert f"SimCLR + LDReg & {hours[1]:.1f} hours" in lines
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="needs the text of the paper")
+def test_a_study_is_an_entry_of_the_file() -> None:
+    entries: list[dict[str, Any]] = [
+        {"names": ["-"], "recipe": "simclr"},
+        {"for": {"beta": [0.2, 0.1]}, "rows": [
+            {"names": ["{beta:g}"], "recipe": "simclr_ldreg", "set": {"ldreg.beta": "{beta}"}, "against": "first"},
+        ]},
+    ]  # fmt: skip
+    rows = Study("mine", "Mine", "", ("beta",), entries).rows(SCALES["digits"])
+    assert [(row.names, row.baseline) for row in rows] == [(("-",), None), (("0.2",), 0), (("0.1",), 0)]
+    assert [row.arm.slug for row in rows] == [
+        "simclr-epochs40",
+        "simclr_ldreg-beta0.2-epochs40",
+        "simclr_ldreg-epochs40",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"names": ["-"], "recipe": "simclr", "sets": {}}, "expected keys among .*, got .*sets"),
+        ({"names": ["-"], "recipe": "simclr", "against": "plain"}, "against: expected the id of a row above"),
+        ({"names": ["-", "-"], "recipe": "simclr"}, "names: expected 1, got"),
+        ({"names": ["-"], "recipe": "simclr", "paper": "nothing"}, "paper: expected one of simclr, .*, got 'nothing'"),
+        ({"names": ["-"], "recipe": "nothing", "set": {"batch_size": 8}}, "recipe: expected .* got 'digits/nothing'"),
+    ],
+)
+def test_a_wrong_row_is_an_error(entry: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Study("wrong", "Wrong", "", ("beta",), [entry]).rows(SCALES["digits"])
+
+
+def test_the_papers_values_of_a_recipe() -> None:
+    assert paper_values("byol_ldreg") == {"linear": 68.5, "effective_rank": 594.0, "lid": 22.3}
+
+
+@pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")
 @pytest.mark.parametrize(
     ("function", "kind", "label"),
     [
@@ -226,7 +265,7 @@ def test_the_paper_says_these_numbers() -> None:
     ],
 )
 def test_what_the_paper_numbers_is_cited_by_its_number(function: Callable[..., Any], kind: str, label: str) -> None:
-    before = PAPER.read_text().partition(f"\\label{{{label}}}")[0]
+    before = TEXT.read_text().partition(f"\\label{{{label}}}")[0]
     environment = {"Definition": "mydefinition"}.get(kind, kind.lower())
     number = before.count(f"\\begin{{{environment}}}")
     assert re.findall(rf"{kind} (\d+)", str(function.__doc__)) == [str(number)]

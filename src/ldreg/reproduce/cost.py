@@ -12,8 +12,6 @@ from ldreg.io.files import read_text
 from ldreg.report.tables import Cell, Table, table_markdown
 from ldreg.text import count, markdown_text, printable
 
-TIMED = "wallclock"  # the study whose section the tables belong to
-
 _ABSENT = "Images per second with and without LDReg in the same process (step-*.json by ldreg bench step)"
 _INTRO = (
     "Images per second with LDReg and without it, in blocks of steps that take turns within one process, and what "
@@ -31,66 +29,48 @@ _COLUMNS = ("Who", "Batch", "With LDReg, images/s", "Without, images/s", "LDReg 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What the records of a folder say of the time that LDReg takes.
-
-    Args:
-        texts: Markdown, for below the table of wall-clock time
-        shown: names of the records that it is from
-        absent: what is missing
-    """
+    """Markdown on the time that LDReg takes, names of the records it is from, and what is missing."""
 
     texts: Sequence[str] = ()
     shown: frozenset[str] = frozenset()
     absent: Sequence[str] = ()
 
-    def after(self, study: str) -> Sequence[str]:
-        """What stands below a study: the texts where it is that of wall-clock time, else nothing."""
-        return self.texts if study == TIMED else ()
 
-
-def step_cost(results: Path, studies: Sequence[str]) -> StepCost:
-    """Tables of all records of `ldreg bench step`, `step-*.json`, in a folder; none without wall-clock time among them.
-
-    Args:
-        results: the folder; records of training runs have names of other kinds.
-        studies: names of those that are shown.
+def step_cost(results: Path) -> StepCost:
+    """Tables of all records of `ldreg bench step` in a folder, which are named `step-*.json`.
 
     Raises:
         ValueError: a file is not the record of one run of that benchmark, or nothing was measured in it.
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
-    if TIMED not in studies:
-        return StepCost()
     paths = sorted(results.glob("step-*.json"))
     if not paths:
         return StepCost(absent=[_ABSENT])
-    texts = [text for path in paths for text in _told(path)]
+    texts = [text for path in paths for text in read_step_cost(path)]
     return StepCost([_INTRO, *texts], frozenset(path.stem for path in paths))
 
 
-def _told(path: Path) -> list[str]:
-    """The heading, table and origin of one record."""
+def read_step_cost(path: Path) -> list[str]:
+    """The heading, table and origin of one record. Raises ValueError, OSError."""
     try:
         runs = from_json(read_text(path))
         if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
             raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
-        return _texts(runs[0])  # fields of an older or a foreign shape show here
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-        raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {said}") from error
+        return _texts(runs[0])
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # as of a foreign file
+        found = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {found}") from error
 
 
 def _texts(run: Run) -> list[str]:
-    table = Table(
-        _COLUMNS, [_row(result, found) for result in run.results if (found := result.measured) is not None], keys=2
-    )
-    who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in table.rows) if name in _WHO)
-    reasons = dict.fromkeys(f"{result.contender} ({result.skipped})" for result in run.results if not result.measured)
+    rows = [_row(result, found) for result in run.results if (found := result.measured) is not None]
+    who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in rows) if name in _WHO)
+    skipped = dict.fromkeys(f"{result.contender} ({result.skipped})" for result in run.results if not result.measured)
     texts = [
         f"### {markdown_text(title(run))}",
-        table_markdown(table),
+        table_markdown(Table(_COLUMNS, rows, keys=2)),
         f"{markdown_text(who)}." if who else "",
-        f"Not measured: {markdown_text('; '.join(reasons))}." if reasons else "",
+        f"Not measured: {markdown_text('; '.join(skipped))}." if skipped else "",
         f"`{printable(run.command)}`",
         markdown_text(machine(run)),
         markdown_text(method(run)),
@@ -99,7 +79,7 @@ def _texts(run: Run) -> list[str]:
 
 
 def _row(result: Result, measured: Measurement) -> list[Cell]:
-    """A contender: with LDReg, without, what LDReg adds; one that has no LDReg was measured without it."""
+    """A contender with LDReg, without, and what LDReg adds; one that has no LDReg was measured without it."""
     rate = count(round(images_per_second(result)))
     names = [Cell(result.contender), Cell(str(result.size))]
     share, without = regularizer_share(result), measured.without
@@ -110,7 +90,7 @@ def _row(result: Result, measured: Measurement) -> list[Cell]:
 
 
 def _added(share: float, *extremes: float) -> Cell:
-    """What LDReg adds, in percent: by the median block, and by the fastest and the slowest where there are several.
+    """What LDReg adds in percent: by the median block, and by the fastest and the slowest where there are several.
 
     >>> _added(0.043, 0.013, 0.071).text, _added(-0.0001).text, _added(0.001, -0.004, 0.002).mark
     ('4.3 (1.3 to 7.1)', '0.0', 'noise')

@@ -1,9 +1,10 @@
-"""Studies as one Markdown file with pictures, from records alone: the same records give the same text to the byte."""
+"""Studies as text, as a page, and as one Markdown document made from records alone."""
 
 import hashlib
+import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
@@ -12,62 +13,107 @@ from matplotlib.figure import Figure
 
 from ldreg.io.files import check_writable, has_content, write_atomically
 from ldreg.record import Record
-from ldreg.report.style import plain_style
-from ldreg.report.tables import Cell, Table, table_markdown
+from ldreg.report.pages import Section as PageSection
+from ldreg.report.pages import study_page
+from ldreg.report.style import plain_style, save_figure
+from ldreg.report.tables import Cell, Mark, Table, table_markdown, table_text
+from ldreg.reproduce.claims import claims
 from ldreg.reproduce.cost import step_cost
-from ldreg.reproduce.drawings import drawings
-from ldreg.reproduce.effects import collapses, sample
-from ldreg.reproduce.findings import (
+from ldreg.reproduce.drawings import Figures, cloud_figure, cloud_table, clouds, drawings
+from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job, Options
+from ldreg.reproduce.statistics import Records, collapses, sample
+from ldreg.reproduce.studies import SCALES, STUDIES, Row, Scale, Study
+from ldreg.reproduce.tables import (
+    MARK_WORDS,
     NOTHING,
     column_title,
     difference_table,
-    metrics_of,
+    effects_sentence,
     origins,
+    overview_row,
+    overview_table,
     row_name,
+    seeds_table,
     study_table,
     value_text,
 )
-from ldreg.reproduce.glance import glance, verdict
-from ldreg.reproduce.jobs import Arm, Options
-from ldreg.reproduce.rendering import intro, picture_name, study_words
-from ldreg.reproduce.scales import SCALES, Scale
-from ldreg.reproduce.shelf import Part, gather_records, other_lengths, parts_of
-from ldreg.reproduce.studies import Study
-from ldreg.reproduce.workplace import paths_of
-from ldreg.text import markdown_text
+from ldreg.reproduce.workspace import read_records, record_paths
+from ldreg.text import filled, markdown_text
 
-_OPENING = "# The LDReg paper at the scale of"  # how every text begins
-NOTES = "notes.md"  # among the records, what people say of them
+NOTES = "notes.md"  # beside the records: what people say of the runs
+_OPENING = "# The LDReg paper at the scale of"  # how every document begins
+_INTRO = (
+    "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "
+    "direction of an effect can be compared, not its size.",
+    "LID (k = {k}) and effective rank are of held-out images, unless a table says otherwise; accuracies are of the "
+    "last epoch, linear ones by {linear}.",
+    "A mark compares a row with the one without a regularizer that it belongs to, or with that which the text names. "
+    "Runs of the same seed begin alike, so with several seeds differences are taken seed by seed, and an effect counts "
+    "as noise where it is smaller than half the 95 % interval of their mean by Student's t; with one seed, where it is "
+    "smaller than twice the sampling error of the test images (accuracies), a twentieth of the value (LID) or a tenth "
+    "(effective rank), as dimensions differ between seeds. A collapse, here or in the paper, counts as lower; a "
+    "difference in the paper that is no more than its last digit, or a thousandth, is not judged.",
+    "Nothing is corrected for the number of comparisons: at 95 % one in twenty of equal runs counts as an effect. Rows "
+    "of a table that are compared with the same run have its chance in common.",
+)
+_LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
 _READ_NOTES = (
     "What the records do not say, as how they came about, is at the end, [about these runs](#about-these-runs): to be "
     "read before a number is quoted."
 )
-_TWICE = (
+_COUNTED = (
     "Counted are effects that the paper has numbers of, by their direction, and what else it says (a trend, who is "
     "highest, that nothing changes), which sections tell in words: they may count fewer effects. What several studies "
     "show is counted in each."
-)
-_RESOLUTION = 110  # dots per inch of a picture
-_OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
-_OTHERS = (
-    "Runs that lie beside the others and belong to no table: of settings that were given up, or of other questions."
 )
 _NOISE = (
     "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by; "
     "those without ≈ are beyond it:"
 )
+_OTHERS = (
+    "Runs that lie beside the others and belong to no table: of settings that were given up, or of other questions."
+)
+_OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
+_BY_METHOD = ("table1", "methods")  # the studies that have every method without and with LDReg
+_RESOLUTION = 110  # dots per inch of a picture
+_NO_ROWS = "No row of it is of these methods."
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study at one number of epochs, with the records of its rows that say something that it shows."""
+
+    study: Study
+    scale: Scale
+    records: Records
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The study's rows at this scale."""
+        return self.study.rows(self.scale)
+
+    @property
+    def runs(self) -> list[Record]:
+        """The records, row by row."""
+        return [record for row in self.rows for record in self.records.get(row.arm, ())]
+
+    @property
+    def effects(self) -> set[tuple[Arm, Arm, str]]:
+        """What it compares: an arm with another, by a metric."""
+        compared = [(row.arm, self.rows[row.baseline].arm) for row in self.rows if row.baseline is not None]
+        return {(*pair, metric) for pair in compared for metric in self.study.metrics_at(self.scale)}
 
 
 @dataclass(frozen=True)
 class Document:
-    """A Markdown text, the pictures that it links to, and what of the records it shows.
+    """A Markdown text with its pictures.
 
     Args:
-        text: the whole file
-        pictures: PNG files by their names, to lie in `images/NAME` beside it
-        studies: how many it has
-        shown: names of the records of runs that it shows
-        unused: names of the files beside them that it does not show
+        text: the whole file.
+        pictures: PNG files by their names, for the folder `images/NAME` beside it.
+        studies: how many it shows.
+        shown: names of the records that it shows.
+        unused: names of the other JSON files in the folder of records.
     """
 
     text: str
@@ -87,73 +133,243 @@ def document(
     folder: str,
     one_length: bool = False,
 ) -> Document:
-    """What the records in a folder say of these studies: every seed, and nothing that was not measured.
+    """Everything that the records in a folder say of these studies, all seeds.
 
-    A study may have been run at another length than the scale's: that at which it has most records is shown.
+    A study is shown at the number of epochs that has most of its records.
 
     Args:
         studies: in the order of the text.
         scale: of the runs; one with other epochs than usual looks for those alone.
-        results: where the records are, one JSON file for each run.
-        settings: that every run was given beside its recipe.
+        results: folder of the records, one JSON file for each run.
+        settings: that every run was given over its recipe.
         what: the studies as the command names them.
-        folder: of the pictures, from where the text lies.
-        one_length: whether runs of the scale's epochs alone are looked for, be they the usual ones.
+        folder: of the pictures, from where the text is.
+        one_length: whether only runs of the scale's epochs count.
 
     Raises:
-        ValueError: no study has records, or a record is of other settings than its name says.
+        ValueError: no study has records, or a record has other settings than its name says.
         OSError: a record cannot be read.
     """
-    paths = paths_of(results)
-    scales = [scale] if one_length else [scale, *other_lengths(scale, paths)]
+    paths = record_paths(results)
+    scales = [scale] if one_length else [scale, *_other_lengths(scale, paths)]
     trained = [study for study in studies if study.rows(scale)]
     arms = dict.fromkeys(row.arm for study in trained for length in scales for row in study.rows(length))
-    gathered = gather_records(arms, paths, settings)
-    parts = [part for study in trained for part in parts_of(study, scales, gathered)]
-    if not parts:
+    records = read_records(arms, paths, settings)
+    sections = [section for study in trained for section in _sections(study, scales, records)]
+    if not sections:
         raise ValueError(f"{results}: expected records of these studies, got none; --plan lists their runs")
-    cost = step_cost(results, [part.study.name for part in parts])
+    names = [section.study.name for section in sections]
+    cost = step_cost(results) if "wallclock" in names else None
     pictures: dict[str, bytes] = {}
-    sections, told = [], set[tuple[Arm, Arm, str]]()
+    texts, compared = list[str](), set[tuple[Arm, Arm, str]]()
     with plain_style():
-        for part in parts:
-            sections += _section(part, pictures, quote(folder), differences=not part.effects <= told)
-            sections += cost.after(part.study.name)
-            told |= part.effects
-    records = {record.name: record for part in parts for row in part.rows for record in part.records(row)}
-    unused = sorted({path.stem for path in results.glob("*.json")} - records.keys() - cost.shown)
-    absent = [study.title for study in trained if study.name not in {part.study.name for part in parts}] + [
-        *cost.absent
-    ]
+        for section in sections:
+            texts += _section_texts(section, pictures, quote(folder), differences=not section.effects <= compared)
+            if cost and section.study.name == "wallclock":
+                texts += cost.texts
+            compared |= section.effects
+    shown = {record.name: record for section in sections for record in section.runs}
+    unused = sorted({path.stem for path in results.glob("*.json")} - shown.keys() - (cost.shown if cost else set()))
+    absent = [study.title for study in trained if study.name not in names] + (list(cost.absent) if cost else [])
     length = ("--epochs", str(scale.epochs)) if one_length or scale != SCALES[scale.name] else ()
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
-    closing = _closing(list(records.values()), absent, results, unused, command)
-    overview = ["## At a glance", verdict(parts), table_markdown(glance(parts)), _TWICE] if len(parts) > 1 else []
     notes = _notes(results)
-    opening = [f"{_OPENING} {scale.name}", intro(scale), _READ_NOTES if notes else "", *overview]
-    text = "\n\n".join(part for part in [*opening, *sections, *notes, *closing] if part) + "\n"
-    return Document(text, pictures, len(parts), sorted(records), unused)
+    parts = [
+        f"{_OPENING} {scale.name}",
+        intro(scale),
+        _READ_NOTES if notes else "",
+        *(_overview(sections) if len(sections) > 1 else []),
+        *texts,
+        *notes,
+        *_closing(list(shown.values()), absent, results, unused, command),
+    ]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return Document(text, pictures, len(sections), sorted(shown), unused)
+
+
+def _other_lengths(scale: Scale, names: Iterable[str]) -> list[Scale]:
+    """The scale with the other numbers of epochs in names of records; none where a number was asked for."""
+    if scale != SCALES[scale.name]:
+        return []
+    lengths = {int(found[1]) for name in names if (found := re.search(r"-epochs(\d+)(?=-|$)", name))}
+    return [scale.with_epochs(epochs) for epochs in sorted(lengths - {0, scale.epochs})]
+
+
+def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[Section]:
+    """The study at the number of epochs with most records, or at each; none without a record of its own.
+
+    A study about runs of its own, such as a sweep, needs one of them: the methods as they are, which it shares with
+    Table 1, show nothing of it.
+    """
+    shared = {row.arm for scale in scales for row in STUDIES["figure2a"].rows(scale)}
+
+    def known(scale: Scale) -> Records:
+        metrics = study.metrics_at(scale)
+        found = {row.arm: records.get(row.arm, ()) for row in study.rows(scale)}
+        shows = {
+            arm: collapses(some) > 0 or any(sample(some, metric).values for metric in metrics)
+            for arm, some in found.items()
+        }
+        return {arm: some for arm, some in found.items() if shows[arm]}
+
+    def extent(scale: Scale) -> tuple[int, int]:
+        arms = {row.arm for row in study.rows(scale)}
+        own = arms if study.measures & {TRANSFER, DETECTION} else arms - shared
+        return len(known(scale).keys() & own if own else known(scale)), len(known(scale))
+
+    # The best is the first of equals, which is the scale as it is. Other lengths may stand for the same runs.
+    lengths = scales if study.every_length else [max(scales, key=extent)]
+    found = {tuple(row.arm for row in rows): scale for scale in reversed(lengths) if (rows := study.rows(scale))}
+    sections = [Section(study, scale, known(scale)) for scale in found.values() if extent(scale)[0]]
+    if len(sections) < 2:
+        return sections
+    return [_with_length(section, place) for place, section in enumerate(sorted(sections, key=_epochs))]
+
+
+def _with_length(section: Section, place: int) -> Section:
+    """The section with its number of epochs in the title; the text is in the first section of the study."""
+    title = f"{section.study.title}, at {_epochs(section)} epochs"
+    text = "The same with longer runs." if place else section.study.text
+    return replace(section, study=replace(section.study, title=title, text=text))
+
+
+def _epochs(section: Section) -> int:
+    return int(Job(section.rows[0].arm, 0).settings.schedule.epochs)
+
+
+def intro(scale: Scale) -> str:
+    """What was measured and how effects are judged, in paragraphs."""
+    return "\n\n".join(_INTRO).format(k=scale.k, linear=_LINEAR[scale.linear])
+
+
+def _overview(sections: Sequence[Section]) -> list[str]:
+    rows, marks = [], dict[str, list[Mark]]()
+    for section in sections:
+        own = (section.study, section.scale, section.records)
+        rows.append(overview_row(*own, [mark for claim in claims(*own) for mark in claim.marks]))
+        if section.study.name in _BY_METHOD:
+            table = study_table(*own)
+            for title, cells in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+                marks.setdefault(title, []).extend(cell.mark for cell in cells if cell.mark)
+    counted = [f"{title.partition(',')[0]} {_counted(found)}" for title, found in marks.items() if found]
+    verdict = f"For how many methods LDReg does what it does in the paper: {'; '.join(counted)}." if counted else ""
+    return ["## At a glance", verdict, table_markdown(overview_table(rows)), _COUNTED]
+
+
+def _counted(marks: Sequence[Mark]) -> str:
+    """The number of each mark that there is.
+
+    >>> _counted(["agrees", "noise", "agrees"])
+    'as in the paper 2, within noise 1'
+    """
+    return ", ".join(f"{word} {marks.count(mark)}" for mark, word in MARK_WORDS.items() if mark in marks)
+
+
+def _section_texts(section: Section, pictures: dict[str, bytes], folder: str, *, differences: bool) -> list[str]:
+    """Heading, text, tables and links to pictures, which are added to `pictures`."""
+    study, own = section.study, (section.study, section.scale, section.records)
+    missing = [row_name(row) for row in section.rows if row.arm not in section.records]
+    table, runs = seeds_table(*own), section.runs
+    count, epochs = len({record.name for record in runs}), origins(runs, "epochs")
+    texts = [
+        f"## {study.title}",
+        study.text,
+        study_words(*own, study_table(*own)),
+        table_markdown(table),
+        f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else "."),
+        _not_measured(missing, len(section.rows) - len(missing)),
+    ]
+    compared = difference_table(*own)
+    if differences and compared.rows:
+        texts += [_NOISE, table_markdown(compared)]
+    for caption, figure in drawings(*own).items():
+        title, _, remark = caption.partition("\n")
+        name = f"{picture_name(study.name, caption)}.png"
+        pictures[name] = _png(figure, _digest(runs))
+        texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
+    return [text for text in texts if text]
+
+
+def study_words(study: Study, scale: Scale, records: Records, table: Table) -> str:
+    """What came of a study, in sentences."""
+    words = [effects_sentence(table), *(claim.words for claim in claims(study, scale, records))]
+    return " ".join(text for text in words if text)
+
+
+def _not_measured(missing: Sequence[str], measured: int) -> str:
+    """Which rows are missing; only their number where most are."""
+    if len(missing) > max(measured, 8):
+        return f"Not measured: {len(missing)} of {len(missing) + measured} rows; `--plan` lists their runs."
+    return f"Not measured: {markdown_text('; '.join(missing))}." if missing else ""
 
 
 def _notes(results: Path) -> list[str]:
-    """What people say of the runs that records cannot, where they left it beside them. Raises OSError, ValueError."""
+    """What people wrote beside the records. Raises OSError, ValueError."""
     path = results / NOTES
     if not path.is_file():
         return []
     try:
-        said = path.read_text(encoding="utf-8").strip()
+        text = path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8, got other bytes ({error})") from error
-    return ["## About these runs", said] if said else []
+    return ["## About these runs", text] if text else []
 
 
-def check_own(path: Path) -> None:
-    """Refuse to write over a file that is no such text, and not empty.
+def _closing(
+    records: Sequence[Record], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
+) -> list[str]:
+    """What is missing, what else there is, and where the numbers come from."""
+    parts = []
+    if absent:
+        parts = [
+            "## What is missing",
+            "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent),
+        ]
+    origin = (
+        f"{len(records)} runs; commits {origins(records, 'commit') or 'unknown'}; on {origins(records, 'hardware')}; "
+        f"seeds {origins(records, 'seed')}; epochs {origins(records, 'epochs')}."
+    )
+    written = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
+    return [*parts, *_others(results, unused), "## Where the numbers come from", markdown_text(origin), written]
+
+
+def _others(results: Path, names: Sequence[str]) -> list[str]:
+    """What the other records say, and which files are no records. Raises OSError."""
+    cells, foreign = [], []
+    for name in names:
+        try:
+            record = Record.from_json(results / f"{name}.json")
+        except ValueError:
+            foreign.append(name)
+            continue
+        values = [value_text(metric, sample([record], metric)) for metric in _OTHER_METRICS]
+        split = "validation" if record.settings.get("data.validation") else "test"
+        cells.append([*map(Cell, (name, split, str(record.origin.get("epochs", NOTHING)), *values))])
+    columns = ["Record", "Images that judge", "Epochs", *map(column_title, _OTHER_METRICS)]
+    parts = ["## Other records", _OTHERS, table_markdown(Table(columns, cells))] if cells else []
+    return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
+
+
+def _digest(records: Sequence[Record]) -> str:
+    """A digest of what figures are drawn from, stored in them."""
+    drawn = [(record.name, record.results, record.curves, record.tsne, record.tsne_labels) for record in records]
+    return hashlib.sha256(repr(drawn).encode()).hexdigest()
+
+
+def _png(figure: Figure, source: str) -> bytes:
+    buffer = BytesIO()
+    facts = {"Software": None, "Source": source}
+    figure.savefig(buffer, format="png", dpi=_RESOLUTION, facecolor="white", metadata=facts)
+    return buffer.getvalue()
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a document can be written there and replaces nothing but a document.
 
     Raises:
-        ValueError: there is one.
-        OSError: it cannot be written, or not be read.
+        ValueError: another file is there.
+        OSError: it cannot be written or read.
     """
     check_writable(path)
     if has_content(path):
@@ -173,7 +389,7 @@ def write_document(made: Document, path: Path) -> None:
 
 
 def picture_folder(path: Path) -> str:
-    """Where the pictures of a text lie, from its own folder.
+    """The folder of a document's pictures, from its own folder.
 
     >>> picture_folder(Path("docs/results.md"))
     'images/results'
@@ -181,112 +397,71 @@ def picture_folder(path: Path) -> str:
     return f"images/{path.stem}"
 
 
-def _section(part: Part, pictures: dict[str, bytes], folder: str, *, differences: bool) -> list[str]:
-    """Heading, text, tables and links to pictures, which are added to those there are."""
-    study, table = part.study, _with_seeds(part)
-    records = [record for row in part.rows for record in part.records(row)]
-    left_out = [row_name(row) for row in part.rows if not part.records(row)]
-    texts = [
-        f"## {study.title}",
-        study.text,
-        study_words(study, part.scale, part.gathered, table),
-        table_markdown(table),
-    ]
-    texts.append(_told_runs(records))
-    texts.append(_not_measured(left_out, len(part.rows) - len(left_out)))
-    compared = difference_table(study, part.scale, part.gathered)
-    if differences and compared.rows:
-        texts += [_NOISE, table_markdown(compared)]
-    for caption, figure in drawings(study, part.scale, part.gathered).items():
-        title, _, remark = caption.partition("\n")
-        name = f"{picture_name(study.name, caption)}.png"
-        pictures[name] = _png(figure, _source(records))
-        texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
-    return [text for text in texts if text]
+def picture_name(study: str, caption: str) -> str:
+    r"""The name for the files of a figure, by the first line of its caption.
+
+    >>> picture_name("ablation", "Linear accuracy and β\nIn percent.")
+    'ablation-linear-accuracy-and-beta'
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", caption.partition("\n")[0].lower().replace("β", "beta")).strip("-")
+    return f"{study}-{slug}"
 
 
-def _not_measured(left_out: Sequence[str], measured: int) -> str:
-    """Which rows are missing; where most are, how many."""
-    if len(left_out) > max(measured, 8):
-        return f"Not measured: {len(left_out)} of {len(left_out) + measured} rows; `--plan` lists their runs."
-    return f"Not measured: {markdown_text('; '.join(left_out))}." if left_out else ""
+@dataclass(frozen=True)
+class StudyReport:
+    """A study with its table, figures and sentences, to be printed and put on a page."""
+
+    study: Study
+    table: Table
+    figures: Figures
+    words: str
+
+    @property
+    def text(self) -> str:
+        """What the study shows and what came of it, in paragraphs."""
+        return f"{self.study.text}\n\n{self.words}" if self.words else self.study.text
 
 
-def _with_seeds(part: Part) -> Table:
-    """The table of the study, less the rows that nothing was measured of, with a column of how many seeds each has."""
-    whole, metrics = study_table(part.study, part.scale, part.gathered), metrics_of(part.study, part.scale)
-    keys, cells = whole.keys, []
-    for row, texts in zip(part.rows, whole.rows, strict=True):
-        records = part.records(row)
-        if not records:
-            continue
-        usual = len(records) - collapses(records)
-        values = [
-            _counted(cell, len(sample(records, metric).values), usual)
-            for cell, metric in zip(texts[keys:], metrics, strict=True)
-        ]
-        cells.append([*texts[:keys], Cell(str(len(records))), *values])
-    return Table([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
+@plain_style()
+def study_reports(studies: Sequence[Study], scale: Scale, records: Records) -> list[StudyReport]:
+    """Tables, figures and sentences of what has been measured."""
+    found = []
+    for study in studies:
+        plane = bool(clouds(study.name))
+        table = cloud_table(study.name) if plane else study_table(study, scale, records)
+        figures = cloud_figure(study.name) if plane else drawings(study, scale, records)
+        found.append(StudyReport(study, table, figures, study_words(study, scale, records, table)))
+    return found
 
 
-def _counted(cell: Cell, seeds: int, usual: int) -> Cell:
-    """The cell; where its value is of fewer seeds than the row has, it says so."""
-    if not 0 < seeds < usual:
-        return cell
-    return Cell(f"{cell.text} (of {seeds} seed{'' if seeds == 1 else 's'})", cell.paper, cell.mark)
-
-
-def _told_runs(records: Sequence[Record]) -> str:
-    """Of how many runs and how many epochs a table is."""
-    count, epochs = len({record.name for record in records}), origins(records, "epochs")
-    return f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else ".")
-
-
-def _closing(
-    records: Sequence[Record], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
-) -> list[str]:
-    """What is missing, what else there is, and where everything comes from."""
+def as_text(reports: Sequence[StudyReport], *, width: int, color: bool) -> str:
+    """All tables for a terminal."""
     parts = []
-    if absent:
-        parts = [
-            "## What is missing",
-            "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent),
-        ]
-    parts += _others(results, unused)
-    told = (
-        f"{len(records)} runs; commits {origins(records, 'commit') or 'unknown'}; on {origins(records, 'hardware')}; "
-        f"seeds {origins(records, 'seed')}; epochs {origins(records, 'epochs')}."
-    )
-    made = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
-    return [*parts, "## Where the numbers come from", markdown_text(told), made]
+    for report in reports:
+        words = f"\n{filled(report.words, width)}" if report.words else ""
+        table = table_text(report.table, width=width, color=color) if report.table.rows else _NO_ROWS
+        parts.append(f"{report.study.title}\n\n{table}{words}\n")
+    return "\n".join(parts)
 
 
-def _others(results: Path, names: Sequence[str]) -> list[str]:
-    """What records say that no study has a row for; files that are none are named. Raises OSError."""
-    cells, foreign = [], []
-    for name in names:
-        try:
-            record = Record.from_json(results / f"{name}.json")
-        except ValueError:
-            foreign.append(name)
-            continue
-        values = [value_text(metric, sample([record], metric)) for metric in _OTHER_METRICS]
-        judges = "validation" if record.settings.get("data.validation") else "test"
-        texts = [name, judges, str(record.origin.get("epochs", NOTHING)), *values]
-        cells.append([Cell(text) for text in texts])
-    columns = ["Record", "Images that judge", "Epochs", *map(column_title, _OTHER_METRICS)]
-    parts = ["## Other records", _OTHERS, table_markdown(Table(columns, cells))] if cells else []
-    return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
+@plain_style()
+def write_page(reports: Sequence[StudyReport], scale: Scale, out: Path, *, name: str, title: str, origin: str) -> Path:
+    """Write a page and Markdown of this name, and every figure as PNG and PDF, into `out`; the page's path.
 
-
-def _source(records: Sequence[Record]) -> str:
-    """A digest of all that figures are drawn from, by which a picture of other records can be told."""
-    drawn = [(record.name, record.results, record.curves, record.tsne, record.tsne_labels) for record in records]
-    return hashlib.sha256(repr(drawn).encode()).hexdigest()
-
-
-def _png(figure: Figure, source: str) -> bytes:
-    buffer = BytesIO()
-    facts = {"Software": None, "Source": source}
-    figure.savefig(buffer, format="png", dpi=_RESOLUTION, facecolor="white", metadata=facts)
-    return buffer.getvalue()
+    Raises:
+        OSError: a file cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    markdown, sections = [f"# {title}", intro(scale)], list[PageSection]()
+    for report in reports:
+        markdown += [f"## {report.study.title}", report.text, table_markdown(report.table)]
+        for caption, figure in report.figures.items():
+            picture = picture_name(report.study.name, caption)
+            save_figure(figure, out / "figures" / picture)
+            markdown.append(f"![{report.study.title}](figures/{picture}.png)")
+        sections.append(PageSection(report.study.title, report.text, report.table, report.figures))
+    footer = [markdown_text(line) for line in origin.split("\n\n")]
+    write_atomically(out / f"{name}.md", "\n\n".join([*markdown, *footer]) + "\n")
+    page = out / f"{name}.html"
+    write_atomically(page, study_page(title, intro(scale), sections, footer=origin))
+    return page

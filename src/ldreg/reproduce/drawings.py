@@ -11,12 +11,9 @@ from ldreg.record import PointCloud, Record
 from ldreg.report.lid_plots import cloud_panels
 from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
 from ldreg.report.tables import Cell, Table
-from ldreg.reproduce.effects import TRAIN_LID, Sample, collapses, in_percent, noise, sample
-from ldreg.reproduce.findings import Gathered
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
-from ldreg.reproduce.rows import METHODS, Row
-from ldreg.reproduce.scales import Scale
-from ldreg.reproduce.studies import Study
+from ldreg.reproduce.statistics import TRAIN_LID, Records, Sample, collapses, in_percent, noise, sample
+from ldreg.reproduce.studies import METHODS, Row, Scale, Study
 from ldreg.text import number
 
 Figures = Mapping[str, Figure]
@@ -30,10 +27,10 @@ _BY_MONITOR = (
 _OF_VIEWS = "Of representations in a batch: the variance that comes from the view of an image and not from the image."
 
 
-def drawings(study: Study, scale: Scale, gathered: Gathered) -> Figures:
+def drawings(study: Study, scale: Scale, records: Records) -> Figures:
     """The figures of a study by their captions; none where it is a table, or nothing was measured yet."""
     draw = _DRAWN.get(study.name)
-    return {} if draw is None else draw(study.rows(scale), gathered)
+    return {} if draw is None else draw(study.rows(scale), records)
 
 
 def _mean_curve(records: Sequence[Record], metric: str) -> tuple[list[tuple[float, float]], Band]:
@@ -49,24 +46,24 @@ def _mean_curve(records: Sequence[Record], metric: str) -> tuple[list[tuple[floa
     return points, band
 
 
-def _over_training(rows: Sequence[Row], gathered: Gathered) -> Figures:
+def _over_training(rows: Sequence[Row], records: Records) -> Figures:
     made = {}
     for title, words, metric, label in (
         ("LID over training", f"Of training images. {_RANGE}", "lid", "LID, geometric mean"),
         ("kNN accuracy over training", _BY_MONITOR, "knn", "kNN accuracy, %"),
         ("Share of the view over training", _OF_VIEWS, "view_share", "share of variance, %"),
     ):
-        shown = _training_curves(rows, gathered, metric)
+        shown = _training_curves(rows, records, metric)
         if shown:
             made[f"{title}\n{words}"] = line_panels(shown, xlabel="epoch", ylabel=label)
     return made
 
 
-def _training_curves(rows: Sequence[Row], gathered: Gathered, metric: str) -> list[tuple[str, list[Series]]]:
+def _training_curves(rows: Sequence[Row], records: Records, metric: str) -> list[tuple[str, list[Series]]]:
     """A metric over epochs for each method that there are runs of, without and with LDReg."""
     found: dict[str, list[Series]] = {}
     for row in rows:
-        points, band = _mean_curve(gathered.get(row.arm, ()), metric)
+        points, band = _mean_curve(records.get(row.arm, ()), metric)
         if points:
             with_ldreg = row.baseline is not None
             name = "with LDReg" if with_ldreg else "without"
@@ -75,20 +72,20 @@ def _training_curves(rows: Sequence[Row], gathered: Gathered, metric: str) -> li
     return list(found.items())
 
 
-def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
+def _jitter(rows: Sequence[Row], records: Records) -> Figures:
     series = []
     for place, row in enumerate(rows):
-        records = gathered.get(row.arm, ())
-        points, band = _mean_curve(records, "lid")
+        found = records.get(row.arm, ())
+        points, band = _mean_curve(found, "lid")
         if points:
-            accuracy = sample(records, "linear")
+            accuracy = sample(found, "linear")
             told = f"strength {row.x:g}" + (f", linear {accuracy.mean:.1f} %" if accuracy.values else "")
             series.append(Series(told, points, band or None, dashed=False, color_group=place))
     if not series:
         return {}
     final = [
-        _line(rows, gathered, TRAIN_LID, "at the end"),
-        *_level(rows, rows[0], gathered, TRAIN_LID, f"strength {rows[0].x:g}"),
+        _line(rows, records, TRAIN_LID, "at the end"),
+        *_level(rows, rows[0], records, TRAIN_LID, f"strength {rows[0].x:g}"),
     ]
     return {
         "Over training\nLinear accuracy is in the legend.": lines(series, xlabel="epoch", ylabel="LID, geometric mean"),
@@ -96,20 +93,20 @@ def _jitter(rows: Sequence[Row], gathered: Gathered) -> Figures:
     }
 
 
-def _line(rows: Sequence[Row], gathered: Gathered, metric: str, name: str, *, group: int = 0) -> Series:
+def _line(rows: Sequence[Row], records: Records, metric: str, name: str, *, group: int = 0) -> Series:
     """A result over the x of rows, with its range over seeds."""
-    found = [(row.x, one) for row in rows if (one := _drawn(gathered.get(row.arm, ()), metric)) is not None]
+    found = [(row.x, one) for row in rows if (one := _drawn(records.get(row.arm, ()), metric)) is not None]
     several = [(x, min(one.values), max(one.values)) for x, one in found if len(one.values) > 1]
     return Series(name, [(x, one.mean) for x, one in found], several or None, dashed=False, color_group=group)
 
 
-def _bars(rows: Sequence[Row], gathered: Gathered) -> Figures:
-    methods = list(dict.fromkeys(row.group for row in rows if gathered.get(row.arm)))
+def _bars(rows: Sequence[Row], records: Records) -> Figures:
+    methods = list(dict.fromkeys(row.group for row in rows if records.get(row.arm)))
     made = {}
     for metric, title in (("effective_rank", "Effective rank"), ("lid", "LID, geometric mean")):
         series, errors = [], []
         for name, with_ldreg in (("without", False), ("with LDReg", True)):
-            found = [_of_method(rows, method, with_ldreg, metric, gathered) for method in methods]
+            found = [_of_method(rows, method, with_ldreg, metric, records) for method in methods]
             series.append((name, [None if one is None else one.mean for one in found]))
             errors.append([one.deviation if one is not None and len(one.values) > 1 else None for one in found])
         if methods:
@@ -117,9 +114,9 @@ def _bars(rows: Sequence[Row], gathered: Gathered) -> Figures:
     return made
 
 
-def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, gathered: Gathered) -> Sample | None:
+def _of_method(rows: Sequence[Row], method: str, with_ldreg: bool, metric: str, records: Records) -> Sample | None:
     row = next(row for row in rows if row.group == method and (row.baseline is not None) == with_ldreg)
-    return _drawn(gathered.get(row.arm, ()), metric)
+    return _drawn(records.get(row.arm, ()), metric)
 
 
 def _drawn(records: Sequence[Record], metric: str) -> Sample | None:
@@ -128,15 +125,15 @@ def _drawn(records: Sequence[Record], metric: str) -> Sample | None:
     return found if found.values or collapses(records) else None
 
 
-def _ablation(rows: Sequence[Row], gathered: Gathered) -> Figures:
+def _ablation(rows: Sequence[Row], records: Records) -> Figures:
     made = {}
     titles = {"linear": "Linear accuracy, %", "effective_rank": "Effective rank", "lid": "LID, geometric mean"}
     for metric, title in titles.items():
         for group, label in (("beta", "β"), ("k", "k")):
             own = _of_group(rows, group)
-            line = _line(own, gathered, metric, "SimCLR + LDReg")
+            line = _line(own, records, metric, "SimCLR + LDReg")
             if line.points:
-                series = [line, *_level(own, rows[0], gathered, metric, "SimCLR")]
+                series = [line, *_level(own, rows[0], records, metric, "SimCLR")]
                 made[f"{title.partition(',')[0]} and {label}"] = lines(series, xlabel=label, ylabel=title, logx=True)
     return made
 
@@ -148,14 +145,14 @@ def _of_group(rows: Sequence[Row], group: str) -> list[Row]:
     return own + [replace(row, x=float(row.names[1])) for row in rows if row.group == "k" and row.names[2] in usual]
 
 
-def _level(rows: Sequence[Row], base: Row, gathered: Gathered, metric: str, name: str) -> list[Series]:
+def _level(rows: Sequence[Row], base: Row, records: Records, metric: str, name: str) -> list[Series]:
     """The value of a row as a level beside the line of others, with what is within noise of it."""
-    level = sample(gathered.get(base.arm, ()), metric)
+    level = sample(records.get(base.arm, ()), metric)
     if not level.values:
         return []
     band = []
     for row in rows:
-        own = sample(gathered.get(row.arm, ()) if row is not base else (), metric)
+        own = sample(records.get(row.arm, ()) if row is not base else (), metric)
         chance = noise(own, level) if own.values else math.nan
         if math.isfinite(chance):
             band.append((row.x, level.mean - chance, level.mean + chance))
@@ -168,22 +165,22 @@ def _level(rows: Sequence[Row], base: Row, gathered: Gathered, metric: str, name
     ]
 
 
-def _sweep(rows: Sequence[Row], gathered: Gathered) -> Figures:
+def _sweep(rows: Sequence[Row], records: Records) -> Figures:
     made = {}
     own = [row for row in rows if row.group == "minlid"]
     titles = {"lid": "LID, geometric mean", "effective_rank": "Effective rank", "linear": "Linear accuracy, %"}
     for metric, title in titles.items():
-        line = _line(own, gathered, metric, "SimCLR + Min LID")
+        line = _line(own, records, metric, "SimCLR + Min LID")
         if line.points:
-            series = [line, *_level(own, rows[0], gathered, metric, "SimCLR")]
+            series = [line, *_level(own, rows[0], records, metric, "SimCLR")]
             made[f"{title.partition(',')[0]} and β of Min LID"] = lines(series, xlabel="β", ylabel=title, logx=True)
     return made
 
 
-def _tsne(rows: Sequence[Row], gathered: Gathered) -> Figures:
+def _tsne(rows: Sequence[Row], records: Records) -> Figures:
     shown = []
     for row in rows:
-        found = [record for record in gathered.get(row.arm, ()) if record.tsne]
+        found = [record for record in records.get(row.arm, ()) if record.tsne]
         if found:
             title = "No regularization" if row.names[0] == "-" else f"{row.names[0]}, β = {_beta(found[0])}"
             shown.append((title, found[0].tsne, found[0].tsne_labels))
@@ -199,7 +196,7 @@ def _beta(record: Record) -> str:
     return f"{record.settings[key]:g}" if key in record.settings else "?"
 
 
-_DRAWN: Mapping[str, Callable[[Sequence[Row], Gathered], Figures]] = {
+_DRAWN: Mapping[str, Callable[[Sequence[Row], Records], Figures]] = {
     "figure2a": _over_training,
     "figure2b": _jitter,
     "figure2cd": _bars,

@@ -1,4 +1,4 @@
-"""What the studies ask to be trained: a recipe with options, and a seed."""
+"""What the studies train: recipes with options (arms), and arms with a seed (jobs)."""
 
 import hashlib
 import re
@@ -16,18 +16,19 @@ Trainer = Literal["ldreg", "lightly"]
 
 _SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name", "data.validation")
 
-# What is measured of a finished run beside its probes and dimensions.
+# What can be measured of a finished run beyond dimensions and accuracies.
 TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
+AP = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")  # results of detection
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe with options over it: one side of a comparison, to be run with one seed or several.
+    """A recipe with options over it: one side of a comparison, run with one or several seeds.
 
     Args:
-        recipe: its name
-        options: over it
-        by: what trains it; lightly has one recipe, of which `recipe` is how ours is called
+        recipe: its name.
+        options: over it, sorted by key.
+        by: what trains it; lightly has one recipe, and `recipe` is ldreg's version of it.
 
     >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
     'simclr_ldreg-beta0.2'
@@ -40,7 +41,7 @@ class Arm:
     by: Trainer = "ldreg"
 
     def but(self, **options: object) -> "Arm":
-        """The same with further options; two underscores stand for a dot.
+        """The arm with further options; two underscores stand for a dot.
 
         >>> Arm("digits/simclr").but(views__jitter=0.25).options
         (('views.jitter', '0.25'),)
@@ -48,10 +49,18 @@ class Arm:
         more = {key.replace("__", "."): str(value) for key, value in options.items()}
         return replace(self, options=tuple(sorted({**dict(self.options), **more}.items())))
 
+    def over(self, settings: Options) -> "Arm":
+        """The arm over settings that are given for every run; its own options stay.
+
+        >>> Arm("digits/simclr").but(views__jitter=0).over((("views.jitter", "1"), ("batch_size", "64"))).options
+        (('batch_size', '64'), ('views.jitter', '0'))
+        """
+        return replace(self, options=tuple(sorted({**dict(settings), **dict(self.options)}.items())))
+
     @property
     def slug(self) -> str:
-        """A name for files: readable, and different for different arms of a scale."""
-        named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # what it is before how much of it
+        """A readable name for files that differs between the arms of a scale."""
+        named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # the regularizer before its options
         parts = [_part(key, value) for key, value in named]
         recipe = self.recipe.rpartition("/")[2]
         who = recipe if self.by == "ldreg" else f"{recipe.removesuffix(f'_{self.by}')}_by_{self.by}"
@@ -63,7 +72,7 @@ class Arm:
 
 
 def _part(key: str, value: str) -> str:
-    """A setting in a name: short for what the studies vary, whole for what was given beside.
+    """A setting in a name: short for settings that the studies vary, else with its whole key.
 
     >>> _part("ldreg.k", "8"), _part("monitor.k", "8"), _part("regularizer", "minlid")
     ('k8', 'monitor.k=8', 'minlid')
@@ -76,7 +85,7 @@ def _part(key: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """An arm with its seed, and what is to be measured of it beyond what is always measured."""
+    """An arm with a seed, and what to measure of it beyond the results of every run."""
 
     arm: Arm
     seed: int
@@ -84,7 +93,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """How its folder and its record are called."""
+        """The name of its folder and of its record."""
         return f"{self.arm.slug}-seed{self.seed}"
 
     @cached_property
@@ -93,33 +102,33 @@ class Job:
         return self.settings_with(())
 
     def settings_with(self, options: Options) -> Settings:
-        """The same with further options. Raises ValueError."""
+        """The settings with further options. Raises ValueError."""
         known = _settings(self.arm, options)
         return replace(known, run=replace(known.run, seed=self.seed), tree={**known.tree, "seed": self.seed})
 
     @cached_property
-    def wanted(self) -> Mapping[str, object]:
-        """What its record has to say of its settings, and of who trained it.
+    def expected(self) -> Mapping[str, object]:
+        """The settings that its record has, and what trained it.
 
         Raises:
-            ValueError: settings that who trains it does not have.
+            ValueError: lightly trains it, whose recipe does not have these settings.
         """
         if self.arm.by == "lightly":
             return recipe_of(self.settings).settings
         return {**flattened(self.settings.tree), "by": self.arm.by}
 
     @cached_property
-    def identity(self) -> frozenset[str]:
-        """The settings that its record cannot lack: method, length, and the options over the recipe.
+    def required(self) -> frozenset[str]:
+        """The settings that its record must have: method, epochs, and the options over the recipe.
 
-        Of a regularizer's options records leave out those that nobody changed.
+        Records leave out a regularizer's options that have their defaults.
         """
         about = {"method", "schedule.epochs", *dict(self.arm.options)}
-        return frozenset(about & self.wanted.keys() & told_settings(self.settings).keys() - CHANGEABLE)
+        return frozenset(about & self.expected.keys() & told_settings(self.settings).keys() - CHANGEABLE)
 
     @property
     def command(self) -> str:
-        """The command that would train it alone; lightly's run comes with those of the seeds before it."""
+        """The command that trains it; lightly's runs come with those of the seeds before."""
         if self.arm.by == "lightly":
             scale, epochs = self.arm.recipe.partition("/")[0], self.settings.schedule.epochs
             start = f"ldreg reproduce anchor --scale {scale} --epochs {epochs} --seeds {self.seed + 1}"
@@ -132,12 +141,12 @@ class Job:
 
 @cache
 def _settings(arm: Arm, options: Options) -> Settings:
-    """The settings of all runs of an arm, which differ in the seed alone and take long to check."""
+    """The settings of an arm's runs, which differ in the seed and take long to check."""
     return resolve(load_recipe(arm.recipe), [*arm.options, *options])
 
 
 def merged(jobs: list[Job]) -> list[Job]:
-    """Every run once, with all that is to be measured of it, in the order of their first mention.
+    """Every run once, with everything to measure of it, in the order of first mention.
 
     >>> arm = Arm("digits/simclr")
     >>> [sorted(job.measures) for job in merged([Job(arm, 0), Job(arm, 0, frozenset({"tsne"}))])]

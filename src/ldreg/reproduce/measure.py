@@ -18,10 +18,9 @@ from ldreg.evaluate.source import Source, open_source
 from ldreg.evaluate.transfer import linear_on
 from ldreg.monitor.log import read_metrics
 from ldreg.record import Record
-from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Job
-from ldreg.reproduce.paper import AP
-from ldreg.reproduce.scales import dataset
-from ldreg.reproduce.workplace import Workplace, missing_measures
+from ldreg.reproduce.jobs import AP, DETECTION, TRANSFER, TSNE, Job
+from ldreg.reproduce.studies import dataset
+from ldreg.reproduce.workspace import Workspace, missing_measures
 from ldreg.train.folder import RunFolder
 from ldreg.train.settings import told_settings
 
@@ -40,7 +39,7 @@ class Judged:
     held_out: int
 
 
-def measured(job: Job, place: Workplace) -> Record:
+def measured(job: Job, place: Workspace) -> Record:
     """The record of a finished run; what an earlier record has is kept, and what it lacks is added.
 
     LID and effective rank are those of held-out images, as in the paper's tables; those of training images over epochs
@@ -49,7 +48,7 @@ def measured(job: Job, place: Workplace) -> Record:
     Raises:
         ValueError: the data is missing.
     """
-    folder, path = place.folder(job), place.record(job)
+    folder, path = place.folder(job), place.record_path(job)
     source = open_source(folder.path, data=[pair for pair in place.run_options(job) if pair[0].startswith("data.")])
     if path.is_file():
         record = Record.from_json(path)
@@ -69,7 +68,7 @@ def measured(job: Job, place: Workplace) -> Record:
     return record
 
 
-def failed(job: Job, place: Workplace, reason: str) -> Record:
+def failed(job: Job, place: Workspace, reason: str) -> Record:
     """The record of a run that could not be finished because its loss was no number any more."""
     folder = place.folder(job)
     told = {**origin_of(folder, job.settings), "failed": reason}
@@ -106,7 +105,7 @@ def judged(
     return Judged(found.results, found.points, 0 if found.test is None else len(found.test.labels))
 
 
-def _basics(job: Job, source: Source, place: Workplace) -> Record:
+def _basics(job: Job, source: Source, place: Workspace) -> Record:
     folder, scale = place.folder(job), place.scale
     assert source.data is not None  # a run folder names its data
     found = judged(source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache)
@@ -153,7 +152,7 @@ def _tsne(x: Tensor) -> Tensor:
     return torch.from_numpy(made.fit_transform((centered / scale).numpy()))
 
 
-def _transfer(source: Source, place: Workplace) -> tuple[dict[str, float], dict[str, int]]:
+def _transfer(source: Source, place: Workspace) -> tuple[dict[str, float], dict[str, int]]:
     """Linear accuracy on every dataset of the scale, and on how many images each was tested.
 
     On the set of the pretraining it is that of the linear evaluation: the paper's table of transfer repeats it.
@@ -168,7 +167,7 @@ def _transfer(source: Source, place: Workplace) -> tuple[dict[str, float], dict[
     return found, tested
 
 
-def _detection(source: Source, place: Workplace, folder: RunFolder) -> dict[str, float]:
+def _detection(source: Source, place: Workspace, folder: RunFolder) -> dict[str, float]:
     from ldreg.detection import detect  # pycocotools may not be installed
 
     result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")

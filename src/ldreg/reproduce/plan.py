@@ -1,27 +1,27 @@
-"""How long runs would take and what memory they need, before any is begun."""
+"""How long runs would take and what memory they need, from rates that were measured."""
 
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from ldreg.data import DataConfig, load_images, output_size
 from ldreg.data.config import available_cores, worker_count
-from ldreg.encoders import EncoderConfig, build_encoder
+from ldreg.encoders import EncoderConfig
 from ldreg.record import Record
 from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.jobs import DETECTION, Job
-from ldreg.reproduce.workplace import GENERATED, State, Workplace
+from ldreg.reproduce.studies import RATES, method_of
+from ldreg.reproduce.workspace import GENERATED, State, Workspace
 from ldreg.text import duration
 from ldreg.train.processes import on_cuda
 from ldreg.train.settings import Settings
 
-# Training images, channels and side by set; those of other sets are read when they are there.
+# Training images, channels and side by set; those of other sets are read from the files.
 _SETS: Mapping[str, tuple[int, int, int]] = {
     "digits": (1437, 1, 8),
     "shapes": (2000, 1, 8),
@@ -30,228 +30,209 @@ _SETS: Mapping[str, tuple[int, int, int]] = {
     "cifar100": (50_000, 3, 32),
     "imagenet": (1_281_167, 3, 224),
 }
-_DETECTED = (GENERATED["train"], 3, GENERATED["size"])  # the generated images that table3 detects in
-# Encoder passes of a step, in forward passes of one image: a gradient costs two more, a momentum encoder one.
-_PASSES: Mapping[str, float] = {
-    "simclr": 6, "simclr_tuned": 6, "vicreg": 6, "barlow_twins": 6, "byol": 8, "moco": 5, "mae": 3 * 0.25 * 1.5
-}  # fmt: skip
-_MOMENTUM = ("byol", "moco")
-# Shares of the speed of large matrix products that training reached: measured on an H200 (bf16) and on two CPU cores.
-_EFFICIENCY = {("cuda", True): 0.35, ("cuda", False): 0.14, ("cpu", True): 0.3, ("cpu", False): 0.3}
-_STEP = {"cuda": 0.004, "cpu": 0.012}  # seconds of a step that no arithmetic explains
-_RUN = {"cuda": 40.0, "cpu": 10.0}  # seconds of a run: building, compiling, measuring
-_H200 = {"bf16": 7.9e14, "fp16": 7.9e14, "fp32": 5.1e13}  # what `matrix_speed` measured there
+_GENERATED = (GENERATED["train"], 3, GENERATED["size"])
 _H200_CORES, _H200_GB = 16, 140
-_LIGHTLY_PAIR = 0.0022  # seconds of a core that two views by lightly take: 16 cores made 7300 pairs a second
-_KEPT = 0.7  # share of all module outputs that is held for the gradient
+_KEPT = 0.7  # share of all module outputs that is kept for the gradient
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Minutes and gigabytes that a run may need, and where the minutes are from."""
+    """Minutes and gigabytes that a run may need, NaN where no rate is known; `measured` here, on such a run."""
 
     minutes: float
     gigabytes: float
-    basis: str
+    measured: bool = False
 
 
-def estimate(job: Job, place: Workplace, measured: Sequence[Record]) -> Estimate:
-    """What a run would need on this machine: by the time of its like where one was run, else by arithmetic.
+def estimate(job: Job, workspace: Workspace, records: Sequence[Record]) -> Estimate:
+    """What a run would need on this machine: by the time of runs like it, else by the table of rates.
 
     Raises:
-        ValueError: its images do not fill one batch, or are not there.
+        ValueError: its images do not fill one batch, or are missing.
     """
-    settings = place.settings(job)
-    count, _, _ = _shape(settings.data, place)
-    if count < settings.run.batch_size:  # as the run itself would say
-        raise ValueError(f"batch_size: expected at most the {count} images there are, got {settings.run.batch_size}")
-    gigabytes = _gigabytes(settings, place)
-    like = [record for record in measured if _alike(record, job) and _here(record, place)]
-    if like:
-        rates = [record.results["minutes"] / _epochs(record) for record in like]
-        return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, "measured")
-    return Estimate(_seconds(settings, place, ours=job.arm.by == "ldreg") / 60, gigabytes, "arithmetic")
+    settings = workspace.settings(job)
+    images, _ = _images(settings.data, workspace)
+    if images < settings.run.batch_size:
+        raise ValueError(f"batch_size: expected at most the {images} images there are, got {settings.run.batch_size}")
+    gigabytes = _gigabytes(settings, workspace)
+    alike = [record for record in records if _is_alike(record, job) and _is_here(record, workspace)]
+    if alike:
+        rates = [record.results["minutes"] / _epochs(record) for record in alike]
+        return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, measured=True)
+    return Estimate(_seconds(job, workspace) / 60, gigabytes)
 
 
-def _alike(record: Record, job: Job) -> bool:
-    told, settings = record.settings, job.settings
-    same = told.get("by", "ldreg") == job.arm.by
-    same = same and told.get("method") == settings.run.method and told.get("encoder.name") == settings.encoder.name
-    same = same and told.get("batch_size") == settings.run.batch_size
-    same = same and (told.get("moco.version") == "v3") == _symmetric(settings.method)
-    return same and _epochs(record) > 0 and record.results.get("minutes", math.nan) > 0
+def _is_alike(record: Record, job: Job) -> bool:
+    found, settings = record.settings, job.settings
+    return (
+        found.get("by", "ldreg") == job.arm.by
+        and found.get("method") == settings.run.method
+        and found.get("encoder.name") == settings.encoder.name
+        and found.get("batch_size") == settings.run.batch_size
+        and (found.get("moco.version") == "v3") == (method_of(job.arm) == "moco_v3")
+        and _epochs(record) > 0
+        and record.results.get("minutes", math.nan) > 0
+    )
 
 
-def _here(record: Record, place: Workplace) -> bool:
-    """Whether a run was on such a device as this one: a GPU of the same name, or some CPU."""
+def _is_here(record: Record, workspace: Workspace) -> bool:
+    """Whether a run was on a device like this one: a GPU of the same name, or a CPU."""
     hardware = str(record.origin.get("hardware"))
-    return hardware == torch.cuda.get_device_name() if on_cuda(place.device) else hardware.endswith(" cores")
+    return hardware == torch.cuda.get_device_name() if on_cuda(workspace.device) else hardware.endswith(" cores")
 
 
 def _epochs(record: Record) -> float:
-    """How many epochs a run took; 0 where it does not say."""
-    told = record.origin.get("epochs")
-    return float(told) if isinstance(told, int | float) and not record.origin.get("failed") else 0.0
+    """How many epochs a run had; 0 where it failed or its record does not say."""
+    found = record.origin.get("epochs")
+    return float(found) if isinstance(found, int | float) and not record.origin.get("failed") else 0.0
 
 
-def _shape(data: DataConfig, place: Workplace) -> tuple[int, int, int]:
-    """Images, channels and side."""
-    generated = place.generated and data.path == place.detected
-    known = _DETECTED if generated else _SETS.get(data.name)
+def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
+    """The number of training images and their side."""
+    generated = workspace.generated and data.path == workspace.detection_images
+    known = _GENERATED if generated else _SETS.get(data.name)
     if known is None:
-        return _read_shape(data)
-    count, channels, side = known
-    count = round(min(count, data.limit or count) * (1 - data.validation))
-    return count, channels, data.size or side
+        return _read_images(data)
+    count, _, side = known
+    return round(min(count, data.limit or count) * (1 - data.validation)), data.size or side
 
 
 @cache
-def _read_shape(data: DataConfig) -> tuple[int, int, int]:
-    from ldreg.train.assembly import named  # which brings Lightning
+def _read_images(data: DataConfig) -> tuple[int, int]:
+    from ldreg.train.assembly import named  # which imports Lightning
 
     with named("data", DataConfig):
         images = load_images(data, "train")
-    return len(images), images.channels, output_size(data, images)
+    return len(images), output_size(data, images)
 
 
-def _seconds(settings: Settings, place: Workplace, *, ours: bool, elsewhere: bool = False) -> float:
-    """By arithmetic: here, or on an H200 elsewhere."""
-    kind = "cuda" if elsewhere or on_cuda(place.device) else "cpu"
-    count, channels, side = _shape(settings.data, place)
-    work, _, _ = _encoder(settings.encoder, channels, side)
-    steps = settings.schedule.epochs * (count // settings.run.batch_size)
-    arithmetic = work * _passes(settings) * settings.run.batch_size * steps
-    precision = settings.trainer.precision
-    speed = _H200[precision] if elsewhere else matrix_speed(kind, precision)
-    speed *= _EFFICIENCY[kind, settings.trainer.compile and ours]
-    speed *= settings.trainer.devices * settings.trainer.nodes if kind == "cuda" else 1  # CPU processes share cores
-    # Lightly's views are made by processes while the device trains on earlier ones.
-    workers = _H200_CORES if elsewhere else worker_count(settings.data)
-    views = 0.0 if ours else steps * settings.run.batch_size * _LIGHTLY_PAIR / max(1, workers)
-    return max(arithmetic / speed + steps * _STEP[kind], views) + _RUN[kind]
+def _entry(config: EncoderConfig) -> Mapping[str, Any] | None:
+    """The rates of an encoder; None where none were measured."""
+    entries: Sequence[Mapping[str, Any]] = RATES["encoders"]
+    for entry in entries:
+        if all(entry.get(key) in (None, getattr(config, key)) for key in ("name", "stem", "patch_size")):
+            return entry
+    return None
 
 
-def _passes(settings: Settings) -> float:
-    return _PASSES["byol" if _symmetric(settings.method) else settings.run.method]
-
-
-def _symmetric(method: object) -> bool:
-    """Whether it is MoCo's third version, which encodes both views twice as BYOL does."""
-    return getattr(method, "version", None) == "v3"
-
-
-def _gigabytes(settings: Settings, place: Workplace) -> float:
-    """Weights, gradients, optimizer and momentum encoder, and what the forward pass keeps."""
-    _, channels, side = _shape(settings.data, place)
-    _, weights, outputs = _encoder(settings.encoder, channels, side)
-    size = 4 if settings.trainer.precision == "fp32" else 2
-    views = 0.25 if settings.run.method == "mae" else 2
-    copies = 17 if settings.run.method in _MOMENTUM else 13
-    kept = outputs * size * _KEPT * views * settings.micro_batch
-    return (weights * copies + kept) / 1e9
+def _seconds(job: Job, workspace: Workspace, *, on_h200: bool = False) -> float:
+    """By the table, on this machine or on an H200; NaN where the encoder has no rate."""
+    settings = workspace.settings(job)
+    count, side = _images(settings.data, workspace)
+    cuda = on_h200 or on_cuda(workspace.device)
+    entry = _entry(settings.encoder)
+    rate = math.nan if entry is None else entry.get("H200" if cuda else "cpu_core", math.nan)
+    if entry is not None:
+        rate *= RATES["methods"].get(method_of(job.arm), 1.0) * (entry["size"] / side) ** 2
+    if cuda:
+        precision = settings.trainer.precision
+        here = RATES["matrix_speed"][precision] if on_h200 else matrix_speed(precision)
+        rate *= here / RATES["matrix_speed"]["bf16"] * settings.trainer.devices * settings.trainer.nodes
+        ours = job.arm.by == "ldreg"
+        rate *= RATES["eager"] if entry and entry.get("compiled") and not (settings.trainer.compile and ours) else 1
+    images = settings.schedule.epochs * (count - count % settings.run.batch_size)
+    views = 0.0
+    if job.arm.by == "lightly":  # processes make its views while the device trains on earlier ones
+        workers = _H200_CORES if on_h200 else worker_count(settings.data)
+        views = images / (RATES["lightly_pairs"] * max(1, workers))
+    return max(images / rate, views) + float(RATES["start_seconds"]["cuda" if cuda else "cpu"])
 
 
 @cache
-def _encoder(config: EncoderConfig, channels: int, side: int) -> tuple[float, int, int]:
-    """Floating-point operations of one image, number of weights, and elements that modules put out for it."""
-    encoder, image = _built(config, channels, side)
-    outputs = 0
-
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        nonlocal outputs
-        outputs += output.numel() if isinstance(output, Tensor) else 0
-
-    leaves = [module for module in encoder.modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(count) for module in leaves]
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        encoder(image)
-    for hook in hooks:
-        hook.remove()
-    return float(counter.get_total_flops()), sum(weight.numel() for weight in encoder.parameters()), outputs
-
-
-def _built(config: EncoderConfig, channels: int, side: int) -> tuple[nn.Module, Tensor]:
-    """The encoder and an image for it, without values: to draw weights and to compute takes seconds."""
-    shape = (1, channels, side, side)
-    try:
-        with torch.device("meta"):
-            return build_encoder(config, channels=channels, size=side).eval(), torch.zeros(shape)
-    except (RuntimeError, ValueError):  # some models of timm look at values; an error of another cause comes again
-        return build_encoder(config, channels=channels, size=side).eval(), torch.zeros(shape)
-
-
-@cache
-def matrix_speed(kind: str, precision: str) -> float:
-    """Floating-point operations per second of a large matrix product here."""
-    side = 8192 if kind == "cuda" else 1024
-    dtype = torch.float32 if precision == "fp32" or kind == "cpu" else torch.bfloat16
-    x = torch.ones(side, side, device=kind, dtype=dtype)
-    best = float("inf")
+def matrix_speed(precision: str) -> float:
+    """Floating-point operations per second of a large matrix product on this GPU."""
+    name = torch.cuda.get_device_name()
+    if name == RATES["H200"]:
+        return float(RATES["matrix_speed"][precision])
+    side = 8192
+    x = torch.ones(side, side, device="cuda", dtype=torch.float32 if precision == "fp32" else torch.bfloat16)
+    best = math.inf
     for _ in range(4):
         start = time.perf_counter()
-        y = x @ x
-        y[0, 0].item()  # waits for the device
+        (x @ x)[0, 0].item()  # waits for the device
         best = min(best, time.perf_counter() - start)
     return 2 * side**3 / best
 
 
-def plan_table(jobs: Sequence[Job], place: Workplace, *, processes: int) -> tuple[Table, str]:
-    """All runs with their state and what is still to come of time and memory, and the sum in words."""
-    states: list[State] = [place.state(job) for job in jobs]
-    known = [Record.from_json(place.record(job)) for job, state in zip(jobs, states, strict=True) if state == "done"]
-    rows, minutes, most, guessed = [], 0.0, 0.0, False
+def _gigabytes(settings: Settings, workspace: Workspace) -> float:
+    """Weights, gradients, optimizer and momentum encoder, and what the forward pass keeps; NaN where not known."""
+    entry = _entry(settings.encoder)
+    if entry is None:
+        return math.nan
+    _, side = _images(settings.data, workspace)
+    size = 4 if settings.trainer.precision == "fp32" else 2
+    views = 0.25 if settings.run.method == "mae" else 2
+    copies = 17 if settings.run.method in ("byol", "moco") else 13
+    outputs = entry["outputs"] * (side / entry["size"]) ** 2
+    megabytes = entry["parameters"] * copies + outputs * size * _KEPT * views * settings.micro_batch
+    return float(megabytes / 1e3)
+
+
+def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> tuple[Table, str]:
+    """All runs with their state, time and memory to come, and the sum in words."""
+    states: list[State] = [workspace.state(job) for job in jobs]
+    done = [job for job, state in zip(jobs, states, strict=True) if state == "done"]
+    records = [Record.from_json(workspace.record_path(job)) for job in done]
+    rows, minutes, gigabytes, scaled, unknown = [], 0.0, 0.0, False, 0
     for job, state in zip(jobs, states, strict=True):
-        need = estimate(job, place, known)
-        ahead = need.minutes if state in ("missing", "to continue") else 0.0
-        minutes, most = minutes + ahead, max(most, need.gigabytes if ahead else 0.0)
-        guess = bool(ahead) and need.basis == "arithmetic"
-        guessed = guessed or guess
-        texts = (
-            job.name,
-            state,
-            str(job.settings.schedule.epochs),
-            f"{'~' if guess else ''}{duration(ahead)}" if ahead else "",
-            _memory(need.gigabytes),
-        )
+        need = estimate(job, workspace, records)
+        ahead, time_text = state in ("missing", "to continue"), ""
+        if ahead and math.isnan(need.minutes):
+            time_text, unknown = _UNKNOWN, unknown + 1
+        elif ahead:
+            time_text = f"{'' if need.measured else '~'}{duration(need.minutes)}"
+            minutes, scaled = minutes + need.minutes, scaled or not need.measured
+        if ahead:
+            gigabytes = max(gigabytes, 0.0 if math.isnan(need.gigabytes) else need.gigabytes)
+        texts = (job.name, state, str(job.settings.schedule.epochs), time_text, _memory(need.gigabytes))
         rows.append([Cell(text) for text in texts])
-    left = sum(state != "done" for state in states)
-    words = f"{len(jobs)} runs, {len(jobs) - left} of them done; "
+    words = [f"{len(jobs)} runs, {len(done)} of them done;"]
     if minutes:
-        words += (
-            f"the others take about {duration(minutes / processes)} here ({_machine(place)}), {processes} at a time, "
-            f"and up to {_memory(most)} each."
+        words.append(
+            f"the others take about {duration(minutes / processes)} here ({_machine(workspace)}), {processes} at a "
+            f"time, and up to {_memory(gigabytes)} each."
         )
-        words += " Times with ~ are by arithmetic and may be off by a factor of two or three." if guessed else ""
-        words += _elsewhere([job for job, state in zip(jobs, states, strict=True) if state != "done"], place)
-    else:
-        words += "there is nothing left to train."
+        if scaled:
+            words.append("Times with ~ are by rates measured elsewhere and may be off by a factor of two or three.")
+        left = [job for job, state in zip(jobs, states, strict=True) if state != "done"]
+        words.append(_on_h200(left, workspace))
+    elif not unknown:
+        words.append("there is nothing left to train.")
+    if unknown:
+        words.append(f"No rate is known for the encoder of {unknown} of them.")
     if any(DETECTION in job.measures for job in jobs):
-        words += " Fine-tuning for detection comes on top."
-    return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), words
+        words.append("Fine-tuning for detection comes on top.")
+    return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), " ".join(word for word in words if word)
 
 
-def _elsewhere(left: Sequence[Job], place: Workplace) -> str:
-    """What runs in half precision, made for a GPU, would take on one that can hold them; said where there is none."""
-    if on_cuda(place.device):
+def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
+    """What runs in half precision, which are made for a GPU, would take on an H200 that can hold them."""
+    if on_cuda(workspace.device):
         return ""
-    settings = {job: place.settings(job) for job in left}
-    halved = {job: own for job, own in settings.items() if own.trainer.precision != "fp32"}
-    fit = [job for job, own in halved.items() if _gigabytes(own, place) <= _H200_GB]
-    if not fit:
+    fit = [
+        job
+        for job in left
+        if (settings := workspace.settings(job)).trainer.precision != "fp32"
+        and _gigabytes(settings, workspace) <= _H200_GB
+    ]
+    seconds = sum(_seconds(job, workspace, on_h200=True) for job in fit)
+    if not fit or math.isnan(seconds):
         return ""
-    seconds = sum(_seconds(settings[job], place, ours=job.arm.by == "ldreg", elsewhere=True) for job in fit)
     these = "they" if len(fit) == len(left) else f"{len(fit)} of them"
-    return f" On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same arithmetic."
+    return f"On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same rates."
 
 
-def _machine(place: Workplace) -> str:
-    return torch.cuda.get_device_name() if on_cuda(place.device) else f"a CPU with {available_cores()} cores"
+def _machine(workspace: Workspace) -> str:
+    return torch.cuda.get_device_name() if on_cuda(workspace.device) else f"a CPU with {available_cores()} cores"
 
 
 def _memory(gigabytes: float) -> str:
-    """Gigabytes as people say them.
+    """Memory as people say it.
 
     >>> _memory(0.0312), _memory(93.52)
     ('31 MB', '94 GB')
     """
+    if math.isnan(gigabytes):
+        return _UNKNOWN
     return f"{1000 * gigabytes:.0f} MB" if gigabytes < 1 else f"{gigabytes:.0f} GB"

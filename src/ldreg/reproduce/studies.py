@@ -1,217 +1,392 @@
-"""The paper's tables and figures as lists of what to train and what to show of it."""
+"""The studies of the paper, from `studies.yaml`: scales, and for each table and figure the runs behind its rows."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeVar
 
+import yaml
+
+from ldreg.data import DataConfig
 from ldreg.options import nearest
-from ldreg.reproduce import anchor_study, paper, rows, search
-from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE
-from ldreg.reproduce.rows import Row
-from ldreg.reproduce.scales import Scale
-from ldreg.reproduce.usage import TITLES
+from ldreg.reproduce.jobs import Arm, Job
+from ldreg.train.recipes import flattened
+from ldreg.train.settings import Settings
 
-DIMENSIONS = ("linear", "effective_rank", "lid")
+ScaleName = Literal["imagenet", "cifar10", "digits"]
+T = TypeVar("T")
+
+_ROW = {"id", "names", "recipe", "set", "paper", "against", "judged", "group", "x", "long", "by"}
+_NONE_MEANS = {"views.jitter": 1.0}  # what a setting of None stands for
+_VARIABLE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch size, the k of LDReg with it, and the paper's batch size in the same place."""
+
+    size: int
+    batch_k: int
+    paper: int
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What depends on the size of the runs; `studies.yaml` explains the fields.
+
+    `epochs` is the length of every run, None for that of the recipes.
+    """
+
+    name: ScaleName
+    methods: tuple[str, ...]
+    k: int
+    long_epochs: int
+    batches: tuple[Batch, ...]
+    betas: tuple[float, ...]
+    neighbors: tuple[int, ...]
+    jitters: tuple[float, ...]
+    targets: tuple[float, ...]
+    queues: tuple[int, ...]
+    moco_queues: tuple[int, ...]
+    search_epochs: int
+    datasets: tuple[str, ...]
+    linear: Literal["fast", "imagenet"]
+    transfer: Literal["fast", "transfer"]
+    epochs: int | None = None
+    anchor_epochs: int | None = None
+    long_recipes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    search_rates: Mapping[str, Sequence[float]] = field(default_factory=dict, hash=False)
+
+    def with_epochs(self, epochs: int) -> "Scale":
+        """The same scale with this number of epochs for every run; long pretrainings keep their ratio to it."""
+        usual = self.epochs or 100
+        return replace(self, epochs=epochs, long_epochs=round(epochs * self.long_epochs / usual))
+
+    def arm(self, recipe: str) -> Arm:
+        """The arm of this recipe of the scale."""
+        arm = Arm(f"{self.name}/{recipe}")
+        return arm if self.epochs is None else arm.but(schedule__epochs=self.epochs)
+
+    def long(self, recipe: str) -> Arm:
+        """The arm of this recipe with the long pretraining."""
+        if recipe in self.long_recipes and self.epochs is None:
+            return Arm(f"{self.name}/{self.long_recipes[recipe]}")
+        arm = Arm(f"{self.name}/{self.long_recipes.get(recipe, recipe)}")
+        return arm.but(schedule__epochs=self.long_epochs)
+
+    @property
+    def starts(self) -> list[dict[str, int]]:
+        """Later starts of LDReg: after a tenth and after half of the epochs, where that is at least one epoch."""
+        epochs = self.epochs or recipe_settings(f"{self.name}/simclr_ldreg").schedule.epochs
+        after = dict.fromkeys((epochs // 10, epochs // 2))
+        return [{"start": start, "first_epoch": start + 1} for start in after if start]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: its name, the arm that is trained for it, and the paper's values.
+
+    Args:
+        names: the cells that name it.
+        arm: what is trained.
+        values: the paper's values by result; NaN stands for a collapse.
+        baseline: position of the row that it is compared with; None for none.
+        judged: whether the paper claims a direction of the difference from that row.
+        group: of rows on one line of a figure.
+        x: position on the axis of a figure.
+    """
+
+    names: tuple[str, ...]
+    arm: Arm
+    values: Mapping[str, float] = field(default_factory=dict)
+    baseline: int | None = None
+    judged: bool = True
+    group: str = ""
+    x: float = 0.0
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table or figure of the paper.
+    """A table or figure of the paper, or a question beyond it.
 
     Args:
-        name: on the command line
-        aliases: its numbers in the paper
-        title: as a heading
-        text: what it shows, and what the paper saw
-        keys: what the cells that name a row are called
-        metrics: results that the table has as columns; for transfer and detection what its scale has
-        rows: of the scale
-        measures: beyond those of every run
-        apart: whether it is run only where it is named; what there is of it is shown among all
-        every_length: whether it is shown at each number of epochs that there are runs of, and not only at one
+        name: on the command line.
+        title: its heading.
+        text: what it shows, and what the paper saw.
+        keys: titles of the columns that name a row.
+        entries: the rows as `studies.yaml` has them.
+        aliases: other names, as the paper numbers it.
+        metrics: results shown as columns; empty for those of the scale's datasets.
+        measures: what is measured beyond the results of every run.
+        only_named: whether it runs only where it is named and not with `all`.
+        every_length: whether it is shown at every number of epochs that has runs, not only at one.
+        scales: that have it; empty for all.
+        settings: options of every run by scale.
+        function: that makes the rows instead of `entries`.
     """
 
     name: str
-    aliases: tuple[str, ...]
     title: str
     text: str
     keys: tuple[str, ...]
-    metrics: tuple[str, ...]
-    rows: Callable[[Scale], Sequence[Row]]
+    entries: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    aliases: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     measures: frozenset[str] = frozenset()
-    apart: bool = False
+    only_named: bool = False
     every_length: bool = False
+    scales: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    function: str = ""
+
+    def rows(self, scale: Scale) -> Sequence[Row]:
+        """The rows at this scale; empty for a study that trains nothing or that the scale does not have."""
+        return _rows(self, scale)
+
+    def metrics_at(self, scale: Scale) -> tuple[str, ...]:
+        """The results that are shown as columns."""
+        if self.metrics or not self.measures:
+            return self.metrics
+        return tuple(f"transfer/{name}" for name in scale.datasets)
 
 
-STUDIES: dict[str, Study] = {
-    study.name: study
-    for study in (
-        Study(
-            "table1", (), TITLES["table1"],
-            "Linear accuracy, effective rank and geometric-mean LID of held-out images, without and with LDReg. In the "
-            "paper all three rise with LDReg for every method.",
-            ("Method", "Regularization"), (*DIMENSIONS, "knn"), rows.table1,
-        ),
-        Study(
-            "table2", ("transfer",), TITLES["table2"],
-            "Linear accuracy on other datasets of an encoder pretrained with and without LDReg, for a short and a long "
-            "pretraining. In the paper LDReg helps on most datasets, and more after the long pretraining.",
-            ("Method", "Regularization", "Pretraining"), (), rows.transfer, frozenset({TRANSFER}),
-        ),
-        Study(
-            "table3", ("detection", "coco"), TITLES["table3"],
-            "AP of boxes and masks after fine-tuning as a Mask R-CNN (C4). In the paper LDReg helps in most columns.",
-            ("Method", "Regularization", "Pretraining"), paper.AP, rows.detection, frozenset({DETECTION}),
-        ),
-        Study(
-            "wallclock", ("table4",), TITLES["wallclock"],
-            "Minutes of pretraining, of runs that had the machine to themselves where there are any. The paper saw no "
-            "significant additional cost of LDReg.",
-            ("Method", "Regularization"), ("minutes", "images_per_second"), rows.wallclock,
-        ),
-        Study(
-            "norms", ("table12",), TITLES["norms"],
-            "LDReg with the mean of ln LID (L1) and with the root of its mean square (L2), which is compared with L1 "
-            "at the same k. The paper saw no significant difference. Beyond the paper: a target that LID in "
-            "the batch is to approach, by L1.",
-            ("Norm", "k"), DIMENSIONS, rows.norms,
-        ),
-        Study(
-            "minlid", ("table13",), TITLES["minlid"],
-            "Min LID, the opposite of LDReg, with growing strength. In the paper accuracy, effective rank and LID fall "
-            "with it, down to a complete collapse at 10.",
-            ("Regularization", "beta"), DIMENSIONS, rows.minlid,
-        ),
-        Study(
-            "batches", ("table14",), TITLES["batches"],
-            "SimCLR at several batch sizes, LDReg's k growing with them. In the paper LDReg helps at each.",
-            ("Batch size", "Regularization", "k"), DIMENSIONS, rows.batches,
-        ),
-        Study(
-            "methods", ("table15",), TITLES["methods"],
-            "The same as Table 1 for three further methods. In the paper, which names no version of MoCo, all three "
-            "values rise with LDReg.",
-            ("Method", "Regularization"), (*DIMENSIONS, "knn"), rows.additional_methods,
-        ),
-        Study(
-            "regularizers", ("table16",), TITLES["regularizers"],
-            "Covariance, and variance with covariance, in the place of LDReg; KoLeo and SIGReg, which the paper does "
-            "not have. In the paper they may raise effective rank, and change LID and accuracy little. All act on "
-            "the encoder's output; behind a ReLU that cannot have mean 0, which SIGReg wants unless it is centered.",
-            ("Regularizer", "beta"), DIMENSIONS, rows.regularizers,
-        ),
-        Study(
-            "figure1", (), TITLES["figure1"],
-            "Each cloud spans the square and its global dimension (GID, by DANCo) hardly falls, while its "
-            "neighborhoods are flattened: mean LID falls, and its Fisher-Rao distance (FR) to the plane's 2 grows. "
-            "LDReg opens them again.",
-            ("Cloud",), (), rows.none,
-        ),
-        Study(
-            "figure2a", (), TITLES["figure2a"],
-            "Geometric-mean LID of training images over epochs. In the paper it rises, falls slightly late in training "
-            "for SimCLR and BYOL, and is higher with LDReg for every method.",
-            ("Method", "Regularization"), ("train_lid",), rows.all_methods,
-        ),
-        Study(
-            "figure2b", (), TITLES["figure2b"],
-            "LID of training images of SimCLR with stronger and weaker color jitter. In the paper it grows with the "
-            "strength.",
-            ("Strength",), ("linear", "train_lid"), rows.jitter,
-        ),
-        Study(
-            "figure2cd", ("figure2c", "figure2d"), TITLES["figure2cd"],
-            "Bars without and with LDReg. In the paper BYOL has the highest effective rank of the four but the lowest "
-            "LID among those with a ResNet, MAE the lowest rank; LDReg raises both everywhere.",
-            ("Method", "Regularization"), ("effective_rank", "lid"), rows.table1,
-        ),
-        Study(
-            "targets", ("figure3",), TITLES["targets"],
-            "One linear layer on points of the plane, trained by LDReg alone to reach a given LID.",
-            ("Target",), (), rows.none,
-        ),
-        Study(
-            "tsne", ("figure4",), TITLES["tsne"],
-            "Representations of held-out images of ten classes. In the paper clusters shrink to strings and points as "
-            "Min LID grows.",
-            ("Regularization", "beta"), ("lid",), rows.tsne, frozenset({TSNE}),
-        ),
-        Study(
-            "ablation", ("figure5",), TITLES["ablation"],
-            "SimCLR with LDReg of several strengths and neighborhood sizes. In the paper accuracy is stable, a large "
-            "beta lowers effective rank, and a small k raises it.",
-            ("Regularization", "beta", "k"), DIMENSIONS, rows.ablation,
-        ),
-        Study(
-            "conventions", (), TITLES["conventions"],
-            "The paper's text takes the mean of distances over all k neighbors, its pseudocode over the first k - 1, "
-            "which reads a lower LID. Those with the pseudocode's are compared with those with the text's; LID in the "
-            "table is by the text's for all.",
-            ("Method", "Regularization", "Convention"), (*DIMENSIONS, "knn"), rows.conventions,
-        ),
-        Study(
-            "neighborhoods", (), TITLES["neighborhoods"],
-            "Methods for which the search chose another k than the usual one, which has a row of its own here; and "
-            "MoCo, which encodes one view of an image, so that the same k reaches further in its batch: in the paper "
-            "it has twice the usual k. All are compared with the method without LDReg.",
-            ("Method", "Regularization", "k"), (*DIMENSIONS, "knn"), rows.neighborhoods,
-        ),
-        Study(
-            "references", (), TITLES["references"],
-            "LDReg seeks neighbors in the batch, or in a queue of past representations too. The paper names the small "
-            "set of a batch as a limitation; those with a queue are compared with the batch alone, at the same k.",
-            ("Method", "Regularization", "Reference"), (*DIMENSIONS, "knn"), rows.references, every_length=True,
-        ),
-        Study(
-            "starts", (), TITLES["starts"],
-            "LDReg from the first epoch on, as the paper has it; from the second tenth on, as in the authors' code, "
-            "which begins after 10 of 100 epochs; and in the second half alone. Those that begin later are compared "
-            "with the first.",
-            ("Method", "Regularization", "From epoch"), (*DIMENSIONS, "knn"), rows.starts, every_length=True,
-        ),
-        Study(
-            "search", (), TITLES["search"],
-            "Runs on nine tenths of the training images, judged by the other tenth, which stand for the "
-            "held-out images here. The rules were set before the runs. Where several learning rates were tried, they "
-            "were chosen first, without LDReg, by linear accuracy. Then beta, at the usual k: that of highest LID "
-            "among those whose linear accuracy is within one standard error of the best. Then k, at the recipe's beta: "
-            "the usual one where its linear accuracy is within one standard error of the best, else the best. What "
-            "collapsed with any seed is out. Where there are longer runs of a method, the beta that is chosen by those "
-            "counts. A k that had no other beside it was not chosen.",
-            ("Method", "beta", "k"), (*DIMENSIONS, "knn"), search.rows, apart=True,
-            every_length=True,
-        ),
-        Study(
-            "anchor", (), TITLES["anchor"],
-            "SimCLR by the recipe of lightly's CIFAR-10 benchmark, trained with lightly's own model, views and loss "
-            "on the same images; the same recipe in ldreg's trainer; two steps from there to ldreg's own recipes: "
-            "norms and biases that do not decay, then an encoder that begins as timm's does, with larger weights and "
-            "residual branches that are 0; and ldreg's own recipe, as it is and with both as lightly has them. All are "
-            "measured alike. Runs of two trainers do not begin alike with the same seed: noise is by the deviation "
-            "within both. Speeds are of training alone; minutes of ldreg's runs have its probes during training in "
-            "them, of which lightly's has none.",
-            ("Recipe", "Trainer"), ("linear", "knn", "effective_rank", "lid", "images_per_second", "minutes"),
-            anchor_study.rows, apart=True,
-        ),
+@cache
+def _rows(study: Study, scale: Scale) -> Sequence[Row]:
+    if study.scales and scale.name not in study.scales:
+        return ()
+    if study.function:
+        return tuple(_FUNCTIONS[study.function](scale))
+    rows: list[Row] = []
+    places = dict[str, int]()
+    scale_variables = {"k": scale.k, "double_k": 2 * scale.k, "epochs": scale.epochs or scale.anchor_epochs}
+    for entry, variables in _repeated(study.entries, scale, scale_variables):
+        row = _row(entry, variables, scale, study.settings.get(scale.name, {}))
+        against = entry.get("against")
+        if against not in (None, "first", *places):
+            raise ValueError(f"{study.name}: against: expected the id of a row above, got {against!r}")
+        if len(row.names) != len(study.keys):
+            raise ValueError(f"{study.name}: names: expected {len(study.keys)}, got {row.names}")
+        baseline = 0 if against == "first" and rows else places.get(str(against))
+        if "id" in entry:
+            places[entry["id"]] = len(rows)
+        rows.append(replace(row, baseline=baseline))
+    return tuple(rows)
+
+
+def _repeated(
+    entries: Sequence[Mapping[str, Any]], scale: Scale, variables: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Every row with the variables of the loops around it."""
+    for entry in entries:
+        if "for" not in entry:
+            if unknown := entry.keys() - _ROW:
+                raise ValueError(f"a row: expected keys among {', '.join(sorted(_ROW))}, got {sorted(unknown)}")
+            yield entry, variables
+            continue
+        [(name, values)] = entry["for"].items()
+        for value in getattr(scale, values) if isinstance(values, str) else values:
+            if isinstance(value, Batch):
+                value = {each.name: getattr(value, each.name) for each in fields(value)}
+            inner = {**variables, **(value if isinstance(value, Mapping) else {name: value})}
+            method = inner.get("method")
+            if method is None:
+                yield from _repeated(entry["rows"], scale, inner)
+            elif method in scale.methods:
+                yield from _repeated(entry["rows"], scale, {**inner, "title": METHODS[method]})
+
+
+def _row(entry: Mapping[str, Any], variables: Mapping[str, Any], scale: Scale, settings: Mapping[str, Any]) -> Row:
+    recipe = str(_filled(entry["recipe"], variables))
+    if recipe.endswith("_ldreg"):
+        variables = {**variables, **_regularizer_variables(scale, recipe)}
+    known = {key: _filled(value, variables) for key, value in entry.items()}
+    arm = scale.long(recipe) if known.get("long") else scale.arm(recipe)
+    arm = with_options(arm, known.get("set", {})).but(**settings)
+    paper = known.get("paper", {})
+    return Row(
+        names=tuple(map(str, known["names"])),
+        arm=replace(arm, by=known.get("by", "ldreg")),
+        values=paper_values(paper) if isinstance(paper, str) else paper,
+        judged=known.get("judged", True),
+        group=known.get("group", ""),
+        x=known.get("x", 0.0),
     )
-}  # fmt: skip
 
+
+def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
+    """A value of the file with variables inserted; a variable on its own keeps its type.
+
+    >>> _filled(["{k}", "LID {target:g}", True], {"k": 64, "target": 15.0})
+    [64, 'LID 15', True]
+    """
+    if isinstance(value, str):
+        whole = _VARIABLE.fullmatch(value)
+        return variables[whole[1]] if whole else value.format(**variables)
+    if isinstance(value, Mapping):
+        return {key: _filled(each, variables) for key, each in value.items()}
+    return [_filled(each, variables) for each in value] if isinstance(value, list) else value
+
+
+def _regularizer_variables(scale: Scale, recipe: str) -> dict[str, Any]:
+    own = recipe_settings(f"{scale.name}/{recipe}").regularizer
+    other = "" if own["k"] == scale.k else f", k {own['k']}"
+    return {"recipe_beta": f"{own['beta']:g}", "recipe_k": own["k"], "other_k": other}
+
+
+def with_options(arm: Arm, options: Mapping[str, object]) -> Arm:
+    """The arm with those of the options that its recipe does not have anyway.
+
+    >>> with_options(Arm("digits/simclr_ldreg"), {"ldreg.k": 32, "ldreg.beta": 0.5}).slug
+    'simclr_ldreg-beta0.5'
+    """
+    if not options:
+        return arm
+    own = flattened(recipe_settings(arm.recipe).tree)
+    own |= {key: value for key, value in _NONE_MEANS.items() if own[key] is None}
+    return arm.but(**{key: value for key, value in options.items() if key not in own or own[key] != value})
+
+
+@cache
+def recipe_settings(recipe: str) -> Settings:
+    """All settings of a recipe."""
+    return Job(Arm(recipe), 0).settings
+
+
+def _neighborhoods(scale: Scale) -> Iterator[Row]:
+    """Methods without LDReg and with several k: the usual one and the recipe's where they differ; MoCo with more.
+
+    At the scale of imagenet no k was chosen; its k are those of the paper.
+    """
+    count = 0
+    for method in scale.methods if scale.name != "imagenet" else ():
+        own, recipe = scale.arm(f"{method}_ldreg"), recipe_settings(f"{scale.name}/{method}_ldreg").regularizer
+        others = (scale.k // 4, 2 * scale.k) if method == "moco" else ()
+        tried = sorted({scale.k, recipe["k"], *others})
+        if len(tried) > 1:
+            baseline, count = count, count + 1 + len(tried)
+            yield Row((METHODS[method], "-", "-"), scale.arm(method))
+            for k in tried:
+                names = (METHODS[method], f"LDReg, β {recipe['beta']:g}", str(k))
+                yield Row(names, with_options(own, {"ldreg.k": k}), baseline=baseline)
+
+
+def _search(scale: Scale) -> list[Row]:
+    """Every method without LDReg, some with several learning rates; with several strengths; with several k.
+
+    All options are in the names of the runs, since recipes change by what the search finds. Runs longer than the
+    scale's search vary beta alone.
+    """
+    rows: list[Row] = []
+    longer = scale.epochs is not None and scale.epochs > scale.search_epochs
+    for method in scale.methods:
+        title, rates = METHODS[method], scale.search_rates.get(method, ())
+        own = recipe_settings(f"{scale.name}/{method}").optimizer.lr if rates else None
+        plain = {rate: _search_arm(scale, method, rate) for rate in (rates if rates and not longer else (own,))}
+        baseline = len(rows) + list(plain).index(own)
+        names = [title if rate is None else f"{title}, learning rate {rate:g}" for rate in plain]
+        rows += [Row((name, "-", "-"), arm, group=method) for name, arm in zip(names, plain.values(), strict=True)]
+        for beta, k in _tried(scale, method, longer=longer):
+            arm = _search_arm(scale, f"{method}_ldreg", own).but(ldreg__beta=beta, ldreg__k=k)
+            rows.append(Row((title, beta, str(k)), arm, baseline=baseline, group=method))
+    return rows
+
+
+def _tried(scale: Scale, method: str, *, longer: bool) -> list[tuple[str, int]]:
+    """Beta and k of LDReg that are tried, each pair once: strengths at the scale's k, then k at the recipe's beta."""
+    of_paper = recipe_settings(f"imagenet/{'moco' if method == 'moco_v3' else method}_ldreg").regularizer["beta"]
+    factors = SEARCH["betas_of"].get(method, SEARCH["betas"])
+    pairs = [(f"{factor * float(f'{of_paper:g}'):g}", scale.k) for factor in factors]
+    if not longer:
+        beta = recipe_settings(f"{scale.name}/{method}_ldreg").regularizer["beta"]
+        pairs += [(f"{beta:g}", round(factor * scale.k)) for factor in SEARCH["neighbors"]]
+    return list(dict.fromkeys(pairs))
+
+
+def _search_arm(scale: Scale, recipe: str, rate: float | None) -> Arm:
+    arm = scale.arm(recipe).but(data__validation=SEARCH["validation"])
+    arm = arm if rate is None else arm.but(optimizer__lr=f"{rate:g}")
+    return arm if scale.epochs is not None else arm.but(schedule__epochs=scale.search_epochs)
+
+
+_FUNCTIONS: Mapping[str, Callable[[Scale], Iterator[Row] | list[Row]]] = {
+    "neighborhoods": _neighborhoods,
+    "search": _search,
+}
+
+
+def method_of(arm: Arm) -> str:
+    """The method that an arm trains, by its name in tables and recipes.
+
+    >>> method_of(Arm("imagenet/simclr_bs4096_e1000_ldreg")), method_of(Arm("digits/simclr_tuned_ldreg"))
+    ('simclr', 'simclr_tuned')
+    """
+    recipe = arm.recipe.rpartition("/")[2]
+    return max((name for name in METHODS if recipe == name or recipe.startswith(f"{name}_")), key=len)
+
+
+def paper_values(name: str) -> Mapping[str, float]:
+    """The paper's values by result, of an entry of `paper` in `studies.yaml`.
+
+    Raises:
+        ValueError: it has no such entry.
+
+    >>> paper_values("byol_ldreg")["lid"]
+    22.3
+    """
+    if name not in PAPER:
+        raise ValueError(f"paper: expected one of {', '.join(PAPER)}, got {name!r}")
+    return PAPER[name]
+
+
+def dataset(name: str, paths: Mapping[str, str], *, size: int | None = None) -> DataConfig:
+    """The images of this name, at the path given for it."""
+    return DataConfig(name=name, path=paths.get(name), size=size)
+
+
+def _typed(kind: Callable[..., T], name: str, entry: Mapping[str, Any]) -> T:
+    """The entry of a scale or study as its dataclass, with tuples in the place of lists."""
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    try:
+        return kind(name=name, **values)
+    except TypeError as error:
+        raise ValueError(f"studies.yaml: {name}: {error}") from error
+
+
+def _scale(name: str, entry: Mapping[str, Any]) -> Scale:
+    return _typed(Scale, name, {**entry, "batches": [Batch(**batch) for batch in entry["batches"]]})
+
+
+def _study(name: str, entry: Mapping[str, Any]) -> Study:
+    more = {"entries": entry.get("rows", []), "measures": frozenset(entry.get("measures", ()))}
+    return _typed(Study, name, {**{key: value for key, value in entry.items() if key != "rows"}, **more})
+
+
+_FILE = yaml.safe_load((files("ldreg.reproduce") / "studies.yaml").read_text(encoding="utf-8"))
+METHODS: Mapping[str, str] = _FILE["methods"]
+PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
+SEARCH: Mapping[str, Any] = _FILE["search"]
+RATES: Mapping[str, Any] = _FILE["rates"]
+SCALES: Mapping[str, Scale] = {name: _scale(name, entry) for name, entry in _FILE["scales"].items()}
+STUDIES: Mapping[str, Study] = {name: _study(name, entry) for name, entry in _FILE["studies"].items()}
 
 _KINDS = {"all": "", "tables": "Table", "figures": "Figure"}
 
 
-def chosen(what: str) -> list[Study]:
-    """The studies that a word of the command line names: "all", "tables", "figures", a name, or several with commas.
+def chosen(names: str) -> list[Study]:
+    """The studies named on the command line: "all", "tables", "figures", or names with commas between them.
 
     Names are those of the studies, and their numbers in the paper.
 
     Raises:
-        ValueError: a name that no study has.
+        ValueError: no study has this name.
 
     >>> [study.name for study in chosen("table13,figure2b")]
     ['minlid', 'figure2b']
     """
     found: list[Study] = []
-    for word in map(str.strip, what.split(",")):
+    for word in map(str.strip, names.split(",")):
         name = word.lower()
         named = [study for study in STUDIES.values() if name in (study.name, *study.aliases)]
         if name in _KINDS:

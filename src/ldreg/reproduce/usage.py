@@ -1,32 +1,9 @@
-"""`ldreg reproduce`: its help, which waits for no import, or what its words ask for."""
+"""The help of `ldreg reproduce`, and its entry."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 
-# Headings of the studies, by their names.
-TITLES = {
-    "table1": "Table 1: linear evaluation and dimensions",
-    "table2": "Table 2: transfer",
-    "table3": "Table 3: detection and segmentation",
-    "wallclock": "Table 4: wall-clock time",
-    "norms": "Table 12: L1 and L2",
-    "minlid": "Table 13: local collapse triggers complete collapse",
-    "batches": "Table 14: batch sizes",
-    "methods": "Table 15: MoCo, VICReg and Barlow Twins",
-    "regularizers": "Table 16: other regularizers on BYOL",
-    "figure1": "Figure 1: local collapse",
-    "figure2a": "Figure 2(a): LID over training",
-    "figure2b": "Figure 2(b): strength of color jitter",
-    "figure2cd": "Figure 2(c, d): effective rank and LID by method",
-    "targets": "Figure 3: any local dimension on request",
-    "tsne": "Figure 4: t-SNE of the Min LID sweep",
-    "ablation": "Figure 5: beta and k",
-    "conventions": "Beyond the paper: mean over k or k - 1 neighbors",
-    "neighborhoods": "Beyond the paper: the usual k beside others",
-    "references": "Beyond the paper: neighbors from a queue",
-    "starts": "Beyond the paper: from which epoch on",
-    "search": "How beta and k were chosen",
-    "anchor": "Beyond the paper: beside lightly",
-}
+import yaml
 
 USAGE = """usage: ldreg reproduce WHAT [--scale SCALE] [options]
 
@@ -85,8 +62,9 @@ examples:
 
 
 def usage() -> str:
-    """The help, with the names of all studies."""
-    return USAGE.format(names="\n".join(f"    {name:<14} {title}" for name, title in TITLES.items()))
+    """The help, with the names of all studies, without importing what trains."""
+    studies = yaml.safe_load((files("ldreg.reproduce") / "studies.yaml").read_text(encoding="utf-8"))["studies"]
+    return USAGE.format(names="\n".join(f"    {name:<14} {study['title']}" for name, study in studies.items()))
 
 
 def reproduce_command(words: Sequence[str]) -> None:
@@ -96,6 +74,7 @@ def reproduce_command(words: Sequence[str]) -> None:
         if not words:
             raise ValueError("expected the name of a table or figure, or all, got nothing")
         return
-    from ldreg.reproduce.command import reproduce  # which imports all that trains
+    from ldreg.reproduce.reproduction import reproduce  # which imports all that trains
+    from ldreg.reproduce.request import parse
 
-    reproduce(words)
+    reproduce(parse(words))

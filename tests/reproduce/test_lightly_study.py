@@ -14,20 +14,19 @@ import pytest
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.record import Record, Setting
-from ldreg.reproduce import anchor_study, lightly_run, plan
+from ldreg.record import Record
+from ldreg.reproduce import lightly_run
+from ldreg.reproduce.claims import claims
 from ldreg.reproduce.document import document
-from ldreg.reproduce.harness import one
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.lightly_settings import UNTOLD
-from ldreg.reproduce.plan import estimate
 from ldreg.reproduce.request import request
-from ldreg.reproduce.scales import SCALES
-from ldreg.reproduce.studies import STUDIES
-from ldreg.reproduce.workplace import Workplace
+from ldreg.reproduce.runs import one
+from ldreg.reproduce.studies import SCALES, STUDIES
+from ldreg.reproduce.workspace import Workspace
 
 CIFAR10 = SCALES["cifar10"]
-THEIRS, SAME, _, _, OWN, NEARER = (row.arm for row in anchor_study.rows(CIFAR10))
+THEIRS, SAME, _, _, OWN, NEARER = (row.arm for row in STUDIES["anchor"].rows(CIFAR10))
 FACTS: dict[str, str | int] = {"hardware": "H200", "held_out": 10_000, "epochs": 30}
 SMALL = ("--batch_size", "32", "--epochs", "2", "--trainer.precision", "fp32", "--trainer.device", "cpu")
 
@@ -50,13 +49,13 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top / "cifar10.tar"
 
 
-def tiny(archive: Path, out: Path, *options: tuple[str, str]) -> tuple[Job, Workplace]:
+def tiny(archive: Path, out: Path, *options: tuple[str, str]) -> tuple[Job, Workspace]:
     small = {"batch_size": "32", "schedule.epochs": "2", "trainer.precision": "fp32", **dict(options)}
     here = (
         *(("data.path", str(archive)), ("data.cache", str(out / "images"))),
         *(("data.workers", "0"), ("trainer.device", "cpu")),
     )
-    place = Workplace(scale=replace(CIFAR10, k=8), out=out, results=out / "results", options=here)
+    place = Workspace(scale=replace(CIFAR10, k=8), out=out, results=out / "results", options=here)
     return Job(Arm("cifar10/simclr_lightly", tuple(sorted(small.items())), by="lightly"), 1), place
 
 
@@ -66,7 +65,7 @@ def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: s
     made = []
     for seed, found in enumerate(results):
         job = Job(arm, seed)
-        told: dict[str, Any] = {**job.wanted}
+        told: dict[str, Any] = {**job.expected}
         record = Record(job.name, told, found, origin={**FACTS, "seed": seed, **origin})
         record.to_json(folder / f"{job.name}.json")
         made.append(record)
@@ -108,7 +107,7 @@ def test_all_runs_have_the_same_length(tmp_path: Path) -> None:
         (("--batch_size", "65"), "expected at most 64 for 64 images, got 65"),
     ],
 )
-def test_what_lightly_would_not_heed_is_refused(
+def test_settings_that_lightly_does_not_have_are_rejected(
     option: tuple[str, str], said: str, archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--out", str(tmp_path), "--data.path", str(archive), "--data.cache", str(tmp_path / "images"))
@@ -142,25 +141,25 @@ def test_a_run_by_lightly_is_continued_measured_and_done(
     assert where.state(asked) == "done"
     assert f"{asked.name}: trained in " in capsys.readouterr().err
 
-    record = Record.from_json(where.record(asked))
+    record = Record.from_json(where.record_path(asked))
     assert record.name == "simclr_by_lightly-batch_size32-epochs2-trainer.precision=fp32-seed1"
-    assert {**record.settings} == {**asked.wanted}
+    assert {**record.settings} == {**asked.expected}
     assert {*STUDIES["anchor"].metrics} <= record.results.keys()
     assert (record.origin["seed"], record.origin["held_out"], record.k) == (1, 72, 8)
     assert record.origin["command"] == asked.command
     assert {path.name for path in tmp_path.iterdir()} <= {"runs", "results", "images", "cache"}
 
     other, _ = tiny(archive, tmp_path, ("data.limit", "40"))
-    where.record(asked).rename(where.record(other))
+    where.record_path(asked).rename(where.record_path(other))
     with pytest.raises(ValueError, match=rf"limit=40-.*json: expected .* got that of {asked.name} of seed 1"):
         where.state(other)
 
 
 def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
-    place = Workplace(scale=CIFAR10, out=tmp_path, results=tmp_path)
+    place = Workspace(scale=CIFAR10, out=tmp_path, results=tmp_path)
     for made, asked in ((SAME, THEIRS), (THEIRS, SAME)):
         (record,) = put(tmp_path, made, [of(0.7, 1.0)])
-        path = place.record(Job(asked, 0))
+        path = place.record_path(Job(asked, 0))
         record.to_json(path)
         with pytest.raises(ValueError, match=f"expected the record of {path.stem}, got that of {record.name}"):
             place.state(Job(asked, 0))
@@ -170,14 +169,18 @@ def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_pat
 
 
 def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_has(tmp_path: Path) -> None:
-    place = Workplace(scale=CIFAR10, out=tmp_path, results=tmp_path)
+    place = Workspace(scale=CIFAR10, out=tmp_path, results=tmp_path)
     for arm in (THEIRS, SAME):
         (record,) = put(tmp_path, arm, [of(0.7, 1.0)])
         before = {key: value for key, value in record.settings.items() if key not in UNTOLD}
-        replace(record, settings=before).to_json(place.record(Job(arm, 0)))
+        replace(record, settings=before).to_json(place.record_path(Job(arm, 0)))
     assert place.state(Job(THEIRS, 0)) == "done"
     with pytest.raises(ValueError, match=r"expected encoder.init = 'torch', as the recipe .* now says, got 'timm'"):
         place.state(Job(SAME, 0))
+
+
+def words(records: dict[Arm, list[Record]]) -> str:
+    return " ".join(claim.words for claim in claims(STUDIES["anchor"], CIFAR10, records))
 
 
 def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp_path: Path) -> None:
@@ -187,27 +190,27 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
         OWN: put(tmp_path, OWN, [of(0.660, 33_000), of(0.670, 33_000), of(0.650, 33_000)]),
     }
     # Seeds of two trainers have nothing in common. Squares within: 2 + 2.587 and 2 + 2; 2.78 * sqrt(4.587 / 4 * 2 / 3).
-    assert anchor_study.in_words(CIFAR10, gathered) == (
+    assert words(gathered) == (
         "Beside lightly, lightly's recipe by ldreg: kNN accuracy +0.17 points (noise 2.43), within noise; "
         "8.0 times as fast (median 44,000 images per second to 5,500 of lightly, whose loader has 16 workers). "
         "Beside lightly, ldreg's own recipe by ldreg: kNN accuracy -4.00 points (noise 2.27), worse by more than "
         "noise; 6.0 times as fast (median 33,000 images per second to 5,500 of lightly, whose loader has 16 workers)."
     )
     varied = {**gathered, NEARER: put(tmp_path, NEARER, [of(0.70, 1.0), of(0.71, 1.0), of(0.69, 1.0)])}
-    assert anchor_study.in_words(CIFAR10, varied).endswith(
+    assert words(varied).endswith(
         "Beside lightly, ldreg's own recipe, lightly's decay and first weights, by ldreg: kNN accuracy +0.00 points "
         "(noise 2.27), within noise."
     )
     better = {**gathered, OWN: [replace(one, results=of(0.75, 1.0)) for one in gathered[OWN]]}
-    assert "better by more than noise; 0.0 times as fast" in anchor_study.in_words(CIFAR10, better)
+    assert "better by more than noise; 0.0 times as fast" in words(better)
     elsewhere = {**gathered, SAME: [replace(gathered[SAME][0], origin={**FACTS, "hardware": "a CPU"})]}
-    assert "speeds cannot be compared, as they are of different hardware" in anchor_study.in_words(CIFAR10, elsewhere)
+    assert "speeds cannot be compared, as they are of different hardware" in words(elsewhere)
     still = {**gathered, THEIRS: put(tmp_path, THEIRS, [of(0.7, 0.0)])}
-    assert "times as fast" not in anchor_study.in_words(CIFAR10, still)
+    assert "times as fast" not in words(still)
     (broken,) = put(tmp_path, THEIRS, [of(0.7, 5000)], workers="many")
     with pytest.raises(ValueError, match=r"json: expected the record of a run, got origin: workers: str in place of"):
         Record.from_json(tmp_path / f"{broken.name}.json")
-    assert anchor_study.in_words(CIFAR10, {SAME: gathered[SAME], OWN: gathered[OWN]}) == ""
+    assert words({SAME: gathered[SAME], OWN: gathered[OWN]}) == ""
 
 
 def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,13 +219,13 @@ def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pyte
     put(results, SAME, [of(0.720, 40_000)])
     text = document([STUDIES["anchor"]], CIFAR10, results, what="anchor", folder="images").text
     # Of 10 000 images: 200 * sqrt((0.7 * 0.3 + 0.72 * 0.28) / 10000) = 1.28.
-    words = "kNN accuracy +2.00 points (noise 1.28), better by more than noise; 8.0 times as fast"
-    assert words in text
+    said = "kNN accuracy +2.00 points (noise 1.28), better by more than noise; 8.0 times as fast"
+    assert said in text
     assert "| lightly's recipe | by lightly | 1 | 70.0 | 70.0 | 30.00 | 12.00 | 5,000 | 2.00 |" in text
     assert "| lightly's recipe | by ldreg | lightly's recipe, by lightly | +2.00 (noise 1.28) | +2.00" in text
     assert "; ldreg's own recipe, by ldreg; " in text.partition("Not measured: ")[2].partition("\n")[0]
     assert main(["reproduce", "anchor", "--scale", "cifar10", "--show", "--out", str(tmp_path)]) == 0
-    assert words in " ".join(capsys.readouterr().out.split())
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_our_short_run_alone_is_no_anchor(tmp_path: Path) -> None:
@@ -230,26 +233,6 @@ def test_our_short_run_alone_is_no_anchor(tmp_path: Path) -> None:
     text = document([STUDIES["table1"], STUDIES["anchor"]], CIFAR10, tmp_path, what="all", folder="images").text
     assert "## Table 1" in text
     assert "- Beyond the paper: beside lightly: no runs of its own yet" in text
-
-
-def test_plans_know_that_lightlys_views_take_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "matrix_speed", lambda kind, precision: 1e15)
-    theirs, same = Job(THEIRS, 0), Job(SAME, 0)
-    four, eight = (
-        Workplace(scale=CIFAR10, out=tmp_path, results=tmp_path, options=(("data.workers", count),)) for count in "48"
-    )
-    # 30 epochs of 97 steps of 512 pairs of views, of 2.2 ms each.
-    seconds = 30 * 97 * 512 * 0.0022
-    rest = [60 * estimate(theirs, place, []).minutes - seconds / count for place, count in ((four, 4), (eight, 8))]
-    assert rest[0] == pytest.approx(rest[1]) and 0 < rest[0] < 60  # noqa: PT018
-    assert estimate(same, four, []).minutes < estimate(theirs, four, []).minutes / 3
-    known: dict[str, Setting] = {"method": "simclr", "encoder.name": "resnet18", "batch_size": 512}
-    ours, other = (
-        Record("x", told, {"minutes": 3.0}, origin={"epochs": 10, "hardware": "some processor, 4 cores"})
-        for told in (known, {**known, "by": "lightly"})
-    )
-    assert estimate(theirs, four, [ours]).basis == estimate(same, four, [other]).basis == "arithmetic"
-    assert estimate(theirs, four, [other]).minutes == estimate(same, four, [ours]).minutes == pytest.approx(9)
 
 
 @pytest.mark.slow

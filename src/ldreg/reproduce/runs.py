@@ -1,0 +1,281 @@
+"""Trains and measures the runs that are missing, in several processes, each once, from where it stopped."""
+
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import wait as wait_for_exit
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ldreg.io.files import check_writable
+from ldreg.record import Record
+from ldreg.reproduce.jobs import Job, Trainer
+from ldreg.reproduce.lightly_settings import recipe_of
+from ldreg.reproduce.workspace import Workspace
+
+# Called after each run with its record, how many are done, and of how many.
+OnDone = Callable[[Job, Record, int, int], None]
+Measure = Callable[[], Record]
+
+_CONTINUES = "the same command goes on where this one stood"
+_GRACE = 10.0  # seconds that processes get to end
+
+
+class FailedRunsError(ArithmeticError):
+    """Some runs failed though others of the same command did not."""
+
+
+class _TimeOverError(Exception):
+    pass
+
+
+class _TerminatedError(KeyboardInterrupt):
+    status = 143
+
+
+def train_missing(
+    jobs: Sequence[Job],
+    workspace: Workspace,
+    *,
+    processes: int,
+    on_done: OnDone | None = None,
+    seconds: float = math.inf,
+) -> int:
+    """Train and measure every job that is not done; runs that were interrupted continue.
+
+    Once any run has been done, a run that fails does not keep the others from being tried.
+
+    Args:
+        jobs: the runs, each once.
+        workspace: their folders.
+        processes: number of runs at a time.
+        on_done: called after each.
+        seconds: after which runs are stopped as by a signal, to continue another time.
+
+    Returns:
+        How many jobs are not done because the time is over.
+
+    Raises:
+        ValueError, OSError: as `pretrain` and `measured`; runs that had begun can continue.
+        FailedRunsError: which runs failed, after the others.
+        KeyboardInterrupt: by a signal.
+    """
+    left = [job for job in jobs if workspace.state(job) != "done"]
+    if not left:
+        return 0
+    until = time.monotonic() + seconds
+    processes = min(processes, len(left))
+    workspace = replace(workspace, at_once=processes)
+    _check_writable(left, workspace)
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_set_up, initargs=(str(workspace.log),))
+    running: dict[Future[None], Job] = {}
+    ahead, done = iter(left), 0
+    failures: dict[str, Exception] = {}
+
+    def submit() -> None:
+        """Submit one run for each free process; a run that waits in the pool could not be called back."""
+        if time.monotonic() < until:
+            running.update({pool.submit(_one, job, workspace): job for job in islice(ahead, processes - len(running))})
+
+    try:
+        with _sigterm_as_interrupt(), _ended(pool):
+            submit()
+            while running:
+                for future in _next_done(until, running):
+                    job, error = running.pop(future), _error_of(future)
+                    if error is not None:
+                        if len(left) == len(jobs) and not done:
+                            raise error
+                        failures[job.name] = error
+                        continue
+                    done += 1
+                    if on_done is not None:
+                        on_done(job, Record.from_json(workspace.record_path(job)), done, len(left))
+                submit()
+    except _TimeOverError:
+        pass
+    except KeyboardInterrupt as stop:
+        stop.args = stop.args or (f"interrupted; {_CONTINUES}",)
+        raise
+    not_done = sum(workspace.state(job) != "done" for job in left)  # a run may have ended after the time
+    if failures:
+        raise FailedRunsError(_failure_text(failures, not_done, len(jobs), workspace.log))
+    return not_done
+
+
+def _check_writable(jobs: Sequence[Job], workspace: Workspace) -> None:
+    """Check before hours of work that records and the log can be written. Raises OSError."""
+    workspace.results.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        check_writable(workspace.record_path(job))
+    with workspace.log.open("a"):
+        pass
+
+
+def _next_done(until: float, running: Iterable[Future[None]]) -> list[Future[None]]:
+    """The runs that end next. Raises _TimeOverError where none ends until then."""
+    seconds = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)  # wait() refuses more
+    finished, _ = wait(running, timeout=seconds, return_when=FIRST_COMPLETED)
+    if not finished:
+        raise _TimeOverError
+    return list(finished)
+
+
+def _error_of(future: Future[None]) -> Exception | None:
+    """The error of a run, if it failed.
+
+    Raises:
+        OSError: an error that other runs would have too, such as a full disk, or a process that was killed.
+    """
+    try:
+        future.result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"the process of a run was killed, perhaps for lack of memory; --jobs 1 needs less, and {_CONTINUES}"
+        ) from error
+    except OSError:
+        raise
+    except Exception as error:
+        return error
+    return None
+
+
+def _failure_text(failures: Mapping[str, Exception], not_done: int, jobs: int, log: Path) -> str:
+    name, error = next(iter(failures.items()))
+    first = f"{name}: {error or type(error).__name__}"
+    others = f", and {', '.join(list(failures)[1:])}" if len(failures) > 1 else ""
+    left = f", {not_done - len(failures)} are left," if not_done > len(failures) else ""
+    return (
+        f"{len(failures)} of {jobs} runs failed{left} ({first}{others}); {log} has more, "
+        "and the same command tries again"
+    )
+
+
+def one(job: Job, workspace: Workspace) -> None:
+    """Train a run or continue it, measure it and write its record, which marks it as done."""
+    begun = time.monotonic()
+    measure = _TRAINERS[job.arm.by](job, workspace)
+    trained = time.monotonic()
+    record = measure()
+    replace(record, origin={**record.origin, "at_once": workspace.at_once}).to_json(workspace.record_path(job))
+    _log(f"{job.name}: trained in {trained - begun:.0f} s, measured in {time.monotonic() - trained:.0f} s")
+
+
+def _train_by_ldreg(job: Job, workspace: Workspace) -> Measure:
+    from ldreg.reproduce.measure import failed, measured
+    from ldreg.train.checkpoints import NotFiniteError
+    from ldreg.train.run import pretrain
+
+    folder, state = workspace.folder(job), workspace.state(job)
+    if state in ("missing", "to continue"):
+        if state == "missing" and folder.path.is_dir() and not folder.config.exists():
+            shutil.rmtree(folder.path)  # killed before its settings were written, so without a step
+        try:
+            pretrain(workspace.settings(job), folder.path, command=job.command, resume=state == "to continue")
+        except NotFiniteError as error:
+            return partial(failed, job, workspace, str(error))
+    return partial(measured, job, workspace)
+
+
+def _train_by_lightly(job: Job, workspace: Workspace) -> Measure:
+    from ldreg.reproduce.anchor import measure_anchor, train_anchor
+
+    if job.measures:
+        raise ValueError(f"{job.name}: expected no further measures of lightly's run, got {', '.join(job.measures)}")
+    scale, recipe = workspace.scale, recipe_of(workspace.settings(job))
+    trained = train_anchor(recipe, out=workspace.folder(job).path, device=workspace.device, k=scale.k)
+    return partial(
+        measure_anchor,
+        trained,
+        name=job.name,
+        device=workspace.device,
+        k=scale.k,
+        linear=scale.linear,
+        cache=workspace.cache,
+        command=job.command,
+    )
+
+
+# Each trains a run and returns what measures it.
+_TRAINERS: Mapping[Trainer, Callable[[Job, Workspace], Measure]] = {
+    "ldreg": _train_by_ldreg,
+    "lightly": _train_by_lightly,
+}
+
+
+def _log(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _one(job: Job, workspace: Workspace) -> None:
+    _log(job.name)
+    try:
+        one(job, workspace)
+    except (KeyboardInterrupt, SystemExit):  # a pool would hand this process the next run
+        os._exit(143)
+    except Exception:
+        traceback.print_exc()  # into the log; the command prints one line
+        raise
+
+
+def _set_up(log: str) -> None:
+    """Set up a worker: stderr goes to the log, and the worker ends when its parent does."""
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(stream, 2)
+    os.close(stream)
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # it is a worker
+
+    def watch() -> None:
+        wait_for_exit([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _ended(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Leave no worker behind: after an error or a signal, runs are stopped as by a signal and can continue later."""
+    try:
+        yield
+    except BaseException:
+        workers = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+        until = time.monotonic() + _GRACE
+        for worker in workers:
+            worker.join(max(0.0, until - time.monotonic()))
+            if worker.is_alive():
+                worker.kill()
+        raise
+    pool.shutdown()
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Have SIGTERM end the work as SIGINT does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TerminatedError(f"terminated; {_CONTINUES}")
+
+    before: Any = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,225 @@
+"""Results over seeds, and whether a difference has the paper's direction, the opposite one, or is within noise."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+from scipy import stats
+
+from ldreg.record import ACCURACIES, Record
+from ldreg.report.comparison import sampling_noise
+from ldreg.report.tables import Mark
+from ldreg.reproduce.jobs import AP, Arm
+from ldreg.reproduce.studies import Row
+
+Records = Mapping[Arm, Sequence[Record]]
+
+TIMES = ("minutes", "images_per_second")
+TRAIN_LID = "train_lid"  # the end of the curve of LID of training images, as in the paper's Figure 2(a, b)
+
+_DEGENERATE = 0.5  # share of points without a defined LID from which a run counts as collapsed
+_AP_FLOOR = 0.5  # points of AP by which two trainings of a detector differ anyway
+_NO_EFFECT = 1e-3  # relative difference in the paper that is no effect, as 583.5 and 583.8
+_LAST_DIGIT, _LAST_DIGIT_OF_AP = 0.1, 0.01  # that the paper prints
+# Relative difference of dimensions that one seed each cannot tell from chance: 2√2 times their deviation over seeds,
+# which for SimCLR, BYOL and MoCo at CIFAR-10 size makes 4.3 % of LID, but 9.4 % of effective rank.
+_UNSURE = 0.05
+_UNSURE_OF = {"effective_rank": 0.1}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One result of an arm by seed; accuracies and AP in percent.
+
+    Args:
+        by_seed: finite values.
+        test_size: images classified for an accuracy, else 0.
+        floor: a smaller difference is always noise.
+        unsure: share of the value below which a difference of single seeds is noise.
+        collapsed: whether there are no values because runs collapsed.
+        by: what trained the runs; seeds of two trainers have nothing in common.
+    """
+
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    test_size: int = 0
+    floor: float = 0.0
+    unsure: float = _UNSURE
+    collapsed: bool = False
+    by: str = "ldreg"
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values without their seeds."""
+        return tuple(self.by_seed.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; NaN without values."""
+        return statistics.fmean(self.values) if self.by_seed else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds; NaN for fewer than two."""
+        return statistics.stdev(self.values) if len(self.by_seed) > 1 else math.nan
+
+
+def sample(records: Sequence[Record], metric: str) -> Sample:
+    """A metric over the records of an arm; records without it do not count.
+
+    Times are those of runs that had the machine to themselves, where there are any.
+    """
+    if metric in TIMES:
+        records = [record for record in records if int(record.origin.get("at_once") or 1) == 1] or records
+    factor = 100.0 if in_percent(metric) else 1.0
+    found = {int(record.origin.get("seed") or 0): factor * value_of(record, metric) for record in records}
+    values = {seed: value for seed, value in found.items() if math.isfinite(value)}
+    key = f"tested/{metric.partition('/')[2]}" if "/" in metric else "held_out"
+    sizes = [int(record.origin.get(key) or 0) for record in records if not record.origin.get("failed")]
+    return Sample(
+        values,
+        min(sizes, default=0) if metric in ACCURACIES or "/" in metric else 0,
+        _AP_FLOOR if metric in AP else 0.0,
+        _UNSURE_OF.get(metric, _UNSURE),
+        collapsed=not values and collapses(records) > 0,
+        by=next((str(record.settings.get("by", "ldreg")) for record in records), "ldreg"),
+    )
+
+
+def value_of(record: Record, metric: str) -> float:
+    """A result of one run; NaN where it has none."""
+    if metric != TRAIN_LID:
+        return record.results.get(metric, math.nan)
+    curve = () if record.origin.get("failed") else record.curves.get("lid", ())  # a failed run's does not reach the end
+    return curve[-1][1] if curve else math.nan
+
+
+def in_percent(metric: str) -> bool:
+    """Whether a metric is a share that tables show in percent."""
+    return metric in ACCURACIES or metric in AP or metric == "view_share" or metric.startswith("transfer/")
+
+
+def collapses(records: Sequence[Record]) -> int:
+    """How many runs ended without numbers, or with representations that have no dimension."""
+    return sum(
+        bool(record.origin.get("failed")) or record.results.get("degenerate", 0.0) > _DEGENERATE for record in records
+    )
+
+
+def noise(own: Sample, base: Sample) -> float:
+    """The difference of two means that chance may make.
+
+    Runs of the same seed begin alike, so differences are taken seed by seed: with two or more, noise is half the width
+    of the 95 % interval of their mean by Student's t, and for accuracies at least one test image. Runs of two trainers
+    do not begin alike; theirs is the interval of the difference of two means with pooled variance. With one seed, it is
+    twice the sampling error of the test images for accuracies, and for dimensions the share of the value by which they
+    vary between seeds: a twentieth of LID, a tenth of effective rank. Average precisions always need half a point.
+
+    >>> noise(Sample({0: 5.0, 1: 6.0, 2: 7.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}))
+    0.0
+    >>> round(noise(Sample({0: 5.0, 1: 6.1, 2: 6.9}), Sample({0: 4.0, 1: 5.0, 2: 6.0})), 2)
+    0.25
+    >>> round(noise(Sample({0: 5.0, 1: 6.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}, by="lightly")), 2)
+    2.65
+    """
+    paired = differences(own, base)
+    tested = min(own.test_size, base.test_size)
+    interval = None
+    if own.by != base.by and own.values and base.values and len(own.values) + len(base.values) > 2:
+        interval = _pooled_interval(own.values, base.values)
+    elif len(paired) > 1:
+        interval = student(len(paired) - 1) * statistics.stdev(paired) / math.sqrt(len(paired))
+    if interval is not None:
+        return max(interval, 100 / tested if tested else 0.0, own.floor)
+    if tested:
+        return sampling_noise((own.mean / 100, base.mean / 100), tested)
+    return max(own.unsure * max(abs(own.mean), abs(base.mean)), own.floor)
+
+
+def differences(own: Sample, base: Sample) -> list[float]:
+    """The differences seed by seed, of the seeds by which runs of both begin alike."""
+    shared = sorted(own.by_seed.keys() & base.by_seed.keys()) if own.by == base.by else []
+    return [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
+
+
+def _pooled_interval(own: Sequence[float], base: Sequence[float]) -> float:
+    """Half the 95 % interval of the difference of two means."""
+    degrees = len(own) + len(base) - 2
+    squares = sum((value - statistics.fmean(some)) ** 2 for some in (own, base) for value in some)
+    return student(degrees) * math.sqrt(squares / degrees * (1 / len(own) + 1 / len(base)))
+
+
+def student(degrees: int) -> float:
+    """Student's t at 95 % by degrees of freedom, to two digits as in printed tables.
+
+    >>> student(2), student(30)
+    (4.3, 2.04)
+    """
+    return round(float(stats.t.ppf(0.975, degrees)), 2)
+
+
+def difference(own: Sample, base: Sample) -> float:
+    """How much higher one is: the mean over the seeds that both have where these are several, else of all they have.
+
+    >>> difference(Sample({0: 5.0, 1: 6.0, 2: 30.0}), Sample({0: 4.0, 1: 5.5}))
+    0.75
+    """
+    paired = differences(own, base)
+    return statistics.fmean(paired) if len(paired) > 1 else own.mean - base.mean
+
+
+def direction(own: Sample, base: Sample, paper: float | None, paper_base: float | None) -> Mark:
+    """Whether a difference has the paper's direction; empty where the paper or the runs have none to judge.
+
+    A difference of the paper's last digit is none. A collapse counts as lower: in the paper, where it is NaN, and here,
+    where it has all runs of one side.
+
+    >>> direction(Sample({0: 7.0}), Sample({0: 6.0}), 20.0, 18.8), direction(Sample({0: 6.1}), Sample({0: 6.0}), 20, 19)
+    ('agrees', 'noise')
+    >>> direction(Sample(collapsed=True), Sample({0: 6.0}), 20.0, 18.8)
+    'disagrees'
+    """
+    found = difference(own, base)
+    if own.collapsed != base.collapsed and (own.values or base.values):
+        found = -math.inf if own.collapsed else math.inf
+    if paper is None or paper_base is None or math.isnan(found):
+        return ""
+    last_digit = _LAST_DIGIT_OF_AP if own.floor == _AP_FLOOR else _LAST_DIGIT
+    if abs(paper - paper_base) <= max(_NO_EFFECT * abs(paper_base), 1.5 * last_digit):
+        return ""
+    if math.isfinite(found) and abs(found) <= noise(own, base):
+        return "noise"
+    return "agrees" if (found > 0) == (paper > paper_base) else "disagrees"
+
+
+def comparisons(rows: Sequence[Row], metrics: Sequence[str], records: Records) -> pd.DataFrame:
+    """Every row and metric beside its baseline.
+
+    Returns:
+        A frame with a line for each row that has a baseline and each metric. Columns: `row` and `baseline` (positions),
+        `metric`, `own` and `base` (samples), `difference`, `noise` (NaN where one side has no values), `mark` (of the
+        direction, where the paper claims one).
+    """
+    lines = []
+    for place, row in enumerate(rows):
+        if row.baseline is None:
+            continue
+        other = rows[row.baseline]
+        for metric in metrics:
+            own, base = sample(records.get(row.arm, ()), metric), sample(records.get(other.arm, ()), metric)
+            both = bool(own.values and base.values)
+            mark = direction(own, base, row.values.get(metric), other.values.get(metric)) if row.judged else ""
+            lines.append(
+                {
+                    "row": place,
+                    "baseline": row.baseline,
+                    "metric": metric,
+                    "own": own,
+                    "base": base,
+                    "difference": difference(own, base) if both else math.nan,
+                    "noise": noise(own, base) if both else math.nan,
+                    "mark": mark,
+                }
+            )
+    return pd.DataFrame(lines, columns=["row", "baseline", "metric", "own", "base", "difference", "noise", "mark"])
