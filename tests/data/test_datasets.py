@@ -323,6 +323,7 @@ def test_auto_keeps_squares_of_one_size_in_memory(tree: Tree) -> None:
     assert len(resident(folder(root, resident="yes", resident_limit=0))) == 6
     save(root / "a" / "large.png", 1, 16, 16)
     assert files(folder(root)).size is None
+    assert files(folder(root, resident="no")).size is None
     with pytest.raises(ValueError, match=r"^resident: "):
         load_images(folder(root, resident="yes"), "train")
 
