@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 from xml.etree import ElementTree
 
@@ -228,7 +229,7 @@ def test_many_classes_fold_away(make_report: MakeReport) -> None:
     assert {f"c{i}" for i in range(40)} <= set(table(root, "LID per class"))
 
 
-def test_a_comparison_has_every_section(two: ElementTree.Element) -> None:
+def test_a_comparison_has_every_section(two: ElementTree.Element, two_runs: list[Record]) -> None:
     assert two.findtext(".//h1") == "With & without"
     assert list(pictures(two)) == [
         "LID, geometric mean", "Linear probe", "Loss", "How LID is spread", "Global spectrum", "SimCLR: classes",
@@ -237,7 +238,12 @@ def test_a_comparison_has_every_section(two: ElementTree.Element) -> None:
     assert [heading.text for heading in two.iter("h2")] == ["Over training", "After training", "Maps"]
     assert table(two, "Results")["LID, geometric mean"] == ["8.00", "10.00 +25 %"]
     assert table(two, "Settings that differ") == {"regularizer": ["none", "ldreg"], "ldreg.beta": ["–", "0.01"]}
-    assert legends(two) == [["SimCLR", "SimCLR + LDReg"]] * 5
+    assert legends(two)[:3] == [["SimCLR", "SimCLR + LDReg"]] * 3
+    mean = geometric_mean(two_runs[1].lid)
+    assert [names[1].partition(": ")[2] for names in legends(two)[3:]] == [
+        f"geometric mean {mean:.2f}",
+        "effective rank 30.00",
+    ]
     tiles = [words(tile) for tile in two.iter("div") if tile.get("class") == "tile"]
     assert tiles[0] == "LID, geometric meanSimCLR8.00SimCLR + LDReg10.00 +25 %"
     assert len(tiles) == 4

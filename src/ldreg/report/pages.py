@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -107,13 +107,15 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
     other = report.comparison.other if report.comparison is not None else None
     sets = [report] if other is None else [report, other]
     names = [f" of {one.title}" for one in sets] if other else [""]
+    samples, quartiles = [_Sample.of_report(one) for one in sets], None if other else report.quartiles
+    cards = [*_histogram(samples, quartiles), *_spectrum(samples), *_lid_maps(sets), *_density(sets)]
     return _render(
         "inspection.html",
         report=report,
         other=other,
         findings=[(finding.severity, sentence(finding, report)) for finding in report.findings],
         tiles=_tiles(report),
-        cards=[*_histogram(sets), *_spectrum(sets), *_lid_maps(sets), *_density(sets), *_class_cards(report)],
+        cards=[*cards, *_class_cards(report)],
         sections=further,
         quantities=inspection_tables.quantity_tables(report),
         collapsed=[inspection_tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],
@@ -139,6 +141,7 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         raise ValueError("records: expected at least one run, got none")
     headlines = comparison.headline_table(records)
     curves, maps = list(_curves(records)), _run_maps(records)
+    samples = [_Sample.of_run(name, record) for name, record in zip(run_names(records), records, strict=True)]
     return _render(
         "comparison.html",
         title=title,
@@ -155,7 +158,7 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         settings=comparison.setting_table(records, differing=False),
         curves=[card for key, card in curves if key in _CURVES],
         other_curves=[card for key, card in curves if key not in _CURVES],
-        distributions=[*_run_histogram(records), *_run_spectrum(records)],
+        distributions=[*_histogram(samples), *_spectrum(samples)],
         maps=maps,
         maps_text=_maps_text(records) if maps else "",
         galleries=[
@@ -249,36 +252,63 @@ def _regular_count(report: DimensionReport) -> int:
     return int(regular(report.lid).sum())
 
 
-def _histogram(sets: Sequence[DimensionReport]) -> Iterable[Card]:
-    if not any(map(_regular_count, sets)):
+@dataclass(frozen=True)
+class _Sample:
+    """What histograms and spectra show of a set or run: `lid` of all or of some of the `measured` points."""
+
+    name: str
+    lid: Array
+    mean: float
+    eigenvalues: Array
+    rank: float
+    measured: int
+
+    @classmethod
+    def of_report(cls, report: DimensionReport) -> Self:
+        lid, eigenvalues = report.lid.double().numpy(), report.eigenvalues.double().numpy()
+        return cls(report.title, lid, report.mean.value, eigenvalues, report.effective_rank, report.measured)
+
+    @classmethod
+    def of_run(cls, name: str, run: Record) -> Self:
+        lid, values = numpy.asarray(run.lid, dtype=float), lid_plots.regular_values(run.lid)
+        mean, rank = (run.results.get(key, math.nan) for key in ("lid", "effective_rank"))
+        if run.measured <= len(lid):  # all measured points are listed
+            mean = math.exp(numpy.log(values).mean()) if len(values) else math.nan
+        return cls(name, lid, mean, numpy.asarray(run.eigenvalues, dtype=float), rank, run.measured)
+
+
+def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float] | None = None) -> Iterable[Card]:
+    regular = [len(lid_plots.regular_values(one.lid)) for one in samples]
+    if not any(regular):
         return
-    first = sets[0]
-    caption = "Shaded: the middle half of the points. Those far to the left of it are the most collapsed."
-    names = []
-    if len(sets) > 1:
-        caption = "In percent of the points of each set. Thin lines: the geometric means."
-        caption += " Points without a defined LID are left out." if any(one.degenerate for one in sets) else ""
-        for one in sets:
-            mean = f"geometric mean {number(one.mean.value)}" if _regular_count(one) else _NO_LID
-            names.append(f"{one.title}: {mean}")
-    lids, means = [one.lid.double().numpy() for one in sets], [one.mean.value for one in sets]
-    figure = lid_plots.histogram(lids, means, quartiles=first.quartiles if len(sets) == 1 else None)
-    yield _card("How LID is spread", caption, figure, "histogram", names)
+    sentences, names = [], []
+    if quartiles is not None:
+        sentences.append("Shaded: the middle half of the points. Those far to the left of it are the most collapsed.")
+    if len(samples) > 1:
+        sentences.append("In percent of the points of each set.")
+        sentences += ["Thin lines: the geometric means."] if len(samples) <= lid_plots.MARKED_SETS else []
+        for one, some in zip(samples, regular, strict=True):
+            names.append(f"{one.name}: {f'geometric mean {number(one.mean)}' if some else _NO_LID}")
+    if chosen := [len(one.lid) for one in samples if one.measured > len(one.lid) > 0]:
+        sentences.append(f"From an even choice of {count(max(chosen))} points.")
+    omitted = [(len(one.lid) - some, one.name) for one, some in zip(samples, regular, strict=True)]
+    if left_out := [f"{count(points)} of {name}" for points, name in omitted if points]:
+        sentences.append(f"Points without a defined LID are left out: {', '.join(left_out)}.")
+    figure = lid_plots.histogram([one.lid for one in samples], [one.mean for one in samples], quartiles=quartiles)
+    yield _card("How LID is spread", " ".join(sentences), figure, "histogram", names)
 
 
-def _spectrum(sets: Sequence[DimensionReport]) -> Iterable[Card]:
-    spectra = [one.eigenvalues.double().numpy() for one in sets]
-    known = [len(lid_plots.regular_values(values)) > 0 for values in spectra]
+def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
+    known = [len(lid_plots.regular_values(one.eigenvalues)) > 0 for one in samples]
     if not any(known):
         return
-    marks = "; thin lines: effective rank" if len(sets) > 1 else ""
+    marks = "; thin lines: effective rank" if 1 < len(samples) <= lid_plots.MARKED_SETS else ""
     caption = f"Eigenvalues of the covariance{marks}. A cliff means that whole directions are unused."
     names = []
-    if len(sets) > 1:
-        for one, some in zip(sets, known, strict=True):
-            rank = f"effective rank {number(one.effective_rank)}" if some else "no eigenvalue above 0"
-            names.append(f"{one.title}: {rank}")
-    figure = lid_plots.spectrum(spectra, [one.effective_rank for one in sets])
+    if len(samples) > 1:
+        for one, some in zip(samples, known, strict=True):
+            names.append(f"{one.name}: {f'effective rank {number(one.rank)}' if some else 'no eigenvalue above 0'}")
+    figure = lid_plots.spectrum([one.eigenvalues for one in samples], [one.rank for one in samples])
     yield _card("Global spectrum", caption, figure, "spectrum", names)
 
 
@@ -363,40 +393,6 @@ def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
 
 def _legend(records: Sequence[Record]) -> list[str]:
     return run_names(records) if len(records) > 1 else []
-
-
-def _run_histogram(records: Sequence[Record]) -> Iterable[Card]:
-    values = [lid_plots.regular_values(record.lid) for record in records]
-    if not any(map(len, values)):
-        return
-    caption = "Thin lines: the geometric means." if 1 < len(records) <= lid_plots.MARKED_SETS else ""
-    chosen = [len(record.lid) for record in records if record.measured > len(record.lid) > 0]
-    caption += f" From an even choice of {count(max(chosen))} points." if chosen else ""
-    omitted = [
-        f"{count(len(record.lid) - len(own))} of {name}"
-        for name, record, own in zip(run_names(records), records, values, strict=True)
-        if len(own) < len(record.lid)
-    ]
-    caption += f" Points without a defined LID are left out: {', '.join(omitted)}." if omitted else ""
-    figure = lid_plots.histogram(values, [_mean(record, own) for record, own in zip(records, values, strict=True)])
-    yield _card("How LID is spread", caption.strip(), figure, "lids", _legend(records))
-
-
-def _mean(record: Record, values: Array) -> float:
-    """The geometric mean over all measured points, of which the record may list only some."""
-    if record.measured > len(record.lid):
-        return record.results.get("lid", math.nan)
-    return math.exp(numpy.log(values).mean()) if len(values) else math.nan
-
-
-def _run_spectrum(records: Sequence[Record]) -> Iterable[Card]:
-    if not any(len(lid_plots.regular_values(record.eigenvalues)) for record in records):
-        return
-    marks = "; thin lines: effective rank" if 1 < len(records) <= lid_plots.MARKED_SETS else ""
-    ranks = [record.results.get("effective_rank", math.nan) for record in records]
-    figure = lid_plots.spectrum([record.eigenvalues for record in records], ranks)
-    caption = f"Eigenvalues of the covariance{marks}. A cliff means unused directions."
-    yield _card("Global spectrum", caption, figure, "spectra", _legend(records))
 
 
 def _run_maps(records: Sequence[Record]) -> list[Card]:

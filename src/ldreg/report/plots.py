@@ -93,12 +93,7 @@ class Series:
 
 
 def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = False, share: bool = False) -> Figure:
-    """Lines over epochs, strengths or any other number, with a legend below; `share` shows percent.
-
-    Raises:
-        ValueError: there is no series, an x is not finite, or an x is not above 0 on a logarithmic axis.
-    """
-    _check_lines(series, logx=logx)
+    """Lines over epochs, strengths or any other number, with a legend below; `share` shows percent."""
     rows = -(-len(series) // legend_columns([one.name for one in series]))
     figure, axes = canvas(height=2.9 + 0.22 * rows)
     for place, one in enumerate(series):
@@ -118,13 +113,8 @@ def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = Fa
 
 
 def line_panels(panels: Sequence[tuple[str, Sequence[Series]]], *, xlabel: str, ylabel: str) -> Figure:
-    """Lines in titled panels side by side on the same axes, with one legend.
-
-    Raises:
-        ValueError: there is no line, or an x is not finite.
-    """
+    """Lines in titled panels side by side on the same axes, with one legend."""
     every = [one for _, series in panels for one in series]
-    _check_lines(every, logx=False)
     columns = min(_PANELS_IN_A_ROW, len(panels))
     rows = -(-len(panels) // columns)
     points = [point for one in every for point in one.points]
@@ -146,16 +136,6 @@ def line_panels(panels: Sequence[tuple[str, Sequence[Series]]], *, xlabel: str, 
             axes.set_yticks([])
     _line_legend(figure, every)
     return figure
-
-
-def _check_lines(series: Sequence[Series], *, logx: bool) -> None:
-    if not series:
-        raise ValueError("series: expected at least one, got none")
-    for one in series:
-        for x, _ in one.points:
-            if not math.isfinite(x) or (logx and x <= 0):
-                wanted = "finite x, above 0 on a logarithmic axis," if logx else "finite x"
-                raise ValueError(f"series: expected {wanted} in {one.name!r}, got {x}")
 
 
 def _line_legend(figure: Figure, series: Sequence[Series]) -> None:
@@ -228,11 +208,7 @@ def bars(
         errors: half lengths of error bars for each series, or None.
         ylabel: what is shown.
         share: whether values are shares, shown in percent.
-
-    Raises:
-        ValueError: there is nothing to draw, or lists differ in length.
     """
-    _check_bars(groups, series, errors)
     figure, axes = canvas(height=3.3, width=max(WIDTH, 1.0 + len(groups) * (0.42 * len(series) + 0.28)))
     axes.grid(visible=False, axis="x")
     width = 0.8 / len(series)
@@ -263,21 +239,6 @@ def bars(
     return figure
 
 
-def _check_bars(
-    groups: Sequence[str], series: Sequence[tuple[str, Values]], errors: Sequence[Values | None] | None
-) -> None:
-    if not groups or not series:
-        raise ValueError(f"groups, series: expected at least one of each, got {len(groups)} and {len(series)}")
-    for name, values in series:
-        if len(values) != len(groups):
-            raise ValueError(f"series: expected {len(groups)} values, one per group, in {name!r}, got {len(values)}")
-    if errors is not None and len(errors) != len(series):
-        raise ValueError(f"errors: expected {len(series)} entries, one per series, got {len(errors)}")
-    for own in errors or ():
-        if own is not None and len(own) != len(groups):
-            raise ValueError(f"errors: expected {len(groups)} values, one per group, got {len(own)}")
-
-
 def _draw_bar(axes: Axes, x: float, value: float | None, error: float | None, *, share: bool, **look: Any) -> None:
     """A bar with its value at its end, or a word where there is no value."""
     if value is None or not math.isfinite(value):
@@ -302,15 +263,7 @@ def scatter_panels(panels: Sequence[Panel], *, columns: int) -> Figure:
         panels: title, points (N, 2) and their classes, or None for points of one color. A panel without a finite point
             says "collapsed".
         columns: panels in a row.
-
-    Raises:
-        ValueError: there is no panel, `columns` is below 1, or labels and points differ in number.
     """
-    if not panels or columns < 1:
-        raise ValueError(f"panels: expected at least one, in 1 or more columns, got {len(panels)} in {columns}")
-    for title, points, labels in panels:
-        if labels is not None and len(labels) != len(points):
-            raise ValueError(f"panels: expected {len(points)} labels in {title!r}, got {len(labels)}")
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     classes = class_order([labels for _, _, labels in panels])

@@ -41,19 +41,12 @@ class Cell:
         paper: the paper's value, if it has one
         mark: whether an effect agrees with the paper's direction; empty if there is none to judge
         remark: such as the difference to another value
-
-    Raises:
-        ValueError: the mark is unknown.
     """
 
     text: str
     paper: str = ""
     mark: Mark = ""
     remark: str = ""
-
-    def __post_init__(self) -> None:
-        if self.mark not in ("", *MARKS):
-            raise ValueError(f"mark: expected one of '', {', '.join(map(repr, MARKS))}, got {self.mark!r}")
 
 
 @dataclass(frozen=True)
@@ -67,9 +60,6 @@ class Table:
         title: heading of the table
         explained: whether the last column is an explanation and not a value
 
-    Raises:
-        ValueError: a row does not fit the columns, or `keys` is out of range.
-
     >>> print(table_markdown(Table(["Method", "LID"], [[Cell("SimCLR"), Cell("6.2", "15.9")]])))
     | Method | LID |
     |---|---:|
@@ -81,13 +71,6 @@ class Table:
     keys: int = 1
     title: str = ""
     explained: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.keys <= len(self.columns):
-            raise ValueError(f"keys: expected from 1 to {len(self.columns)}, the number of columns, got {self.keys}")
-        for place, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise ValueError(f"rows: expected {len(self.columns)} cells in row {place}, got {len(row)}")
 
     def values(self) -> range:
         """Places of the columns that hold values."""
