@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ldreg.dimension.danco_calibration import REFERENCES, Reference, calibration_dimensions, drawn_statistics
+from ldreg.dimension.global_dim import REFERENCES, Reference, calibration_dimensions, drawn_statistics
 
 K = 10
 POINTS = [32, 50, 80, 125, 200, 320, 500, 800, 1250, 2000, 3200, 5000]

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import chi2, ncx2
 
-from ldreg.dimension.calibration import DIMENSIONS, NEIGHBORS, POINTS, Calibrated, gaussian_lid
 from ldreg.dimension.estimators import mle, mom
+from ldreg.dimension.expected import DIMENSIONS, NEIGHBORS, POINTS, Calibrated, gaussian_lid
 
 Array = NDArray[np.float64]
 

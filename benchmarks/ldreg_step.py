@@ -21,13 +21,15 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from ldreg import LDReg, lid
-from ldreg.dimension import fused, kernels, step_kernels
+from ldreg.dimension.cuda import large_step_kernels, step_kernels
+from ldreg.dimension.cuda import step as fused
 
 SIZES = ((1024, 512), (2048, 512), (2048, 2048), (4096, 2048), (8192, 2048))
+LOG_LID = fused.Reduction(True, "plain", "mean", 0.0, 1.0)
 TILES = (
-    kernels.Tiles(64, 16, 4),
-    kernels.Tiles(64, 16, 4, half=False),
-    kernels.Tiles(32, 16, 2),
+    step_kernels.Tiles(64, 16, 4),
+    step_kernels.Tiles(64, 16, 4, half=False),
+    step_kernels.Tiles(32, 16, 2),
 )
 K = 64
 
@@ -39,7 +41,7 @@ class Way(NamedTuple):
     value: Callable[[Tensor], Tensor]
     lid: Callable[[Tensor], Tensor]
     path: str = "auto"
-    tiles: kernels.Tiles = kernels.TILES
+    tiles: step_kernels.Tiles = step_kernels.TILES
 
 
 def pseudocode_value(x: Tensor) -> Tensor:
@@ -55,12 +57,12 @@ def pseudocode_lid(x: Tensor) -> Tensor:
 
 
 def fused_lid(x: Tensor) -> Tensor:
-    outcome = kernels.forward(x, None, None, K, paper=True, terms="plain", outer="mean", offset=0.0, scale=1.0)
+    outcome = step_kernels.forward(x, None, None, K, LOG_LID)
     return outcome.rows[0].exp()
 
 
 def screened_lid(x: Tensor) -> Tensor:
-    outcome = step_kernels.forward(x, None, None, K, paper=True, terms="plain", outer="mean", offset=0.0, scale=1.0)
+    outcome = large_step_kernels.forward(x, None, None, K, LOG_LID)
     return outcome.rows[0].exp()
 
 
@@ -75,12 +77,12 @@ def ways() -> list[Way]:
 
 @contextmanager
 def chosen(way: Way) -> Iterator[None]:
-    before = fused.PATH, kernels.TILES
-    fused.PATH, kernels.TILES = way.path, way.tiles  # type: ignore[assignment]
+    before = fused.PATH, step_kernels.TILES
+    fused.PATH, step_kernels.TILES = way.path, way.tiles  # type: ignore[assignment]
     try:
         yield
     finally:
-        fused.PATH, kernels.TILES = before
+        fused.PATH, step_kernels.TILES = before
 
 
 def step_times(step: Callable[[], object], repeats: int = 50) -> tuple[float, float]:

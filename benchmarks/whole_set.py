@@ -17,11 +17,11 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from ldreg.dimension import screening, screening_kernels
 from ldreg.dimension import search as details
-from ldreg.dimension.candidates import Progress
+from ldreg.dimension.candidates import Progress, Query
+from ldreg.dimension.cuda import nearest, nearest_kernels
+from ldreg.dimension.cuda.nearest_kernels import Lists, Tiles
 from ldreg.dimension.estimators import lid, mom
-from ldreg.dimension.screening_kernels import Lists, Tiles
 
 CUTS = (
     Tiles(),
@@ -70,17 +70,17 @@ def watched(cut: Tiles) -> Iterator[Stopwatch]:
     watch = Stopwatch()
     places = [
         (Lists, "start", "first stretch"), (Lists, "sweep", "products"), (Lists, "cut", "cuts"),
-        (screening_kernels, "halves", "rounding"), (screening, "distances", "distances"),
+        (nearest_kernels, "halves", "rounding"), (nearest, "distances", "distances"),
         (details, "_frame", "frame"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
-    tiles, screening_kernels.TILES = screening_kernels.TILES, cut
+    tiles, nearest_kernels.TILES = nearest_kernels.TILES, cut
     for (owner, name, stage), work in zip(places, before, strict=True):
         setattr(owner, name, watch.timed(stage, work))
     try:
         yield watch
     finally:
-        screening_kernels.TILES = tiles
+        nearest_kernels.TILES = tiles
         for (owner, name, _), work in zip(places, before, strict=True):
             setattr(owner, name, work)
 
@@ -104,7 +104,7 @@ def search(x: Tensor) -> tuple[details.Neighbors, float]:
     """The neighbors of all rows, and the share of queries whose first proof stayed open."""
     first_pass, proofs = details.first_pass, []
 
-    def kept(query: details.Query, progress: Progress | None = None) -> tuple[details.Neighbors, Tensor]:
+    def kept(query: Query, progress: Progress | None = None) -> tuple[details.Neighbors, Tensor]:
         found, proven = first_pass(query, progress)
         proofs.append(1 - float(proven.float().mean()))
         return found, proven
@@ -126,7 +126,7 @@ def measure(x: Tensor, cut: Tiles, repeats: int) -> None:
                 for name, time in watch.milliseconds().items():
                     stages[name].append(time)
     times = {name: statistics.median(values) for name, values in stages.items()}
-    first = min(screening.WALK.first, len(x))
+    first = min(nearest.WALK.first, len(x))
     rate = 2 * len(x) * (len(x) - first) * x.shape[1] / max(times.get("products", 0), 1e-9) / 1e9
     told = "  ".join(f"{name} {time:.1f}" for name, time in sorted(times.items(), key=lambda item: -item[1]))
     print(

@@ -36,11 +36,11 @@ def run_interpreted(file: str, *arguments: str) -> None:
 
 def take_small_blocks() -> None:
     """Have the kernels of LDReg's step work in blocks so small that small cases have several."""
-    from ldreg.dimension import kernels, screening_kernels, step_kernels
+    from ldreg.dimension.cuda import large_step_kernels, nearest_kernels, step_kernels
 
-    screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
-    kernels.TILES = kernels.Tiles(16, 8, 1)
-    step_kernels.SCORES = 16 * 64
+    nearest_kernels.TILES = nearest_kernels.Tiles(16, 128, 16, 1, 1, 2)
+    step_kernels.TILES = step_kernels.Tiles(16, 8, 1)
+    large_step_kernels.SCORES = 16 * 64
 
 
 def adapt_once() -> None:

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ldreg.dimension import lid
+from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.spectrum import effective_rank
 from ldreg.evaluate.knn import knn_accuracy, voters

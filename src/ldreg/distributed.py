@@ -1,11 +1,10 @@
-"""One batch out of all ranks' batches, with the gradient of one process that holds the whole; work that ranks share.
+"""The batch of all ranks, with the gradient of one process that holds it all, and work shared by ranks.
 
-Data-parallel training averages gradients over ranks. A value that every rank computes from gathered rows, or from
-summed sums, then receives from each rank its own share of the gradient, and the average of those is the gradient of
-the value itself.
+Data-parallel training averages gradients over ranks. For a value that every rank computes from gathered rows or summed
+sums, each rank contributes its share of the gradient, and the average is the gradient of the value itself.
 
-Work that ranks share goes in steps that all of them take: where one fails at a step, all raise there, and where one is
-gone, the others raise `LostProcessError` at the next step.
+Ranks share work in common steps. Where one rank fails at a step, all raise there. Where one is gone, the others raise
+`LostProcessError` at the next step.
 """
 
 import atexit
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(days=1)  # that a rank waits for the work of the others, which may be slower by hours
-_MEETING = timedelta(seconds=60)  # that it waits for them to be there at all
+_PATIENCE = timedelta(days=1)  # how long a rank waits for the work of others, which may be hours slower
+_MEETING = timedelta(seconds=60)  # how long it waits for others to start
 
 
 class LostProcessError(ConnectionError):
-    """A process that shares the work is gone."""
+    """Another process of the group is gone."""
 
 
 def active() -> bool:
-    """Whether there is more than one process to work with."""
+    """Whether there is more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -46,7 +45,7 @@ def gather(x: Tensor) -> Tensor:
     Every rank must hold the same number of rows. Without other processes, x itself.
 
     Raises:
-        ValueError: where ranks hold different numbers of rows.
+        ValueError: ranks hold different numbers of rows.
 
     >>> gather(torch.ones(2, 3)).shape
     torch.Size([2, 3])
@@ -63,7 +62,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def total(value: Tensor) -> Tensor:
-    """The sum of `value` over all ranks, with gradients summed over ranks as well; `value` itself on one process.
+    """The sum of `value` over all ranks, with gradients summed over ranks too; `value` itself in a single process.
 
     >>> total(torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
@@ -75,9 +74,9 @@ def total(value: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all ranks; backward, each rank's rows get the sum of what all ranks say of them.
+    """Rows of all ranks; in the backward pass each rank's rows receive the sum of all ranks' gradients.
 
-    torch.distributed.nn.functional has the same, deprecated.
+    The same in torch.distributed.nn.functional is deprecated.
     """
 
     @staticmethod
@@ -95,7 +94,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Total(torch.autograd.Function):
-    """The sum over ranks; backward, the sum of all ranks' gradients."""
+    """The sum over ranks; its backward pass sums the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -111,29 +110,29 @@ class _Total(torch.autograd.Function):
 
 
 def rank() -> int:
-    """This process's rank; 0 without others."""
+    """The rank of this process; 0 in a single process."""
     return dist.get_rank() if active() else 0
 
 
 def world() -> int:
-    """How many processes there are to work with; 1 without others."""
+    """The number of processes."""
     return dist.get_world_size() if active() else 1
 
 
 def local_rank() -> int:
-    """This process's number among those of its machine, as torchrun says it; 0 where nobody says.
+    """The rank of this process on its machine, from LOCAL_RANK as set by torchrun; 0 if not set.
 
     Raises:
-        ValueError: LOCAL_RANK is no number from 0 on.
+        ValueError: LOCAL_RANK is not an integer of at least 0.
     """
     return _number("LOCAL_RANK", default=0, low=0)
 
 
 def launched() -> bool:
-    """Whether torchrun, or whoever speaks as it does, started this process as one of several.
+    """Whether torchrun, or a launcher with the same variables, started this process as one of several.
 
     Raises:
-        ValueError: WORLD_SIZE is set but no number from 1 on, or RANK but no number below it.
+        ValueError: WORLD_SIZE is set but not an integer of at least 1, or RANK not one below it.
     """
     processes = _number("WORLD_SIZE", default=1, low=1)
     _number("RANK", default=0, low=0, high=processes - 1 if "WORLD_SIZE" in os.environ else None)
@@ -141,16 +140,17 @@ def launched() -> bool:
 
 
 def _number(name: str, *, default: int | None = None, low: int, high: int | None = None) -> int:
-    """An environment variable, or the default where it is not set; ValueError where it is no integer in the range."""
-    said = os.environ.get(name)
-    if said is None and default is not None:
-        return default
-    said = "" if said is None else said
+    """An integer from the environment, or the default if not set; ValueError if it is not in the range."""
+    text = os.environ.get(name)
+    if text is None:
+        if default is not None:
+            return default
+        text = ""
     span = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
-        value = int(said)
+        value = int(text)
     except ValueError:
-        raise ValueError(f"{name}: expected {span} in the environment, got {said!r}") from None
+        raise ValueError(f"{name}: expected {span} in the environment, got {text!r}") from None
     if value < low or (high is not None and value > high):
         raise ValueError(f"{name}: expected {span} in the environment, got {value}")
     return value
@@ -158,11 +158,11 @@ def _number(name: str, *, default: int | None = None, low: int, high: int | None
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """The group of the processes that were launched together, for results that lie on the host (gloo).
+    """The process group of all processes that were launched together, for results on the host (gloo).
 
     Raises:
-        ValueError: the environment does not say where to find the others.
-        ConnectionError: not all of them came there within a minute, or (LostProcessError) one is gone again.
+        ValueError: the environment does not give the address of process 0.
+        ConnectionError: not all processes connected within a minute, or (LostProcessError) one is gone.
     """
     processes = _number("WORLD_SIZE", low=1)
     number = _number("RANK", low=0, high=processes - 1)
@@ -176,7 +176,7 @@ def joined() -> Iterator[None]:
 
 
 def _met(number: int, processes: int) -> "Store":
-    """The store that all processes have found."""
+    """The key-value store of the group, once all processes have connected to it."""
     from torch.distributed.rendezvous import rendezvous  # not in every torch
 
     host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT", low=1, high=65535)
@@ -194,7 +194,7 @@ def _met(number: int, processes: int) -> "Store":
 
 
 def _await_all(store: "Store", number: int, processes: int) -> None:
-    """Say that this process is there, and wait until all are; TimeoutError where it takes too long."""
+    """Announce this process and wait for all others; TimeoutError if that takes too long."""
     store.set(f"here/{number}", "")
     last = time.monotonic() + _MEETING.total_seconds()
     for other in range(processes):
@@ -205,9 +205,9 @@ def _await_all(store: "Store", number: int, processes: int) -> None:
 
 
 def _find(host: str, port: int, *, serving: bool) -> None:
-    """Wait until the address is known, and somebody answers there unless that is us; OSError where it takes too long.
+    """Wait until the address resolves and, unless this process serves there, answers; OSError after too long.
 
-    torch would wait as well, but write a long trace to stderr at every attempt.
+    torch would wait too, but writes a long trace to stderr at every attempt.
     """
     last = time.monotonic() + _MEETING.total_seconds()
     while True:
@@ -217,7 +217,7 @@ def _find(host: str, port: int, *, serving: bool) -> None:
             else:
                 socket.create_connection((host, port), timeout=max(1.0, last - time.monotonic())).close()
             return
-        except OSError:  # a machine that starts up may not have a name yet
+        except OSError:  # a starting machine may not have a name yet
             if time.monotonic() > last:
                 raise
         time.sleep(0.2)
@@ -225,7 +225,7 @@ def _find(host: str, port: int, *, serving: bool) -> None:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Turns what torch raises in an exchange with other processes, where one is gone, into an error that says so."""
+    """Turn torch's errors in communication, which mean that a process is gone, into LostProcessError."""
     try:
         yield
     except RuntimeError as error:
@@ -233,11 +233,11 @@ def _exchange() -> Iterator[None]:
 
 
 def agreed(work: Callable[[], T]) -> T:
-    """What `work` returns on this rank, once it has returned on all.
+    """Return `work()` of this rank, after it has succeeded on all ranks.
 
     Raises:
-        Exception: what `work` raised here.
-        ValueError: it was another rank that failed; with that rank and what was wrong.
+        Exception: as raised by `work` on this rank.
+        ValueError: `work` failed on another rank; names the rank and its error.
         LostProcessError: another rank is gone.
 
     >>> agreed(lambda: 3)
@@ -248,7 +248,7 @@ def agreed(work: Callable[[], T]) -> T:
     failure: Exception | None = None
     try:
         result = work()
-    except Exception as error:  # raised below, once all ranks have heard of it
+    except Exception as error:  # raised below, once all ranks know
         failure = error
     failures: list[str | None] = [None] * world()
     with _exchange():
@@ -262,11 +262,11 @@ def agreed(work: Callable[[], T]) -> T:
 
 
 def from_first(work: Callable[[], T]) -> T:
-    """What `work` returns on rank 0, the only one where it is called, for all ranks.
+    """Call `work` on rank 0 only, and return its result on all ranks.
 
     Raises:
-        Exception: on rank 0, what `work` raised.
-        ValueError: on the others, where it did.
+        Exception: on rank 0, as raised by `work`.
+        ValueError: on the other ranks, if `work` failed.
         LostProcessError: another rank is gone.
 
     >>> from_first(lambda: 3)
@@ -281,9 +281,9 @@ def from_first(work: Callable[[], T]) -> T:
 
 
 def gather_parts(x: Tensor) -> Tensor:
-    """On rank 0 all ranks' rows of x (n, ...), which lies on the CPU, in rank order; elsewhere x as it is.
+    """On rank 0 the rows of x (n, ...) of all ranks, in rank order; on other ranks x itself. x must be on the CPU.
 
-    Unlike for `gather`, ranks may hold different numbers of rows, and no gradient flows.
+    Unlike in `gather`, ranks may hold different numbers of rows, and no gradient flows.
 
     Raises:
         LostProcessError: another rank is gone.
@@ -312,13 +312,13 @@ def gather_parts(x: Tensor) -> Tensor:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process with an exit status: exit functions run and output is flushed, but Python is not taken down.
+    """Exit with a status after running exit functions and flushing output, but without Python's own shutdown.
 
-    DistributedDataParallel keeps gloo's threads alive after their group is destroyed, and a thread that asks for the
-    interpreter while it is taken down aborts the process: a run that was done and saved would end as a failure.
+    DistributedDataParallel keeps gloo's threads alive after their group is destroyed. A thread that needs the
+    interpreter during shutdown aborts the process, so that a finished and saved run would end as a failure.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # it may have been closed by whoever started us
+        if stream is not None:  # the parent process may have closed it
             stream.flush()
     os._exit(status)

@@ -9,16 +9,23 @@ import pytest
 import torch
 from scipy import integrate, optimize, special, stats
 
-from ldreg.dimension.danco_calibration import (
+from ldreg.dimension.global_dim import (
+    ESTIMATORS,
     REFERENCES,
+    GlobalEstimator,
     Reference,
+    Statistics,
+    _concentration,
+    _ratio_dimension,
+    _ratio_divergence,
+    _von_mises_divergence,
     calibrated_statistics,
     calibration_dimensions,
+    danco,
     drawn_statistics,
+    global_dimension,
+    twonn,
 )
-from ldreg.dimension.danco_fit import _ratio_divergence, _von_mises_divergence
-from ldreg.dimension.danco_statistics import Statistics, _concentration, _ratio_dimension
-from ldreg.dimension.global_dim import ESTIMATORS, GlobalEstimator, danco, global_dimension, twonn
 from ldreg.dimension.synthetic import SAMPLES, cube, gaussian, local_collapse, sphere
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ MiB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet() -> None:
-    memory._say_once.cache_clear()
+    memory._warn_once.cache_clear()
 
 
 class Hungry:
@@ -42,7 +42,7 @@ def test_what_fits_is_run_once_and_nothing_is_said() -> None:
 
 def test_the_budget_is_halved_until_it_fits() -> None:
     run = Hungry(20 * MiB)
-    with pytest.warns(UserWarning, match="out of memory: going on with half as much at a time") as said:
+    with pytest.warns(UserWarning, match="out of memory: continuing with half as much at a time") as said:
         assert within_memory(run, 128 * MiB) == "done"
     assert run.budgets == [128 * MiB, 64 * MiB, 32 * MiB, 16 * MiB]
     assert len(said) == 1

@@ -344,7 +344,7 @@ def test_the_ends_of_the_float32_range(scale: float) -> None:
 
 
 def test_distances_that_no_float32_can_hold_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"x: expected values whose distances float32 can hold, got values up to"):
+    with pytest.raises(ValueError, match=r"^x: expected values whose distances fit float32"):
         neighbor_distances(random(200, 6).clamp(-3, 3) * 1e38, 5)
     wide = random(200, 6, dtype=torch.float64) * 1e38
     torch.testing.assert_close(neighbor_distances(wide, 5), brute_force(wide, 5), rtol=1e-13, atol=0)

@@ -1,4 +1,4 @@
-"""What the search does where memory is short."""
+"""The search where memory is short, and distances of pairs against float64."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ldreg.dimension import memory, screening
+from ldreg.dimension import memory
 from ldreg.dimension import search as details
-from ldreg.dimension.candidates import select_against_itself
+from ldreg.dimension.candidates import Query, by_products
+from ldreg.dimension.cuda import nearest
 from ldreg.dimension.neighbors import neighbors
-from ldreg.dimension.pairs import pair_distances
+from ldreg.dimension.search import pair_distances
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def points() -> Tensor:
 
 @pytest.fixture(autouse=True)
 def unsaid() -> None:
-    memory._say_once.cache_clear()
+    memory._warn_once.cache_clear()
 
 
 def no_memory(*arguments: Any, **options: Any) -> Any:
@@ -31,15 +32,11 @@ def test_out_of_memory_halves_what_is_taken_at_a_time(points: Tensor, monkeypatc
     expected = neighbors(points, 5)
     asked: list[int] = []
 
-    def scarce(*arguments: Any, chunk_bytes: int, **options: Any) -> Any:
-        asked.append(chunk_bytes)
-        return (
-            no_memory()
-            if chunk_bytes > 20 << 20
-            else select_against_itself(*arguments, chunk_bytes=chunk_bytes, **options)
-        )
+    def scarce(query: Query, **options: Any) -> Any:
+        asked.append(query.memory)
+        return no_memory() if query.memory > 20 << 20 else by_products(query, **options)
 
-    monkeypatch.setattr(details, "select_against_itself", scarce)
+    monkeypatch.setattr(details, "by_products", scarce)
     with pytest.warns(UserWarning, match="half as much at a time") as said:
         found = neighbors(points, 5)
     assert asked == [64 << 20, 32 << 20, 16 << 20]
@@ -49,7 +46,7 @@ def test_out_of_memory_halves_what_is_taken_at_a_time(points: Tensor, monkeypatc
 
 
 def test_memory_that_is_never_enough_is_an_error(points: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(details, "select_against_itself", no_memory)
+    monkeypatch.setattr(details, "by_products", no_memory)
     with pytest.raises(torch.OutOfMemoryError), pytest.warns(UserWarning, match="out of memory"):
         neighbors(points, 5)
 
@@ -63,9 +60,9 @@ def test_without_memory_for_the_tensor_cores_products_take_over(
         exact = pair_distances(x, reference, indices, dtype=torch.float32, chunk_bytes=1 << 20)
         return exact, torch.empty(0, dtype=torch.int64)
 
-    monkeypatch.setattr(screening, "PATH", "screen")
-    monkeypatch.setattr(screening, "screen", no_memory)
-    monkeypatch.setattr(screening, "distances", distances)
+    monkeypatch.setattr(nearest, "PATH", "screen")
+    monkeypatch.setattr(nearest, "nearest", no_memory)
+    monkeypatch.setattr(nearest, "distances", distances)
     with pytest.warns(UserWarning, match="out of memory"):
         found = neighbors(points, 5)
     assert torch.equal(found.distances, expected.distances)
@@ -74,7 +71,7 @@ def test_without_memory_for_the_tensor_cores_products_take_over(
 def test_candidates_are_enough_in_many_dimensions() -> None:
     """Of normal data the first pass proves nearly all, or the search would take several times as long."""
     x = torch.randn(1500, 8192, generator=torch.Generator().manual_seed(0))
-    query = details.Query(x, None, None, 64, details._frame(x, None), torch.float32, 64 << 20)
+    query = Query(x, None, None, 64, details._frame(x, None), torch.float32, 64 << 20)
     _, proven = details.first_pass(query)
     assert proven.float().mean() > 0.95
 
@@ -84,14 +81,83 @@ def test_works_in_the_memory_that_it_is_given(
     given: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-    told: list[int] = []
-    way = details._by_products
+    budgets: list[int] = []
 
-    def noted(query: details.Query, memory: int, **options: Any) -> Any:
-        told.append(memory)
-        return way(query, memory, **options)
+    def noted(query: Query, **options: Any) -> Any:
+        budgets.append(query.memory)
+        return by_products(query, **options)
 
-    monkeypatch.setattr(details, "_by_products", noted)
+    monkeypatch.setattr(details, "by_products", noted)
     found = details.search(x, None, None, 5, memory=given)
-    assert told == [expected]
+    assert budgets == [expected]
     assert torch.equal(found.distances, neighbors(x, 5).distances)
+
+
+MEMORY = 100_000
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def chosen(n: int, k: int, of: int) -> Tensor:
+    return torch.randint(of, (n, k), generator=torch.Generator().manual_seed(1))
+
+
+def exact(x: Tensor, reference: Tensor, indices: Tensor) -> Tensor:
+    difference = x.double().unsqueeze(1) - reference.double()[indices]
+    largest = difference.abs().amax(2, keepdim=True).clamp_min(1e-300)
+    return (difference / largest).square().sum(2).sqrt() * largest.squeeze(2)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A cache of one piece for 40 rows; collects the widths that were gathered."""
+    widths: list[int] = []
+    norms = details._norms
+
+    def noted(x: Tensor, *rest: Tensor, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+        widths.append(x.shape[1])
+        return norms(x, *rest, dtype=dtype, chunk_bytes=chunk_bytes)
+
+    monkeypatch.setattr(details, "_CACHE_BYTES", 40 * 256)
+    monkeypatch.setattr(details, "_norms", noted)
+    return widths
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e-18, 1e25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_pieces_are_right_to_rounding(pieces: list[int], dtype: torch.dtype, scale: float) -> None:
+    if dtype == torch.float16 and scale != 1:
+        scale = 1e-3 if scale < 1 else 1e3
+    x, reference = (random(30, 150) * scale).to(dtype), (random(40, 150, seed=2) * scale).to(dtype)
+    indices = chosen(30, 12, 40)
+    found = pair_distances(x, reference, indices, dtype=torch.float32, chunk_bytes=MEMORY)
+    assert pieces == [64, 64, 22]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact(x, reference, indices), rtol=3e-7, atol=0)
+
+
+def test_pieces_in_float64(pieces: list[int]) -> None:
+    x = random(40, 70, dtype=torch.float64) + 1e3
+    indices = chosen(40, 10, 40)
+    found = pair_distances(x, x, indices, dtype=torch.float64, chunk_bytes=MEMORY)
+    assert pieces == [32, 32, 6]
+    torch.testing.assert_close(found, exact(x, x, indices), rtol=1e-14, atol=0)
+
+
+def test_a_row_has_distance_zero_to_itself(pieces: list[int]) -> None:
+    x = random(40, 130) + 7
+    indices = torch.arange(40).unsqueeze(1).expand(40, 9)
+    assert not pair_distances(x, x, indices, dtype=torch.float32, chunk_bytes=MEMORY).any()
+    assert len(pieces) > 1
+
+
+@pytest.mark.parametrize(("queries", "rows", "dim"), [(5, 40, 150), (40, 40, 64), (40, 41, 150)])
+def test_no_pieces_where_they_do_not_pay(pieces: list[int], queries: int, rows: int, dim: int) -> None:
+    """Few pairs, rows that fit as they are, rows too many for any piece."""
+    x, reference = random(queries, dim), random(rows, dim, seed=3)
+    indices = chosen(queries, 9, rows)
+    found = pair_distances(x, reference, indices, dtype=torch.float32, chunk_bytes=MEMORY)
+    assert pieces == [dim]
+    torch.testing.assert_close(found.double(), exact(x, reference, indices), rtol=3e-7, atol=0)

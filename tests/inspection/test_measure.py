@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ldreg.dimension import Neighbors, streaming
+from ldreg.dimension import streaming
 from ldreg.dimension.estimators import LIDEstimate, estimate_lid
+from ldreg.dimension.search import Neighbors
 from ldreg.dimension.spectrum import effective_rank, rankme
 from ldreg.inspection import check_settings, inspect, mean_lid, measure, principal_plane
 

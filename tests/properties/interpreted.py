@@ -6,7 +6,7 @@ import torch
 from tests.interpreter import take_small_blocks
 
 from ldreg import LDReg
-from ldreg.dimension import fused
+from ldreg.dimension.cuda import step as fused
 
 
 def main(path: str, cases: str, outcomes: str) -> None:

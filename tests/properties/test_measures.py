@@ -31,7 +31,8 @@ from tests.properties.conftest import (
 from torch import Tensor
 
 from ldreg import effective_rank, inspect, lid, neighbor_distances
-from ldreg.dimension import estimate_lid, neighbors
+from ldreg.dimension.estimators import estimate_lid
+from ldreg.dimension.neighbors import neighbors
 from ldreg.dimension.streaming import stream_lid, stream_neighbors
 from ldreg.inspection import measure
 

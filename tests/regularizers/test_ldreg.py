@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from ldreg import LDReg
-from ldreg.dimension import fused
+from ldreg.dimension.cuda import step as fused
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import geometric_mean
 
@@ -229,7 +229,7 @@ def test_queue_holds_batches_of_different_dtypes(dtypes: tuple[torch.dtype, torc
 def test_queue_of_another_width_is_refused() -> None:
     reg = LDReg(k=4, queue_size=10)
     reg(random(30, 3))
-    with pytest.raises(ValueError, match="representations: expected 3 columns as the queue holds, got shape"):
+    with pytest.raises(ValueError, match="representations: expected 3 columns"):
         reg(random(30, 5))
 
 
@@ -375,7 +375,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_batch_smaller_than_k_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64; leave"):
+    with pytest.raises(ValueError, match=r"^k: expected fewer than the 10 representations of the batch, got 64"):
         LDReg(k=64)(random(10, 3))
     with pytest.raises(ValueError, match=r"^k: expected no more .* among the 64 rows of the reference, got 64$"):
         LDReg(k=64)(random(10, 3), random(64, 3), self_index=torch.arange(10))
@@ -417,7 +417,7 @@ def test_what_is_not_finite_does_not_enter_the_queue_unseen(
     spoiled = batches[2].clone()
     spoiled[[3, 7], 1] = wrong
     monkeypatch.setattr(fused, "supports", lambda *_: True)  # where values are not looked at
-    monkeypatch.setattr(fused, "reduced_log_lid", lambda x, *_, **__: (x.sum(), x.new_zeros(3)))
+    monkeypatch.setattr(fused, "ldreg_step", lambda x, *_, **__: (x.sum(), x.new_zeros(3)))
     for batch in (batches[0], batches[1]):
         reg(batch)
     before = reg.queue.clone()
@@ -510,7 +510,7 @@ def test_the_fused_step_leaves_out_no_row_of_the_queue(monkeypatch: pytest.Monke
 
     reg(x)
     monkeypatch.setattr(fused, "supports", lambda *_: True)
-    monkeypatch.setattr(fused, "reduced_log_lid", reduced)
+    monkeypatch.setattr(fused, "ldreg_step", reduced)
     reg(x, x, self_index=torch.arange(1, 31))
     assert seen == [*range(1, 30), -1]
 

@@ -12,7 +12,7 @@ from ldreg.bench.contest import OWN, Benchmark, Contender, Goal
 from ldreg.bench.measure import Device
 from ldreg.bench.points import OnPoints, Way, checked_rows, exact_neighbors
 from ldreg.bench.sizes import Points
-from ldreg.dimension import lid
+from ldreg.dimension.estimators import lid
 
 _CHUNKS = {"cpu": 1024, "cuda": 4096}  # queries at a time, where a contender takes them in chunks
 _CHECKED = {"cpu": 256, "cuda": 50_000}  # points whose LID is computed in float64

@@ -1,7 +1,7 @@
 """The Fisher-Rao geometry of local intrinsic dimensionality (paper, Sections 4.1-4.3 and Appendix C).
 
-Every function takes LID values that are regular, that is finite and above zero, in tensors of any shape.
-The statistics leave out degenerate values (0, inf, NaN); `regular` says which those are.
+Functions take LID values in tensors of any shape. Regular values are finite and above zero; the statistics leave out
+all others (0, inf, NaN).
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def regular(lid: Tensor) -> Tensor:
-    """Where LID is finite and above zero: the points that statistics are taken over.
+    """The mask of regular values, finite and above zero, over which statistics are taken.
 
     >>> regular(torch.tensor([0.0, 2.0, float("inf")]))
     tensor([False,  True, False])
@@ -20,7 +20,7 @@ def regular(lid: Tensor) -> Tensor:
 def fisher_rao(a: Tensor | float, b: Tensor | float) -> Tensor:
     """Asymptotic Fisher-Rao distance |ln(b / a)| between distance distributions of LID a and b (Definition 3).
 
-    Shapes broadcast. It is 0 for equal values, degenerate ones too, and inf between a regular and a degenerate one.
+    Shapes broadcast. It is 0 for equal values, even degenerate ones, and inf between a regular and a degenerate value.
 
     >>> round(fisher_rao(2.0, 4.0).item(), 4), round(fisher_rao(20.0, 22.0).item(), 4)
     (0.6931, 0.0953)
@@ -98,7 +98,7 @@ def _log(lid: Tensor) -> Tensor:
 
 
 def _float(value: Tensor | float) -> Tensor:
-    """A floating tensor; plain numbers in float64, so that they lose no digits and take on a tensor's dtype."""
+    """A floating-point tensor; plain numbers in float64, where they lose no digits and adopt a tensor's dtype."""
     if not isinstance(value, Tensor):
         return torch.as_tensor(value, dtype=torch.float64, device="cpu")
     return value if value.is_floating_point() else value.to(torch.float32)

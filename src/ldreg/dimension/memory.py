@@ -1,9 +1,9 @@
-"""Living within the memory of a device: how much there is, and less of it at a time where that was too much."""
+"""Work in parts that fit in memory: row slices, free memory, and retries with half the budget."""
 
 import gc
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -12,21 +12,41 @@ import torch
 
 T = TypeVar("T")
 
-_MEMORY = Path("/proc/meminfo")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def slices(n: int, step: int) -> Iterator[slice]:
+    """Consecutive slices of length `step` that cover range(n); the last may be shorter.
+
+    >>> list(slices(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def even_slices(n: int, limit: int) -> list[slice]:
+    """The fewest slices of nearly equal length, at most `limit`, that cover range(n).
+
+    >>> even_slices(5, 4)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    parts = -(-n // limit)
+    edges = [n * part // parts for part in range(parts + 1)]
+    return [slice(edges[part], edges[part + 1]) for part in range(parts)]
 
 
 def within_memory(run: Callable[[int], T], budget: int, *, floor: int = 16 << 20) -> T:
-    """What `run(budget)` returns, with half the budget each time that it runs out of memory.
+    """Return `run(budget)`; halve the budget and retry each time it runs out of memory.
 
-    Says so by one warning per process.
+    It warns once per process.
 
     Args:
-        run: takes a number of bytes to stay within, and may be called again from the start.
-        budget: the bytes of the first call.
-        floor: no call with fewer bytes than this follows one that ran out.
+        run: takes a number of bytes to stay within; it may be called again from the start.
+        budget: bytes of the first call.
+        floor: smallest budget to retry with.
 
     Raises:
-        torch.OutOfMemoryError: as `run` raised it, where half the budget would be under the floor.
+        torch.OutOfMemoryError: `run` ran out of memory and half the budget is below the floor.
 
     >>> within_memory(lambda budget: f"{budget >> 20} MiB", 64 << 20)
     '64 MiB'
@@ -37,45 +57,38 @@ def within_memory(run: Callable[[int], T], budget: int, *, floor: int = 16 << 20
         except torch.OutOfMemoryError:
             if budget // 2 < floor:
                 raise
-        # Only here, after the handler, are the error, its traceback and with that the tensors of the attempt gone.
+        # The error, its traceback and the tensors of the attempt are only freed after the handler.
         budget //= 2
         _release()
-        _say_once()
+        _warn_once()
 
 
 def free_bytes(device: torch.device) -> int:
-    """How much memory may still be taken on a CUDA device, or on the machine for the CPU.
+    """Memory that can still be allocated on a CUDA device, or on the host for the CPU.
 
-    On CUDA that is what the driver says to be free and what torch holds unused, within the share of the device that
-    `torch.cuda.set_per_process_memory_fraction` leaves to this process.
+    On CUDA this is what the driver reports as free plus what torch holds unused, within the share that
+    `torch.cuda.set_per_process_memory_fraction` allows this process.
 
     >>> free_bytes(torch.device("cpu")) > 0
     True
     """
-    return _free_on_cuda(device) if device.type == "cuda" else _free_on_host()
-
-
-def _free_on_cuda(device: torch.device) -> int:
-    free, total = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_reserved(device)
-    share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    return max(0, min(free, share - held) + held - torch.cuda.memory_allocated(device))
-
-
-def _free_on_host() -> int:
-    if _MEMORY.exists():  # on Linux, where it counts what the system could take back from its file cache
-        entries = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device)
+        share = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        return max(0, min(free, share - held) + held - torch.cuda.memory_allocated(device))
+    if _MEMINFO.exists():  # on Linux; includes the file cache, which the system can reclaim
+        entries = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         return int(entries["MemAvailable"].split()[0]) << 10
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _release() -> None:
-    """Give back what the failed attempt held."""
-    gc.collect()  # frames of its traceback may be part of cycles
+    gc.collect()  # frames of the traceback may be part of cycles
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 @cache
-def _say_once() -> None:
-    warnings.warn("out of memory: going on with half as much at a time; the numbers are the same", stacklevel=3)
+def _warn_once() -> None:
+    warnings.warn("out of memory: continuing with half as much at a time; the numbers are the same", stacklevel=3)

@@ -1,26 +1,14 @@
-"""Exact Euclidean nearest neighbors of queries in a reference set.
-
-The only home of self-exclusion, checks of k, centering, chunking and precision. Candidates are chosen by matrix
-products (`candidates`), their distances are taken from differences (`pairs`), and each query then proves that it lost
-no neighbor to rounding; the few that cannot are searched again in float64, and if need be from differences alone.
-"""
+"""Exact Euclidean nearest neighbors: checks of the arguments, autograd and torch.compile around `search`."""
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Progress
-from ldreg.dimension.search import Neighbors, candidate_count, first_order, gradients, search, working_dtype
-
-
-class Span(NamedTuple):
-    """The rows of a reference, from `start` on, that `self_index` counts from 0."""
-
-    start: int
-    rows: int
+from ldreg.dimension.candidates import Progress, candidate_count
+from ldreg.dimension.search import Neighbors, first_order, gradients, search, working_dtype
 
 
 def neighbors(
@@ -29,23 +17,21 @@ def neighbors(
     reference: Tensor | None = None,
     *,
     self_index: Tensor | None = None,
-    span: Span | None = None,
     reference_grad: bool = False,
     progress: Progress | None = None,
 ) -> Neighbors:
     """The k nearest rows of the reference for every row of x, exact to rounding at any offset and scale.
 
     Float16 and bfloat16 input is measured in float32. Distances are differentiable with respect to x, and to the
-    reference where `reference_grad` is set (with no reference, where both are x, the gradient is then that of both).
+    reference where `reference_grad` is set (without a reference, x then receives both gradients).
 
     Args:
         x: queries (N, D).
         k: number of neighbors, at least 1 and at most the number of candidates.
         reference: where neighbors are sought, (M, D); None: in x itself, each row's own index excluded.
-        self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none is.
-        span: the rows of the reference that `self_index` counts, where it is not all of them.
+        self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none.
         reference_grad: whether gradients flow into the reference too.
-        progress: called with the fraction done; takes the search out of autograd.
+        progress: called with the fraction done; the result then has no gradient.
 
     Raises:
         ValueError: for wrong ranks, dtypes or sizes, NaN or inf, or k out of range.
@@ -64,14 +50,16 @@ def neighbors(
     x, reference, self_index, k = as_query(x, k, reference, self_index)
     if progress is not None:
         with torch.no_grad():
-            return _found(x, reference, self_index, span, k, progress)
-    return Neighbors(*_find(x, reference, self_index, span, k, reference_grad))
+            return _search(x, reference, self_index, k, progress)
+    inputs = (x, reference, self_index, k, reference_grad)
+    # The operator is opaque to torch.compile, but its first call loads the compiler, which takes a second or more.
+    return Neighbors(*(_neighbors_op(*inputs) if torch.compiler.is_compiling() else _Neighbors.apply(*inputs)))
 
 
 def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Tensor:
     """Distances (N, k), ascending, of every row of x to its k nearest rows of the reference.
 
-    With no reference, neighbors are sought in x itself and each row's own index is excluded; a duplicate elsewhere
+    Without a reference, neighbors are sought in x itself and each row's own index is excluded; a duplicate elsewhere
     counts as a neighbor at distance 0. See `neighbors` for what is accepted and raised.
 
     >>> neighbor_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), k=1)
@@ -84,7 +72,7 @@ def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Te
 
 
 def as_matrix(value: Any, name: str) -> Tensor:
-    """A floating tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
+    """A floating-point tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
     tensor = as_numbers(value, name)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise no_matrix(tensor.shape, name)
@@ -92,12 +80,12 @@ def as_matrix(value: Any, name: str) -> Tensor:
         raise ValueError(f"{name}: expected real numbers, got {tensor.dtype}")
     if tensor.is_floating_point():
         return tensor
-    # float32 holds whole numbers up to 2^24 alone.
+    # float32 holds integers up to 2^24 only.
     return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
 
 
 def no_matrix(shape: Sequence[int], name: str) -> ValueError:
-    """What is said of an array that is no matrix of points.
+    """The error for an array that is not a matrix of points.
 
     >>> no_matrix((8, 64, 7, 7), "x")
     ValueError('x: expected a non-empty matrix (N, D), got shape (8, 64, 7, 7); pool or flatten all axes but the first')
@@ -107,32 +95,32 @@ def no_matrix(shape: Sequence[int], name: str) -> ValueError:
 
 
 def as_numbers(value: Any, name: str) -> Tensor:
-    """A dense tensor whose dtype torch computes with, and whose whole numbers float64 can hold; ValueError otherwise.
+    """A dense tensor of a dtype that torch computes with, whose integers fit float64; ValueError otherwise.
 
     >>> as_numbers([[1, 2]], "x").dtype, as_numbers(torch.ones(2, dtype=torch.uint16), "x").dtype
     (torch.int64, torch.int64)
     """
     tensor = _as_tensor(value, name)
     if tensor.layout != torch.strided:
-        raise ValueError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+        raise ValueError(f"{name}: expected a dense tensor, got layout {tensor.layout}")
     if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
-        kind = "without values" if tensor.is_meta else "quantized" if tensor.is_quantized else "nested"
-        raise ValueError(f"{name}: expected a tensor of plain numbers, got one that is {kind}")
+        kind = "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else "nested"
+        raise ValueError(f"{name}: expected a tensor of plain numbers, got a {kind} tensor")
     if tensor.is_floating_point():
-        return tensor.float() if tensor.dtype.itemsize < 2 else tensor  # torch only stores numbers of 8 bits
-    if tensor.dtype in (torch.uint16, torch.uint32):  # which torch only stores as well
+        return tensor.float() if tensor.dtype.itemsize < 2 else tensor  # torch only stores 8-bit floats
+    if tensor.dtype in (torch.uint16, torch.uint32):  # torch only stores these too
         return tensor.long()
-    whole = not tensor.is_complex() and tensor.dtype.itemsize == 8 and tensor.numel() > 0
-    if whole and (largest := tensor.double().abs().max().item()) >= 2**53:
-        raise ValueError(f"{name}: expected whole numbers under 2^53, which float64 holds, got some of {largest:.3g}")
+    wide = not tensor.is_complex() and tensor.dtype.itemsize == 8 and tensor.numel() > 0
+    if wide and (largest := tensor.double().abs().max().item()) >= 2**53:
+        raise ValueError(f"{name}: expected integers below 2^53, which float64 holds, got {largest:.3g}")
     return tensor.double() if tensor.dtype == torch.uint64 else tensor
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    if hasattr(value, "mask") and hasattr(value, "filled"):  # NumPy's, whose mask torch would not see
-        raise ValueError(f"{name}: expected numbers, got a masked array; its rows without a mask can be taken out")
+    if hasattr(value, "mask") and hasattr(value, "filled"):  # a NumPy masked array, whose mask torch ignores
+        raise ValueError(f"{name}: expected numbers, got a masked array; remove the masked rows first")
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -141,7 +129,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
 
 
 def as_whole(value: Any) -> int | None:
-    """A whole number as an int; None where it is none, and for True and False.
+    """An integer as an int; None for anything else, including True and False.
 
     >>> as_whole(5), as_whole(torch.tensor(5)), as_whole(5.0), as_whole(True)
     (5, 5, None, None)
@@ -150,98 +138,101 @@ def as_whole(value: Any) -> int | None:
         return None
     try:
         return index(value)
-    except (TypeError, RuntimeError):  # of a tensor without values, too
+    except (TypeError, RuntimeError):  # RuntimeError for a tensor without values
         return None
 
 
 def as_query(
     x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, int]:
-    """The arguments of `neighbors` as tensors that fit together; ValueError otherwise. Looks at no value of theirs."""
+    """The arguments of `neighbors` as tensors that fit together; ValueError otherwise. It does not look at values."""
     x = as_matrix(x, "x")
     if reference is not None:
         reference = as_matrix(reference, "reference")
-        _check_pair(x, reference)
+        if reference.shape[1] != x.shape[1]:
+            raise ValueError(
+                f"reference: expected {x.shape[1]} columns as in x, got shape {tuple(reference.shape)} "
+                f"for x of shape {tuple(x.shape)}"
+            )
+        if reference.device != x.device:
+            raise ValueError(f"reference: expected it on {x.device} as x is, got {reference.device}")
         self_index = None if self_index is None else _as_self_index(self_index, x)
     elif self_index is not None:
         raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
-    return x, reference, self_index, _as_k(k, x, reference, self_index)
+    count = candidate_count(x, reference, self_index)
+    whole = as_whole(k)
+    if whole is None or not 1 <= whole <= count:
+        where = "x" if reference is None else "the reference"
+        raise ValueError(
+            f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
+        )
+    return x, reference, self_index, whole
 
 
-def _found(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    span: Sequence[int] | None,
-    k: int,
-    progress: Progress | None = None,
+def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
+    own = _as_tensor(self_index, "self_index").to(x.device)
+    if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
+        raise ValueError(
+            f"self_index: expected {len(x)} integers, one for each row of x, "
+            f"got shape {tuple(own.shape)} of {own.dtype}"
+        )
+    return own.long().contiguous()  # as kernels read it
+
+
+def check_rows(self_index: Tensor, rows: int) -> None:
+    """Raise ValueError unless every entry of self_index (N,) is a row number below `rows`, or -1."""
+    others = (self_index < -1) | (self_index >= rows)
+    if bool(others.any()):
+        first = self_index[others][0].item()
+        raise ValueError(f"self_index: expected rows of the reference, 0 to {rows - 1}, or -1, got {first}")
+
+
+def _search(
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, progress: Progress | None = None
 ) -> Neighbors:
-    """What the search finds, once self_index is known to hold rows: where torch.compile would not have it looked at."""
+    """Check the values of self_index, which torch.compile must not see, and search."""
     if self_index is not None and reference is not None:
-        inner = Span(0, len(reference)) if span is None else Span(*span)
-        check_rows(self_index, inner.rows)
-        self_index = self_index if span is None else in_whole(self_index, inner)
+        check_rows(self_index, len(reference))
     return search(x, reference, self_index, k, progress)
 
 
-def _find(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
-) -> tuple[Tensor, Tensor]:
-    # The operator is opaque to torch.compile, but its first call loads the compiler, which takes a second or more.
-    if torch.compiler.is_compiling():
-        compiled: tuple[Tensor, Tensor] = _neighbors_op(x, reference, self_index, span, k, reference_grad)
-        return compiled
-    found: tuple[Tensor, Tensor] = _Find.apply(x, reference, self_index, span, k, reference_grad)
-    return found
-
-
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, reference, _, _, _, reference_grad = inputs
+    x, reference, _, _, reference_grad = inputs
     distances, indices = output
     ctx.mark_non_differentiable(indices)
     ctx.save_for_backward(x, reference, distances, indices)
     ctx.reference_grad = reference_grad
 
 
-class _Find(torch.autograd.Function):
+class _Neighbors(torch.autograd.Function):
     @staticmethod
     def forward(
-        x: Tensor, reference: Tensor | None, self_index: Tensor | None, span: Span | None, k: int, reference_grad: bool
+        x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
     ) -> tuple[Tensor, Tensor]:
-        distances, indices = _found(x, reference, self_index, span, k)
+        distances, indices = _search(x, reference, self_index, k)
         return distances, indices
 
     setup_context = staticmethod(_setup_context)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         x, reference, *found = ctx.saved_tensors
         both = gradients(grad, x, reference, Neighbors(*found), reference_grad=ctx.reference_grad)
-        return *both, None, None, None, None
+        return *both, None, None, None
 
 
 @torch.library.custom_op("ldreg::neighbors", mutates_args=())
 def _neighbors_op(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    span: Sequence[int] | None,
-    k: int,
-    reference_grad: bool,
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    distances, indices = _found(x, reference, self_index, span, k)
+    distances, indices = _search(x, reference, self_index, k)
     return distances, indices
 
 
 @_neighbors_op.register_fake
 def _(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    span: Sequence[int] | None,
-    k: int,
-    reference_grad: bool,
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
 ) -> tuple[Tensor, Tensor]:
     shape = (x.shape[0], k)
     return x.new_empty(shape, dtype=working_dtype(x, reference)), x.new_empty(shape, dtype=torch.int64)
@@ -265,58 +256,10 @@ def _(
 
 
 @first_order
-def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
     x, reference, distances, indices = ctx.saved_tensors
     grad_x, grad_reference = _gradients_op(grad, x, reference, distances, indices, ctx.reference_grad)
-    return grad_x, grad_reference if ctx.reference_grad and reference is not None else None, None, None, None, None
+    return grad_x, grad_reference if ctx.reference_grad and reference is not None else None, None, None, None
 
 
 _neighbors_op.register_autograd(_backward, setup_context=_setup_context)
-
-
-def _check_pair(x: Tensor, reference: Tensor) -> None:
-    if reference.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"reference: expected {x.shape[1]} columns as x has, got shape {tuple(reference.shape)} "
-            f"for x of shape {tuple(x.shape)}"
-        )
-    if reference.device != x.device:
-        raise ValueError(f"reference: expected it on {x.device} as x is, got {reference.device}")
-
-
-def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
-    own = _as_tensor(self_index, "self_index").to(x.device)
-    if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
-        raise ValueError(
-            f"self_index: expected {len(x)} integers, one for each row of x, "
-            f"got shape {tuple(own.shape)} of {own.dtype}"
-        )
-    return own.long().contiguous()  # as kernels read it
-
-
-def check_rows(self_index: Tensor, rows: int) -> None:
-    """ValueError where an entry of self_index (N,) is neither one of so many rows nor -1."""
-    others = (self_index < -1) | (self_index >= rows)
-    if bool(others.any()):
-        came = self_index[others][0].item()
-        raise ValueError(f"self_index: expected rows of the reference, 0 to {rows - 1}, or -1, got {came}")
-
-
-def in_whole(self_index: Tensor, span: Span) -> Tensor:
-    """Entries of self_index (N,) as rows of the whole reference; -1 where they are no rows of the span.
-
-    >>> in_whole(torch.tensor([0, 2, -1, 3]), Span(10, 3))
-    tensor([10, 12, -1, -1])
-    """
-    return torch.where((self_index >= 0) & (self_index < span.rows), self_index + span.start, -1)
-
-
-def _as_k(k: int, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:
-    count = candidate_count(x, reference, self_index)
-    whole = as_whole(k)
-    if whole is None or not 1 <= whole <= count:
-        where = "x" if reference is None else "the reference"
-        raise ValueError(
-            f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
-        )
-    return whole

@@ -1,4 +1,4 @@
-"""How much of representations tells the view of an image, and not the image."""
+"""Measures of the quality of representations."""
 
 import warnings
 from collections.abc import Iterable
@@ -12,20 +12,19 @@ from ldreg.dimension.neighbors import as_numbers
 
 @torch.no_grad()
 def view_share(views: Iterable[Any]) -> Tensor:
-    """The share of representations' variance that comes from the view: a float64 scalar from 0 to 1.
+    """The share of the variance of representations that comes from the view: a float64 scalar from 0 to 1.
 
-    0 where all views of an image agree, 1 where they differ as much as views of different images do. Whatever raises
-    LID can do so by telling images apart or by telling views apart; where this share ends far above that of a run
-    without it, it is in part the latter (`docs/too-strong.md`). The variance of the mean of an image's views has a part
-    of the views' own, which is taken off, so the share does not depend on how many views there are (the one-way
-    analysis of variance with random effects: Searle, Casella & McCulloch, "Variance Components", 1992). NaN where no
-    representation differs from another, and where one is NaN or inf.
+    It is 0 where all views of an image agree, and 1 where they differ as much as views of different images. A
+    regularizer can raise LID by separating images or by separating views; a share far above that of a run without it
+    shows that it did partly the latter (`docs/too-strong.md`). The share is that of the one-way analysis of variance
+    with random effects (Searle, Casella & McCulloch, "Variance Components", 1992), so it does not depend on the number
+    of views. It is NaN where all representations are equal or one is NaN or inf.
 
     Args:
-        views: two or more (N, D), row i of each of the same image; a tensor (V, N, D) is taken as well.
+        views: two or more (N, D), with row i of each from the same image; or a tensor (V, N, D).
 
     Raises:
-        ValueError: there are fewer than two, they are not real (N, D) of one shape with N >= 2, or D is 0.
+        ValueError: fewer than two views, or not real (N, D) of one shape with N >= 2 and D >= 1.
 
     >>> image = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]])
     >>> view_share([image, image]).item(), round(view_share([image, image.flip(1)]).item(), 3)
@@ -34,12 +33,12 @@ def view_share(views: Iterable[Any]) -> Tensor:
     x = torch.stack([view.double() for view in _checked(views)])
     if not torch.isfinite(x).all():
         return torch.full((), torch.nan, dtype=torch.float64, device=x.device)
-    # Equal rows become exactly 0 and an offset costs no digits; scaled before, so that no difference overflows, and
-    # after, so that no square vanishes.
+    # Equal rows become exactly 0 and an offset costs no digits. Scaling before keeps differences from overflowing,
+    # scaling after keeps squares from vanishing.
     x = _scaled(x)
     x = _scaled(x - x[0, 0])
     count, images = x.shape[:2]
-    apart = x - x[0]  # exactly 0 where views are equal, whatever rounding their mean takes
+    apart = x - x[0]  # exactly 0 where views are equal, whatever the rounding of their mean
     within = (apart - apart.mean(0)).square().sum() / (images * (count - 1))
     means = x[0] + apart.mean(0)
     between = (means - means.mean(0)).square().sum() / (images - 1) - within / count
@@ -47,7 +46,7 @@ def view_share(views: Iterable[Any]) -> Tensor:
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """By its largest entry, where that is not 0."""
+    """Divide x by its largest entry, unless that is 0."""
     largest = x.abs().max()
     return x / torch.where(largest > 0, largest, 1)
 

@@ -1,95 +1,44 @@
-"""The exact search behind `neighbors`: candidates by products, distances by differences, and a proof per query."""
+"""Exact nearest neighbors: candidates by products, distances from differences, and a proof for every query.
+
+A query whose proof stays open is searched again: in float32 where the tensor cores chose its candidates, then in
+float64, and finally by differences alone.
+"""
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ldreg.dimension import screening
-from ldreg.dimension.candidates import (
-    Candidates,
-    Frame,
-    Progress,
-    select,
-    select_against_itself,
-    select_by_differences,
-)
-from ldreg.dimension.chunks import slices
-from ldreg.dimension.memory import within_memory
-from ldreg.dimension.pairs import pair_distances, pair_gradients
+from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, by_differences, by_products
+from ldreg.dimension.cuda import nearest
+from ldreg.dimension.memory import slices, within_memory
 
 # Working memory of a search and of its backward pass, beyond input and output.
 _SEARCH_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 _PAIR_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 
-_FEW_DIMENSIONS = 2048  # up to which a few candidates more than k are enough
+# Outside this range, squares of differences lose digits to underflow or overflow.
+_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
-
-def _bytes(budget: dict[str, int], x: Tensor) -> int:
-    return budget.get(x.device.type, budget["cpu"])
+# Share of a CPU's cache that part of a reference may take, and the multiple of bytes that its columns are cut to.
+_CACHE_BYTES = 6 << 20
+_PIECE_BYTES = 256
 
 
 class Neighbors(NamedTuple):
-    """Distances (N, k), ascending, and the reference rows (N, k) they lead to."""
+    """Distances (N, k), ascending, and the reference rows (N, k) they belong to."""
 
     distances: Tensor
     indices: Tensor
 
 
-@dataclass(frozen=True)
-class Query:
-    """One search: rows x, where to look (None: in x itself), the frame that products are taken in, bytes to work in."""
-
-    x: Tensor
-    reference: Tensor | None
-    self_index: Tensor | None
-    k: int
-    frame: Frame
-    dtype: torch.dtype
-    memory: int
-
-    @property
-    def rows(self) -> Tensor:
-        """Where neighbors are sought."""
-        return self.x if self.reference is None else self.reference
-
-    @property
-    def count(self) -> int:
-        """How many candidates to keep: some more than k, so that rounding rarely leaves a proof open.
-
-        Distances of more dimensions are nearer to each other, and their sums are known less well.
-        """
-        dim = min(max(self.x.shape[1], _FEW_DIMENSIONS), 8 * _FEW_DIMENSIONS)
-        return min(self.k + max(8, self.k // 8) * dim // _FEW_DIMENSIONS, self.candidates)
-
-    @property
-    def candidates(self) -> int:
-        """How many there are to choose from."""
-        return candidate_count(self.x, self.reference, self.self_index)
-
-    @property
-    def screened_count(self) -> int:
-        """How many candidates to keep on the tensor cores, which round more."""
-        return screening.kept(self.k, self.candidates, self.x.shape[1])
-
-    @property
-    def screened(self) -> bool:
-        """Whether candidates are chosen on the tensor cores."""
-        return screening.supports(self.x, self.reference, self.screened_count)
-
-    def only(self, rows: Tensor) -> "Query":
-        """The same search for some of the queries."""
-        own = rows if self.reference is None else None if self.self_index is None else self.self_index[rows]
-        return replace(self, x=self.x[rows], reference=self.rows, self_index=own)
-
-
-# From a query and the bytes to stay within to candidates.
-_Way = Callable[[Query, int], Candidates]
+# One way to select candidates for a query.
+_Way = Callable[[Query], Candidates]
 
 
 def search(
@@ -101,138 +50,66 @@ def search(
     *,
     memory: int | None = None,
 ) -> Neighbors:
-    """The k nearest rows of the reference (None: of x itself without the row's own index) for every row of x.
+    """The k nearest rows of the reference (None: of x, each row's own index excluded) for every row of x.
 
-    It works in `memory` bytes, at most the usual ones, where the caller knows that there are fewer: to find that out
-    by running out of memory takes long.
+    `memory` lowers the usual budget in bytes, for callers that know how little is left.
     """
     usual = _bytes(_SEARCH_BYTES, x)
     with torch.autocast(x.device.type, enabled=False), _full_precision_products(x.device):
         frame, dtype = _frame(x, reference), working_dtype(x, reference)
         query = Query(x, reference, self_index, k, frame, dtype, usual if memory is None else min(memory, usual))
         found, proven = first_pass(query, progress)
-        ways: list[_Way] = [partial(_by_products, dtype=torch.float64), _by_differences]
-        if query.screened:
-            ways.insert(0, partial(_by_products, dtype=query.dtype))
+        ways: list[_Way] = [partial(by_products, dtype=torch.float64), by_differences]
+        if nearest.supports(query):
+            ways.insert(0, partial(by_products, dtype=dtype))
         for way in ways:
-            doubtful = (~proven).nonzero().squeeze(1)
-            if len(doubtful) == 0:
+            open_rows = (~proven).nonzero().squeeze(1)
+            if len(open_rows) == 0:
                 break
-            again, proven[doubtful] = _found(_recentered(query.only(doubtful)), way)
-            found.distances[doubtful], found.indices[doubtful] = again
+            again, proven[open_rows] = _found(_recentered(query.only(open_rows)), way)
+            found.distances[open_rows], found.indices[open_rows] = again
     return found
 
 
 def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbors, Tensor]:
-    """Neighbors by the fastest way, and for which queries (N,) they are proven to be the nearest."""
-    if query.screened:
+    """Neighbors by the fastest way, and the queries (N,) for which they are proven to be the nearest."""
+    if nearest.supports(query):
         try:
-            return _found(query, partial(_by_screening, progress=progress))
+            return _found(query, partial(nearest.nearest, progress=progress))
         except torch.OutOfMemoryError:
-            pass  # its copy of the rows may be too much where the products of a few at a time are not
-    return _found(query, partial(_by_products, dtype=query.dtype, progress=progress))
+            pass  # its copy of the rows may be too large where products of a few rows at a time are not
+    return _found(query, partial(by_products, dtype=query.dtype, progress=progress))
 
 
 def _found(query: Query, way: _Way) -> tuple[Neighbors, Tensor]:
-    """The nearest candidates that a way selects, with less memory where there is too little."""
-    return within_memory(lambda allowed: _measure(query, way(query, allowed), allowed), query.memory)
+    def run(memory: int) -> tuple[Neighbors, Tensor]:
+        smaller = replace(query, memory=memory)
+        return _nearest_of(smaller, way(smaller))
+
+    return within_memory(run, query.memory)
 
 
-def gradients(
-    grad: Tensor, x: Tensor, reference: Tensor | None, found: Neighbors, *, reference_grad: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients for x and, on request, for a reference, of a loss whose gradient for the distances is `grad`."""
-    with torch.autocast(x.device.type, enabled=False), _full_precision_products(x.device):
-        grad_x, grad_rows = pair_gradients(
-            grad,
-            x,
-            x if reference is None else reference,
-            found.distances,
-            found.indices,
-            reference_grad=reference_grad,
-            chunk_bytes=_bytes(_PAIR_BYTES, x),
-        )
-    if reference is None and grad_rows is not None:
-        return grad_x.add_(grad_rows), None
-    return grad_x, grad_rows
+def _nearest_of(query: Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
+    """The k nearest candidates by exact distance, and the queries (N,) for which no other row can be nearer.
 
-
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass that has no derivative itself, and says so where one is asked for.
-
-    torch's own `once_differentiable` says so only where the gradient that comes in has one too.
+    A row left out may still tie with the k-th up to rounding, which changes no distance.
     """
-
-    @wraps(backward)
-    def checked(*arguments: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return backward(*arguments)
-        # The transforms of torch.func always ask, whether or not they take a second derivative.
-        if not torch._C._are_functorch_transforms_active():
-            raise RuntimeError("distances of neighbors: expected create_graph=False, as they have no second derivative")
-        with torch.no_grad():
-            return backward(*arguments)
-
-    return checked
-
-
-def _by_screening(query: Query, memory: int, *, progress: Progress | None) -> Candidates:
-    return screening.screen(
-        query.x,
-        query.reference,
-        query.screened_count,
-        query.frame,
-        self_index=query.self_index,
-        chunk_bytes=memory,
-        progress=progress,
-    )
-
-
-def _by_products(query: Query, memory: int, *, dtype: torch.dtype, progress: Progress | None = None) -> Candidates:
-    if query.reference is None:
-        return select_against_itself(
-            query.x, query.count, query.frame, dtype=dtype, chunk_bytes=memory, progress=progress
-        )
-    return select(
-        query.x,
-        query.reference,
-        query.count,
-        query.frame,
-        self_index=query.self_index,
-        dtype=dtype,
-        chunk_bytes=memory,
-        progress=progress,
-    )
-
-
-def _by_differences(query: Query, memory: int) -> Candidates:
-    return select_by_differences(
-        query.x, query.rows, query.count, query.frame.scale, self_index=query.self_index, chunk_bytes=memory
-    )
-
-
-def _measure(query: Query, candidates: Candidates, memory: int) -> tuple[Neighbors, Tensor]:
-    """The k nearest candidates by exact distance, and for which queries (N,) no other row can be nearer.
-
-    A row left out may still tie with the k-th to rounding: it would change no distance.
-    """
-    distances = _distances(query, candidates.indices, memory)
-    distances, order = distances.topk(query.k, dim=1, largest=False, sorted=True)
+    distances, order = _distances(query, candidates.indices).topk(query.k, dim=1, largest=False, sorted=True)
     half_square = (distances[:, -1].double() * query.frame.scale).square() / 2
     proven = half_square * (1 - 4 * torch.finfo(query.dtype).eps) <= candidates.bound
     proven |= half_square == 0  # nothing is nearer than a duplicate
-    if candidates.indices.shape[1] == query.candidates:
-        # Nothing was left out, but for queries that are not in the reference and so have one candidate more.
+    if candidates.indices.shape[1] == query.available:
+        # Nothing was left out, except for queries outside the reference, which have one candidate more.
         proven |= True if query.self_index is None else query.self_index >= 0
     return Neighbors(distances, candidates.indices.gather(1, order)), proven
 
 
-def _distances(query: Query, indices: Tensor, memory: int) -> Tensor:
-    """Distances (N, count) to the rows of these indices, right to rounding; inf where an index is -1."""
-    memory = min(memory, _bytes(_PAIR_BYTES, query.x))
-    if not query.screened:
+def _distances(query: Query, indices: Tensor) -> Tensor:
+    """Distances (N, count) to these rows, accurate to rounding; inf where an index is -1."""
+    memory = min(query.memory, _bytes(_PAIR_BYTES, query.x))
+    if not nearest.supports(query):
         return pair_distances(query.x, query.rows, indices, dtype=query.dtype, chunk_bytes=memory)
-    distances, unsafe = screening.distances(query.x, query.rows, indices, query.frame.scale)
+    distances, unsafe = nearest.distances(query.x, query.rows, indices, query.frame.scale)
     if len(unsafe):
         some = pair_distances(
             query.x[unsafe], query.rows, indices[unsafe].clamp_min(0), dtype=query.dtype, chunk_bytes=memory
@@ -252,12 +129,12 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
     sets = {"x": x} if reference is None else {"x": x, "reference": reference}
     statistics = {name: _column_statistics(rows) for name, rows in sets.items()}
     mean, low, high = statistics["x" if reference is None else "reference"]
-    # A mean of equal numbers may miss them by rounding, and a constant column must vanish.
+    # Rounding may move a mean of equal numbers away from them, but a constant column must vanish.
     center = torch.minimum(torch.maximum(mean, low), high)
     low = torch.stack([each[1] for each in statistics.values()]).amin(0)
     high = torch.stack([each[2] for each in statistics.values()]).amax(0)
     extremes = torch.stack((torch.maximum(high - center, center - low).max(), torch.maximum(high, -low).max()))
-    spread, largest = extremes.tolist()  # the one wait for the device
+    spread, largest = extremes.tolist()  # the only wait for the device
     if not math.isfinite(largest):
         for name, rows in sets.items():
             refuse_nonfinite(rows, name)
@@ -266,7 +143,7 @@ def _frame(x: Tensor, reference: Tensor | None) -> Frame:
         peaks = {name: torch.maximum(high, -low).max().item() for name, (_, low, high) in statistics.items()}
         name = max(peaks, key=lambda each: peaks[each])
         raise ValueError(
-            f"{name}: expected values whose distances {limits.dtype} can hold, got values up to {peaks[name]:.3g}"
+            f"{name}: expected values whose distances fit {limits.dtype}, got values up to {peaks[name]:.3g}"
         )
     # A power of two scales without rounding; neither it nor the offset may leave the range of the dtype.
     room = 120 if limits.dtype == "float32" else 1000
@@ -284,22 +161,145 @@ def _column_statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         block = x[rows]
         low = torch.minimum(low, block.amin(0))
         high = torch.maximum(high, block.amax(0))
-        # As a product with equal weights, since a sum may overflow where a mean does not.
+        # A product with equal weights, since a sum may overflow where a mean does not.
         weights = torch.full((len(block),), 1 / len(x), dtype=dtype, device=x.device)
         total += (weights @ block.to(dtype)).double()
     return total, low, high
 
 
 def refuse_nonfinite(x: Tensor, name: str) -> None:
-    """ValueError with the number of rows of x (N, D) that hold NaN or inf, if any."""
-    wrong = sum(int((~torch.isfinite(x[rows])).any(1).sum()) for rows in slices(len(x), 4096))
+    """Raise ValueError with the number of rows of x (N, D) that hold NaN or inf, if any, and the first five."""
+    wrong, first = 0, list[int]()
+    for rows in slices(len(x), 4096):
+        bad = (~torch.isfinite(x[rows])).any(1).nonzero().flatten()
+        first += (bad[: 5 - len(first)] + rows.start).tolist()
+        wrong += len(bad)
     if wrong:
-        raise ValueError(f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows")
+        named = ", ".join(map(str, first)) + (", ..." if wrong > len(first) else "")
+        raise ValueError(
+            f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows (from 0: {named})"
+        )
+
+
+def pair_distances(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    """Distances (N, k) of x (N, D) to reference[indices] (N, k, D), accurate to rounding at any offset and scale."""
+    width = _piece_width(reference, indices, dtype)
+    if width < x.shape[1]:
+        squares = torch.zeros(indices.shape, dtype=torch.float64, device=x.device)
+        for columns in slices(x.shape[1], width):
+            piece = reference[:, columns].to(dtype).contiguous()
+            squares += _norms(x[:, columns], piece, indices, dtype=dtype, chunk_bytes=chunk_bytes).double().square_()
+        distances = squares.sqrt_().to(dtype)
+    else:
+        distances = _norms(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes)
+    low, high = _SAFE[dtype]
+    unsafe = ((distances < low) | ~(distances < high)).any(1).nonzero().squeeze(1)
+    if len(unsafe):
+        distances[unsafe] = _scaled_distances(x[unsafe], reference, indices[unsafe], chunk_bytes=chunk_bytes).to(dtype)
+    return distances
+
+
+def _piece_width(reference: Tensor, indices: Tensor, dtype: torch.dtype) -> int:
+    """Columns to take at a time: on the CPU few enough to keep that piece of every row in the cache, otherwise all.
+
+    Pieces pay where each row is gathered many times, as a neighbor of many others.
+    """
+    n, dim = reference.shape
+    width = _CACHE_BYTES // (n * _PIECE_BYTES) * _PIECE_BYTES // dtype.itemsize
+    pays = reference.device.type == "cpu" and indices.numel() >= 8 * n and 0 < width < dim
+    return width if pays else dim
+
+
+def _norms(x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    distances = torch.empty(indices.shape, dtype=dtype, device=x.device)
+    for rows, difference in _differences(x, reference, indices, dtype=dtype, chunk_bytes=chunk_bytes):
+        torch.linalg.vector_norm(difference, dim=2, out=distances[rows])
+    return distances
+
+
+def _scaled_distances(x: Tensor, reference: Tensor, indices: Tensor, *, chunk_bytes: int) -> Tensor:
+    """The same in float64, with the largest component of each difference scaled to 1 before squaring."""
+    parts = []
+    for _, difference in _differences(x, reference, indices, dtype=torch.float64, chunk_bytes=chunk_bytes):
+        largest = torch.linalg.vector_norm(difference, ord=torch.inf, dim=2, keepdim=True)
+        difference.div_(torch.where(largest > 0, largest, 1))
+        parts.append(torch.linalg.vector_norm(difference, dim=2) * largest.squeeze(2))
+    return torch.cat(parts)
+
+
+def _differences(
+    x: Tensor, reference: Tensor, indices: Tensor, *, dtype: torch.dtype, chunk_bytes: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of x with reference[indices] - x for them, (n, k, D), in one buffer that is reused."""
+    (n, k), dim = indices.shape, x.shape[1]
+    step = min(n, max(1, chunk_bytes // (k * dim * dtype.itemsize)))
+    buffer = torch.empty(step * k, dim, dtype=dtype, device=x.device)
+    for rows in slices(n, step):
+        chosen = indices[rows].reshape(-1)
+        gathered = buffer[: len(chosen)]
+        if reference.dtype == dtype:
+            torch.index_select(reference, 0, chosen, out=gathered)
+        else:
+            gathered.copy_(reference.index_select(0, chosen))
+        difference = gathered.view(-1, k, dim)
+        yield rows, difference.sub_(x[rows].to(dtype).unsqueeze(1))
+
+
+def gradients(
+    grad: Tensor, x: Tensor, reference: Tensor | None, found: Neighbors, *, reference_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients for x and, on request, for a reference, of a loss whose gradient for the distances is `grad`.
+
+    With no reference, the gradient for x includes that of its rows as neighbors. A distance of zero has no direction;
+    its subgradient is zero, as in torch.linalg.vector_norm.
+    """
+    distances, indices = found
+    rows = x if reference is None else reference
+    dtype, memory = distances.dtype, _bytes(_PAIR_BYTES, x)
+    terms = distances.shape[1] + (len(x) if reference_grad else 0)  # summed for one row at most
+    limit = torch.finfo(dtype).max / (2 * terms)
+    grad_x = torch.empty(x.shape, dtype=dtype, device=x.device)
+    grad_rows = torch.zeros(rows.shape, dtype=dtype, device=x.device) if reference_grad else None
+    with torch.autocast(x.device.type, enabled=False), _full_precision_products(x.device):
+        for part, difference in _differences(x, rows, indices, dtype=dtype, chunk_bytes=memory):
+            norm = distances[part]
+            # Unit vectors first: the quotient grad / distance overflows where distances are tiny.
+            difference.div_(torch.where(norm > 0, norm, torch.inf).unsqueeze(2))
+            # A slope too steep for the dtype is cut to its range, so that sums of slopes stay finite.
+            weight = grad[part].to(dtype).clamp(-limit, limit)
+            grad_x[part] = torch.bmm(weight.unsqueeze(1), difference).squeeze(1).neg_()
+            if grad_rows is not None:
+                difference.mul_(weight.unsqueeze(2))
+                grad_rows.index_add_(0, indices[part].reshape(-1), difference.flatten(0, 1))
+    grad_x = grad_x.to(x.dtype)
+    if grad_rows is None:
+        return grad_x, None
+    grad_rows = grad_rows.to(rows.dtype)
+    return (grad_x.add_(grad_rows), None) if reference is None else (grad_x, grad_rows)
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a backward pass raise RuntimeError where its own derivative is asked for.
+
+    torch's `once_differentiable` raises only where the incoming gradient has a derivative too.
+    """
+
+    @wraps(backward)
+    def checked(*arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return backward(*arguments)
+        # The transforms of torch.func always ask, whether or not they take a second derivative.
+        if not torch._C._are_functorch_transforms_active():
+            raise RuntimeError("distances of neighbors: expected create_graph=False, as they have no second derivative")
+        with torch.no_grad():
+            return backward(*arguments)
+
+    return checked
 
 
 @contextmanager
 def _full_precision_products(device: torch.device) -> Iterator[None]:
-    """Keep TF32 and bfloat16 out of float32 matrix products, and leave the caller's setting as it was."""
+    """Keep TF32 and bfloat16 out of float32 matrix products; the caller's setting is restored."""
     backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     setting = backend.matmul
     before = setting.fp32_precision
@@ -310,7 +310,7 @@ def _full_precision_products(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        # It may have come from what is set for the whole backend or for all, and is then to follow that as before.
+        # The setting may have been inherited from the backend or from all backends, and then follows them again.
         setting.fp32_precision = "none"
         if setting.fp32_precision != before:
             setting.fp32_precision = before
@@ -322,7 +322,5 @@ def working_dtype(x: Tensor, reference: Tensor | None) -> torch.dtype:
     return torch.float64 if double else torch.float32
 
 
-def candidate_count(x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> int:
-    """How many rows each query may have as neighbors; one less where queries are themselves among them."""
-    rows = x if reference is None else reference
-    return len(rows) - (1 if reference is None or self_index is not None else 0)
+def _bytes(budget: dict[str, int], x: Tensor) -> int:
+    return budget.get(x.device.type, budget["cpu"])

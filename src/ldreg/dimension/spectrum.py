@@ -1,9 +1,9 @@
 """Global dimensionality from the spectrum of representations: effective rank and RankMe.
 
-All arithmetic is in float64, in blocks: beside x itself, which may be memory-mapped, it needs a Gram matrix of
-min(N, D) rows, as much again for its eigenvalues, and a block of at most 32 MiB. x is a tensor on any device or
-whatever `torch.as_tensor` takes, in any real dtype; with a `device`, its blocks are brought there, and the result lies
-there too. No function here is differentiable, and every result is float64.
+All arithmetic is in float64, in blocks: besides x, which may be memory-mapped, it needs a Gram matrix of min(N, D)
+rows, the same again for its eigenvalues, and a block of at most 32 MiB. x is a tensor on any device or anything that
+`torch.as_tensor` takes, in any real dtype. With a `device`, blocks are moved there, and the result is there too. No
+function is differentiable, and every result is float64.
 """
 
 import math
@@ -18,8 +18,8 @@ from ldreg.dimension.neighbors import as_numbers
 
 _BLOCK_ELEMENTS = 2**22  # of float64: 32 MiB
 
-# Forming a Gram matrix and its eigenvalues in float64 leaves noise of a few eps times the largest eigenvalue where
-# the exact eigenvalue is 0 (3 eps at 256 rows, 10 at 2048, measured). What is under this share of the largest is 0.
+# Where the exact eigenvalue is 0, a Gram matrix in float64 leaves noise of a few eps times the largest eigenvalue
+# (measured: 3 eps at 256 rows, 10 at 2048). Eigenvalues below this share of the largest are set to 0.
 _GRAM_NOISE = 64 * torch.finfo(torch.float64).eps
 
 
@@ -27,7 +27,7 @@ _GRAM_NOISE = 64 * torch.finfo(torch.float64).eps
 def covariance_eigenvalues(x: Any, *, device: torch.device | None = None) -> Tensor:
     """Eigenvalues of the covariance (denominator N - 1) of x (N, D), descending: (min(N, D),) in float64.
 
-    Those under 1.4e-14 of the largest are rounding noise and are returned as 0.
+    Eigenvalues below 1.4e-14 of the largest are rounding noise and returned as 0.
 
     Raises:
         ValueError: x is not a real (N, D) with N >= 2 and D >= 1, or holds NaN or inf.
@@ -36,15 +36,15 @@ def covariance_eigenvalues(x: Any, *, device: torch.device | None = None) -> Ten
     [1.333..., 0.333...]
     """
     values, scale = scaled_eigenvalues(x, device=device)
-    # Twice by the scale, since its square alone may overflow where the product does not.
+    # Divide twice, since the square of the scale may overflow.
     return values / scale / scale
 
 
 @torch.no_grad()
 def scaled_eigenvalues(x: Any, *, device: torch.device | None = None) -> tuple[Tensor, float]:
-    """`covariance_eigenvalues` of x times a power of two, and that power, which brings the largest entry near 1.
+    """`covariance_eigenvalues` of x times a power of two that brings its largest entry near 1, and that power.
 
-    Their ratios are right even where the eigenvalues of x itself overflow or vanish.
+    Their ratios are correct even where the eigenvalues of x itself overflow or vanish.
     """
     x = _checked(x)
     scale = _scale(x)
@@ -55,9 +55,9 @@ def scaled_eigenvalues(x: Any, *, device: torch.device | None = None) -> tuple[T
 def effective_rank(x: Any) -> Tensor:
     """Effective rank of x (N, D): exp of the entropy of the normalized covariance eigenvalues, a float64 scalar.
 
-    Between 1 and min(N - 1, D), whatever the offset, scale and rotation of x; 0 where all rows are the same, since
-    then no dimension is filled. Defined by Roy & Vetterli, "The effective rank", EUSIPCO 2007; taken of the feature
-    covariance here (the paper's appendix on effective rank speaks of the feature correlation matrix).
+    It lies between 1 and min(N - 1, D), whatever the offset, scale and rotation of x, and is 0 where all rows are the
+    same. Defined by Roy & Vetterli, "The effective rank", EUSIPCO 2007; computed from the feature covariance here (the
+    paper's appendix on effective rank names the feature correlation matrix).
 
     Raises:
         ValueError: x is not a real (N, D) with N >= 2 and D >= 1, or holds NaN or inf.
@@ -73,10 +73,11 @@ def effective_rank(x: Any) -> Tensor:
 def rankme(x: Any, *, device: torch.device | None = None) -> Tensor:
     """RankMe of x (N, D): exp of the entropy of the normalized singular values, not centered, a float64 scalar.
 
-    Between 1 and min(N, D); 0 where x is all zero. Zero singular values count as 0 ln 0 = 0, with no constant added,
-    and so do those that rounding explains: under the rounding of the entries of x in their dtype, and under 1.2e-7 of
-    the largest in any case, so that data of rank r has a RankMe of at most r. Defined by Garrido et al., "RankMe:
-    Assessing the downstream performance of pretrained self-supervised representations by their rank", ICML 2023.
+    It lies between 1 and min(N, D), and is 0 where x is all zero. Zero singular values count as 0 ln 0 = 0, without an
+    added constant, and so do those within rounding error: below the rounding of the entries of x in their dtype, and
+    below 1.2e-7 of the largest in any case. Data of rank r thus has a RankMe of at most r. Defined by Garrido et
+    al., "RankMe: Assessing the downstream performance of pretrained self-supervised representations by their rank",
+    ICML 2023.
 
     Raises:
         ValueError: x is not a real (N, D) with N >= 2 and D >= 1, or holds NaN or inf.
@@ -129,8 +130,8 @@ def relative_spread(x: Any, *, device: torch.device | None = None) -> Tensor:
 def _rounding(x: Tensor) -> float:
     """Bound on the spectral norm of the rounding errors in x, as a share of the Frobenius norm of x.
 
-    Two parts: storing entries in their dtype adds errors independent of each other, whose matrix has a norm like any
-    random one; computing them in float32 (or wider, as is x) correlates errors, which the Frobenius norm bounds.
+    It has two parts. Storing entries in their dtype adds independent errors, whose matrix has the norm of a random one.
+    Computing them in float32 (or in the wider dtype of x) adds correlated errors, bounded by the Frobenius norm.
     """
     if not x.is_floating_point():
         return 0.0
@@ -157,8 +158,8 @@ def _row_blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device
     if not centered:
         yield from (_float64(block.to(device), scale) for block in blocks)
         return
-    # The first row is taken off before the mean is formed: equal rows then become exactly zero, and an offset costs
-    # no digits of the mean.
+    # The first row is subtracted before the mean is formed: equal rows then become exactly zero, and an offset costs
+    # the mean no digits.
     first = _float64(x[0].to(device), scale)
     sums = (_float64(block.to(device), scale).sub_(first).sum(0) for block in blocks)
     mean = sum(sums, torch.zeros_like(first)) / len(x)
@@ -181,7 +182,7 @@ def _float64(block: Tensor, scale: float) -> Tensor:
 
 
 def _scale(x: Tensor) -> float:
-    """Power of two that brings the largest entry of x near 1, so that squares neither overflow nor vanish."""
+    """The power of two that brings the largest entry of x near 1, so that squares neither overflow nor vanish."""
     low, high = (bound.item() for bound in torch.aminmax(x))
     largest = max(abs(low), abs(high))
     if not math.isfinite(largest):
@@ -191,8 +192,7 @@ def _scale(x: Tensor) -> float:
 
 def _checked(value: Any) -> Tensor:
     with warnings.catch_warnings():
-        # A memory-mapped array opened for reading makes torch warn that writing to the tensor would be undefined;
-        # nothing here writes to x.
+        # For a read-only memory map, torch warns that writing to the tensor is undefined; nothing here writes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_numbers(value, "x").detach()
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] < 1:

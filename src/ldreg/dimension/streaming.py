@@ -1,39 +1,37 @@
-"""Neighbors and LID on a device whose memory cannot hold the points, which lie on the host or in a mapped file.
+"""Neighbors and LID of points on the host or in a mapped file, on a device whose memory cannot hold them.
 
-Queries go to the device a chunk at a time, and past each chunk the whole reference goes a block at a time, the next
-block on its way while the present one is searched. Each block is searched exactly, in a frame of its own, and the k
-nearest of all blocks are kept. Where the points fit on the device, they are searched there at once.
+Queries go to the device in chunks. For each chunk the whole reference passes in blocks; the next block is copied while
+the current one is searched. Each block is searched exactly, in its own frame, and the k nearest of all blocks are kept.
+Points that fit on the device are searched there at once.
 
-Distances come from differences of two rows. They are those of a search at once to rounding, and so is LID by "mom" and
-"mle"; they are the same bit for bit unless squares are summed in another order (`pairs` takes wide rows of many points
-in pieces on the CPU) or with more digits (beside exact duplicates). Rows at the same distance come in ascending order,
-but which of several that tie for the k-th place is named is left to the search, and depends on the blocks. So do "tle",
-which looks at the neighbors themselves, and confidence intervals of a mean, wherever there are such ties.
+Distances equal those of a single search to rounding, and so does LID by "mom" and "mle". They are equal bit for bit
+unless squares are summed in another order (wide rows on the CPU) or with more digits (near exact duplicates). Rows at
+the same distance come in ascending order, but which of several rows that tie for the k-th place is named depends on the
+blocks. With such ties, "tle", which uses the neighbors themselves, and confidence intervals of a mean do so too.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 
 import torch
 from torch import Tensor
 
 from ldreg.dimension.candidates import Progress
-from ldreg.dimension.chunks import even_slices, slices
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate, check_options, estimate_from
-from ldreg.dimension.memory import free_bytes, within_memory
+from ldreg.dimension.memory import even_slices, free_bytes, slices, within_memory
 from ldreg.dimension.neighbors import as_query, check_rows, neighbors
-from ldreg.dimension.search import Neighbors, search, working_dtype
-from ldreg.dimension.transfer import Mover
+from ldreg.dimension.search import Neighbors, refuse_nonfinite, search, working_dtype
 
-# Of the memory that is free, what points and results may take; the rest is for the search itself, at least so much.
-_SHARE = 0.75
-_LEAST_WORK = 16 << 20
-_FIRST = 5  # bad rows that are named
+_SHARE = 0.75  # of free memory for points and results; the rest is for the search itself
+_LEAST_WORK = 16 << 20  # bytes for the search in any case
+_STAGE_BYTES = 32 << 20  # of each of two pinned buffers
 
-# Makes columns (n, ...) of queries on the device, their neighbors there, and the bytes to stay within.
+# From queries and their neighbors on the device, and a memory budget, to result columns (n, ...).
 _Finish = Callable[[Tensor, Neighbors, int], tuple[Tensor, ...]]
 _Search = Callable[[Tensor, Tensor | None, Tensor | None, int], Neighbors]
 
@@ -49,18 +47,18 @@ def stream_neighbors(
     budget: int | None = None,
     progress: Progress | None = None,
 ) -> Neighbors:
-    """What `neighbors` finds, searched on a device that need not hold all points; on the CPU, without gradients.
+    """The result of `neighbors`, on the CPU and without gradients, searched on a device that need not hold all points.
 
-    Rows at the same distance are in ascending order; see the module for what else may differ from a search at once.
+    Rows at the same distance come in ascending order.
 
     Args:
-        x: queries (N, D), on the CPU (of a mapped file, rows are read as they are needed) or on the device.
+        x: queries (N, D), on the CPU or on the device. Rows of a mapped file are read as they are needed.
         k: number of neighbors, at least 1 and at most the number of candidates.
-        reference: where neighbors are sought, (M, D), beside x; None: in x itself, each row's own index excluded.
-        self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none is.
+        reference: where neighbors are sought, (M, D); None: in x itself, each row's own index excluded.
+        self_index: (N,) the row of the reference that is query i itself and so not its neighbor; -1: none.
         device: where the search runs.
-        budget: bytes that points and results may take there; None: three quarters of what is free. Halved where the
-            device runs out of memory all the same.
+        budget: bytes that points and results may take there; None: three quarters of the free memory. It is halved
+            where the device still runs out of memory.
         progress: called with the fraction done.
 
     Raises:
@@ -72,7 +70,7 @@ def stream_neighbors(
             [2., 3.]])
     """
     task = _task(x, k, reference, self_index, device)
-    return Neighbors(*_carried_out(task, lambda queries, found, allowed: found, budget, progress))
+    return Neighbors(*_run(task, lambda queries, found, allowed: found, budget, progress))
 
 
 @torch.no_grad()
@@ -89,9 +87,9 @@ def stream_lid(
     progress: Progress | None = None,
     beyond: int = 0,
 ) -> LIDEstimate:
-    """What `estimate_lid` finds, on a device that need not hold all points; arguments as in `stream_neighbors`.
+    """The result of `estimate_lid` on a device that need not hold all points; arguments as in `stream_neighbors`.
 
-    The neighbors go on `beyond` the k that LID is read from.
+    `beyond` is the number of further neighbors to return in addition to the k behind LID.
 
     >>> x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
     >>> whole, parts = (stream_lid(x, 50, device="cpu", budget=budget) for budget in (None, 20_000))
@@ -107,39 +105,25 @@ def stream_lid(
             return *_tight(task, queries, near, allowed), *found
         return *estimate_from(near, queries, task.rows, estimator, convention), *found
 
-    values, errors, *found = _carried_out(task, estimated, budget, progress)
+    values, errors, *found = _run(task, estimated, budget, progress)
     return LIDEstimate(values, errors, Neighbors(*found))
 
 
 def resident(x: Tensor, k: int, device: torch.device) -> Tensor:
-    """The rows x (N, D) on the device where they fit beside the search for their neighbors, or else as they are."""
+    """The rows x (N, D) moved to the device if they and their search fit there; x otherwise."""
     device = _indexed(device)
     if device.type != "cpu" and x.device != device and _task(x, k, None, None, device).need > _available(device):
         return x
     try:
         with Mover(device) as mover:
             return mover.moved(x)
-    except torch.OutOfMemoryError:  # what is free may lie in pieces, or be taken meanwhile
+    except torch.OutOfMemoryError:  # free memory may be fragmented, or taken meanwhile
         return x
-
-
-def refuse_nonfinite(x: Tensor, name: str) -> None:
-    """ValueError with the number of rows of x (N, D) that hold NaN or inf, if any, and the first of them."""
-    wrong, first = 0, list[int]()
-    for rows in slices(len(x), 4096):
-        bad = (~torch.isfinite(x[rows])).any(1).nonzero().flatten()
-        first += (bad[: _FIRST - len(first)] + rows.start).tolist()
-        wrong += len(bad)
-    if wrong:
-        named = ", ".join(map(str, first)) + (", ..." if wrong > len(first) else "")
-        raise ValueError(
-            f"{name}: expected finite numbers, got NaN or inf in {wrong} of {len(x)} rows (from 0: {named})"
-        )
 
 
 @dataclass(frozen=True)
 class _Task:
-    """One search: rows x, where to look (None: in x itself), and the device to do it on."""
+    """One search: rows x, the reference (None: x itself), and the device to search on."""
 
     x: Tensor
     reference: Tensor | None
@@ -158,32 +142,32 @@ class _Task:
 
     @property
     def working_width(self) -> int:
-        """Bytes of a row as the search takes it, which has float16 as float32."""
+        """Bytes of a row in the dtype of the search, at least float32."""
         return max(self.width, 4 * self.x.shape[1])
 
     @property
     def result(self) -> int:
-        """Bytes that the search of a query takes for its candidates and neighbors, with some room."""
+        """Bytes per query for candidates and neighbors, with some room."""
         return 64 * (self.k + 8)
 
     @property
     def need(self) -> int:
-        """Bytes of the search at once, with as much again for the points that have yet to come to the device."""
+        """Bytes of a single search, with twice the points if they are not on the device yet."""
         count = len(self.x) + (0 if self.reference is None else len(self.reference))
         return len(self.x) * self.result + (0 if self.x.device == self.device else 2 * count * self.width)
 
     def chunk(self, start: int, allowed: int) -> slice:
-        """The queries from `start` on that fit into half of what is allowed."""
+        """The queries from `start` on that fit into half of the allowed bytes."""
         each = self.width + self.working_width + self.result
         part = even_slices(len(self.x) - start, max(1, allowed // 2 // each))[0]
         return slice(start, start + part.stop)
 
     def blocks(self, allowed: int) -> list[slice]:
-        """Blocks of the reference of which two, and what the search makes of one, fit into the other half."""
+        """Blocks of the reference: two of them and the search of one fit into the other half."""
         return even_slices(len(self.rows), max(1, allowed // 2 // (2 * self.width + self.working_width)))
 
     def own(self, queries: slice) -> Tensor | None:
-        """The row of the reference that each query is; None where none is."""
+        """The row of the reference that each query is; None where no query is one."""
         if self.reference is None:
             return torch.arange(queries.start, queries.stop, device="cpu")
         return None if self.self_index is None else self.self_index[queries].cpu()
@@ -198,7 +182,7 @@ def _task(x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """The device as tensors on it call it."""
+    """The device with its index, as in the `device` of its tensors."""
     return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
 
 
@@ -206,8 +190,8 @@ def _available(device: torch.device) -> int:
     return sys.maxsize if device.type == "cpu" else int(_SHARE * free_bytes(device))
 
 
-def _carried_out(task: _Task, finish: _Finish, budget: int | None, progress: Progress | None) -> tuple[Tensor, ...]:
-    """What `finish` makes of all queries and their neighbors, on the CPU."""
+def _run(task: _Task, finish: _Finish, budget: int | None, progress: Progress | None) -> tuple[Tensor, ...]:
+    """The columns of `finish` for all queries and their neighbors, on the CPU."""
     allowed = _available(task.device) if budget is None else budget
     whole: tuple[Tensor, ...] = ()
     start, count = 0, len(task.x)
@@ -224,7 +208,7 @@ def _carried_out(task: _Task, finish: _Finish, budget: int | None, progress: Pro
                     target[rows] = column
                 start = rows.stop
     except ValueError as error:
-        # A block knows of its own rows alone; the message is to count all of them, and to call them what they are.
+        # A block counts only its own rows; the message must count all rows and name the right argument.
         refuse_nonfinite(task.x, "x")
         if task.reference is not None:
             refuse_nonfinite(task.reference, "reference")
@@ -234,9 +218,9 @@ def _carried_out(task: _Task, finish: _Finish, budget: int | None, progress: Pro
 
 
 def _part(
-    task: _Task, finish: _Finish, mover: Mover, report: "_Rising", start: int, allowed: int
+    task: _Task, finish: _Finish, mover: "Mover", report: "_Rising", start: int, allowed: int
 ) -> tuple[int, slice, tuple[Tensor, ...]]:
-    """What was allowed, the queries from `start` on that it was enough for, and what came of them."""
+    """The bytes allowed, the queries from `start` on that fitted, and their columns."""
     if start == 0 and task.need <= allowed:
         rows = slice(0, len(task.x))
         queries, found = _at_once(task, mover, report)
@@ -247,7 +231,7 @@ def _part(
     return allowed, rows, tuple(column.cpu() for column in finish(queries, found, allowed))
 
 
-def _at_once(task: _Task, mover: Mover, report: "_Rising") -> tuple[Tensor, Neighbors]:
+def _at_once(task: _Task, mover: "Mover", report: "_Rising") -> tuple[Tensor, Neighbors]:
     queries = mover.moved(task.x)
     reference = None if task.reference is None else mover.moved(task.reference)
     found = neighbors(
@@ -257,9 +241,9 @@ def _at_once(task: _Task, mover: Mover, report: "_Rising") -> tuple[Tensor, Neig
 
 
 def _past_all_blocks(
-    task: _Task, queries: Tensor, rows: slice, mover: Mover, report: "_Rising", allowed: int
+    task: _Task, queries: Tensor, rows: slice, mover: "Mover", report: "_Rising", allowed: int
 ) -> Neighbors:
-    """The nearest of all blocks for the queries, which are these rows of x."""
+    """The nearest of all blocks for these queries, `rows` of x."""
     own, blocks = task.own(rows), task.blocks(allowed)
     within = partial(search, memory=max(_LEAST_WORK, int(allowed / _SHARE * (1 - _SHARE))))
     best: Neighbors | None = None
@@ -273,13 +257,13 @@ def _past_all_blocks(
 
 
 def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, search: _Search) -> Neighbors:
-    """Up to k nearest rows of the block, without the one that the query itself is; `own` may lie outside of it."""
+    """Up to k nearest rows of the block without the query itself; entries of `own` may lie outside the block."""
     inside = None if own is None else (own >= 0) & (own < len(block))
     if own is None or inside is None or not bool(inside.any()):
         return search(queries, block, None, min(k, len(block)))
     if len(block) > k:
         return search(queries, block, torch.where(inside, own, -1).to(queries.device), k)
-    # All of the block is wanted, and of queries in it themselves there is a row less.
+    # All rows of the block are neighbors, except the query itself where it lies in the block.
     shape = len(queries), len(block)
     distances = queries.new_full(shape, torch.inf, dtype=working_dtype(queries, block))
     indices = torch.zeros(shape, dtype=torch.int64, device=queries.device)
@@ -293,7 +277,7 @@ def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, search
 
 
 def _merged(best: Neighbors | None, found: Neighbors, k: int) -> Neighbors:
-    """The k nearest of what earlier blocks have given and of what this one has, of equally far rows the first."""
+    """The k nearest of the earlier blocks and of this one; of equally far rows the first."""
     found = _in_order(found)
     if best is None:
         return found
@@ -303,7 +287,7 @@ def _merged(best: Neighbors | None, found: Neighbors, k: int) -> Neighbors:
 
 
 def _in_order(found: Neighbors) -> Neighbors:
-    """The same neighbors, rows at the same distance in ascending order; few queries have any."""
+    """The same neighbors with rows at equal distances in ascending order."""
     distances, indices = found
     tied = (distances[:, 1:] == distances[:, :-1]).any(1).nonzero().squeeze(1)
     if len(tied):
@@ -314,7 +298,7 @@ def _in_order(found: Neighbors) -> Neighbors:
 
 
 def _tight(task: _Task, queries: Tensor, found: Neighbors, allowed: int) -> tuple[Tensor, Tensor]:
-    """The tight estimate, for which the neighbors themselves come to the device, those of a few queries at a time."""
+    """The tight estimate; neighbors themselves are moved to the device, for a few queries at a time."""
     step = max(1, allowed // 2 // (task.k * task.width))
     parts = []
     for rows in slices(len(queries), step):
@@ -326,7 +310,7 @@ def _tight(task: _Task, queries: Tensor, found: Neighbors, allowed: int) -> tupl
 
 
 class _Rising:
-    """Progress that does not fall where a part is begun again with less memory."""
+    """Progress that never falls, even where a part starts again with less memory."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.progress, self._most = progress, 0.0
@@ -335,3 +319,97 @@ class _Rising:
         self._most = max(self._most, fraction)
         if self.progress is not None:
             self.progress(self._most)
+
+
+class Mover:
+    """Copies rows to a device in a thread, on CUDA through pinned memory and in a stream of its own.
+
+    Rows of a mapped file are read from disk in that thread too. Rows already on the device are not copied.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = ThreadPoolExecutor(1)
+        self._stage = _Stage(device) if device.type == "cuda" else None
+
+    def __enter__(self) -> "Mover":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def moved(self, rows: Tensor) -> Tensor:
+        """The rows (n, D) on the device."""
+        return next(there for _, there in self.each(rows, [slice(0, len(rows))]))
+
+    def each(self, rows: Tensor, blocks: Sequence[slice]) -> Generator[tuple[slice, Tensor], None, None]:
+        """Every block and its rows on the device, in one of two buffers that are reused.
+
+        The rows are valid until the next block is asked for. Close the generator where it is not exhausted.
+        """
+        if rows.device == self._device:
+            yield from ((block, rows[block]) for block in blocks)
+            return
+        shape = max(block.stop - block.start for block in blocks), rows.shape[1]
+        places = [rows.new_empty(shape, device=self._device) for _ in blocks[:2]]
+        targets = [places[i % 2][: block.stop - block.start] for i, block in enumerate(blocks)]
+        coming = self._send(rows[blocks[0]], targets[0])
+        try:
+            for i, block in enumerate(blocks):
+                self._arrived(coming)
+                if i + 1 < len(blocks):
+                    coming = self._send(rows[blocks[i + 1]], targets[i + 1])
+                yield block, targets[i]
+        finally:
+            # The memory of `places` must not be reused while a copy to it is running.
+            self._arrived(coming)
+
+    def _send(self, source: Tensor, target: Tensor) -> "Future[torch.cuda.Event | None]":
+        if self._stage is None:
+            return self._pool.submit(_copy, source, target)
+        # Work queued on the device may still read from the target.
+        free = torch.cuda.current_stream(self._device).record_event()
+        return self._pool.submit(self._stage.copy, source, target, free)
+
+    def _arrived(self, coming: "Future[torch.cuda.Event | None]") -> None:
+        event = coming.result()
+        if event is not None:
+            torch.cuda.current_stream(self._device).wait_event(event)
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    target.copy_(source)
+
+
+class _Stage:
+    """Two pinned buffers: while one is copied to the device, the other is filled with the next rows."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._buffers: list[Tensor] = []
+        self._copied = [torch.cuda.Event(), torch.cuda.Event()]
+
+    def copy(self, source: Tensor, target: Tensor, free: torch.cuda.Event) -> torch.cuda.Event:
+        """Copy rows after the event `free`; the returned event marks their arrival."""
+        width = source.shape[1] * source.element_size()
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(free)
+            for i, part in enumerate(slices(len(source), max(1, _STAGE_BYTES // width))):
+                rows = source[part]
+                if rows.is_cuda:
+                    target[part].copy_(rows, non_blocking=True)
+                    continue
+                self._copied[i % 2].synchronize()  # an event that was never recorded counts as done
+                staged = self._buffer(i % 2, width * len(rows)).view(source.dtype).view(rows.shape)
+                target[part].copy_(staged.copy_(rows), non_blocking=True)
+                self._copied[i % 2].record(self._stream)
+            there = torch.cuda.Event()
+            there.record(self._stream)
+            return there
+
+    def _buffer(self, which: int, size: int) -> Tensor:
+        if not self._buffers or len(self._buffers[0]) < size:
+            self._stream.synchronize()
+            room = max(size, _STAGE_BYTES)
+            self._buffers = [torch.empty(room, dtype=torch.uint8, device="cpu", pin_memory=True) for _ in "ab"]
+        return self._buffers[which][:size]

@@ -1,4 +1,4 @@
-"""Samples of known dimension, to check estimators against and to calibrate them with."""
+"""Samples of known dimension, for testing and calibrating estimators."""
 
 import math
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# One cell of `local_collapse` holds about this many points: more than the neighbors that LID is usually taken over.
+# Points in a cell of `local_collapse`, on average: more than the usual number of neighbors.
 _POINTS_PER_CELL = 125
 
 
@@ -35,7 +35,7 @@ def cube(
 ) -> Tensor:
     """Points (n, ambient or d) uniform in the unit cube of dimension d.
 
-    With `ambient` they are embedded isometrically in that many coordinates, by a random orthonormal map.
+    With `ambient`, a random orthonormal map embeds them isometrically in that many coordinates.
 
     Raises:
         ValueError: n or d below 1, or fewer ambient coordinates than d.
@@ -111,21 +111,21 @@ def local_collapse(
     seed: int | torch.Generator = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Points (n, 2) that fill the unit square as a whole but lie locally near short lines (paper, Figure 1(c)).
+    """Points (n, 2) that fill the unit square globally but lie locally near short lines (paper, Figure 1(c)).
 
-    The square is cut into the Voronoi cells of random centers, and each cell is flattened onto a line of random
+    The square is divided into the Voronoi cells of random centers, and each cell is flattened towards a line of random
     direction through its center. Strength 0 leaves uniform points; at strength 1 a cell keeps the share `thickness` of
-    its width across the line. By default (n = 2000) strength 1 takes the LID over 64 neighbors from 2.0 to about 1.2,
-    while TwoNN and DANCo, which look at fewer neighbors, stay near 1.9 and 1.8. With `thickness=0` strength 1 leaves
-    pure line segments, whose dimension is 1 for every estimator that looks at near neighbors.
+    its width across the line. With n = 2000, strength 1 lowers the LID over 64 neighbors from 2.0 to about 1.2, while
+    TwoNN and DANCo, which use fewer neighbors, stay near 1.9 and 1.8. With `thickness=0` and strength 1 the points lie
+    on line segments, of dimension 1 for every estimator that uses near neighbors.
 
     Args:
         n: number of points.
-        strength: how far cells are flattened, 0 to 1.
+        strength: degree of flattening, 0 to 1.
         cells: number of cells; None: one per 125 points.
-        thickness: the share of a cell's width that is left at strength 1, 0 to 1.
-        seed: of the random draw, or the generator to draw from.
-        dtype: of the points.
+        thickness: share of a cell's width left at strength 1, 0 to 1.
+        seed: seed of the random draw, or a generator.
+        dtype: dtype of the points.
 
     Raises:
         ValueError: n or cells below 1; strength or thickness outside [0, 1].
@@ -153,7 +153,7 @@ def _generator(seed: int | torch.Generator, **counts: int) -> torch.Generator:
     return seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
 
-# Everything is drawn in float64 and rounded once, so that dtypes share their points.
+# Everything is drawn in float64 and rounded once, so that all dtypes give the same points.
 def _uniform(n: int, d: int, generator: torch.Generator) -> Tensor:
     return torch.rand(n, d, generator=generator, dtype=torch.float64, device=generator.device)
 

@@ -17,7 +17,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from torch import Tensor
 
-from ldreg.dimension.calibration import gaussian_lid
+from ldreg.dimension.expected import gaussian_lid
 from ldreg.dimension.geometry import regular
 from ldreg.record import Finding, Kind, Severity
 

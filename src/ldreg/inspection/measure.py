@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from ldreg import distributed
-from ldreg.dimension.calibration import DIMENSIONS, Calibrated, beyond, gaussian_dimension
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
-from ldreg.dimension.expected import expected_lid
+from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
 from ldreg.dimension.global_dim import danco, twonn
-from ldreg.dimension.search import Neighbors
+from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
-from ldreg.dimension.streaming import refuse_nonfinite, resident, stream_lid
+from ldreg.dimension.streaming import resident, stream_lid
 from ldreg.inspection import findings
 from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
 from ldreg.inspection.interval import mean_lid, reach

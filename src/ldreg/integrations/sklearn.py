@@ -29,8 +29,7 @@ from torch import Tensor
 from ldreg.dimension.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.dimension.geometry import arithmetic_mean, geometric_mean, harmonic_mean, regular
 from ldreg.dimension.neighbors import neighbors
-from ldreg.dimension.pairs import pair_distances
-from ldreg.dimension.search import Neighbors
+from ldreg.dimension.search import Neighbors, pair_distances
 from ldreg.integrations.settings import check_whole
 
 __all__ = ["Comb", "LIDEstimator"]

@@ -1,4 +1,4 @@
-"""Scalars to add to any loss: each maps representations (N, D) to one value."""
+"""Regularizers: each maps representations (N, D) to a scalar to add to any loss."""
 
 from ldreg.regularizers.covariance import Covariance, VarianceCovariance
 from ldreg.regularizers.koleo import KoLeo

@@ -1,4 +1,4 @@
-"""Covariance and variance + covariance of the batch: the baselines of the paper's comparison of regularizers."""
+"""The covariance and the variance-covariance regularizer, baselines of the paper's comparison."""
 
 import torch
 from torch import Tensor, nn
@@ -7,17 +7,17 @@ from ldreg.regularizers.inputs import batch, centered, full_precision, weight
 
 
 class Covariance(nn.Module):
-    """The covariance regularizer of VICReg, alone: maps representations (N, D) to a scalar to add to the loss.
+    """The covariance regularizer of VICReg: maps representations (N, D) to a scalar to add to the loss.
 
-    The value is beta / D * sum over i != j of C_ij^2, C being the covariance of the batch with denominator N - 1
-    (Bardes, Ponce & LeCun, "VICReg", ICLR 2022; paper, appendix on regularization terms). It is computed in float32
-    at least, also under autocast. Constant representations have value and gradient 0; NaN in gives NaN out, as
-    checking would stall the device.
+    The value is beta / D * sum over i != j of C_ij^2, where C is the covariance of the batch with denominator N - 1
+    (Bardes, Ponce & LeCun, "VICReg", ICLR 2022; paper, appendix on regularization terms). It is computed in float32 or
+    wider, even under autocast. Constant representations have value and gradient 0. NaN in the input gives NaN, since a
+    check would stall the device.
 
     Args:
-        beta: Weight of the term; the paper tries 0.01 and 0.1.
-        gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
-            are then those of one process with the whole batch.
+        beta: weight of the term; the paper tries 0.01 and 0.1.
+        gather: whether to work on the batch of all ranks. Gradients averaged over ranks, as in DDP, then equal those
+            of one process with the whole batch.
 
     Raises:
         ValueError: beta is negative or not finite; in the call, representations are not a floating-point (N, D) or
@@ -48,15 +48,15 @@ class VarianceCovariance(nn.Module):
 
     The value is beta * (Cov + Var): Cov as in `Covariance`, and Var the mean over dimensions of
     max(0, gamma - sqrt(variance + epsilon)) (Bardes, Ponce & LeCun, "VICReg", ICLR 2022; paper, appendix on
-    regularization terms). It is computed in float32 at least, also under autocast. Constant representations have a
-    finite value and gradient 0; NaN in gives NaN out, as checking would stall the device.
+    regularization terms). It is computed in float32 or wider, even under autocast. Constant representations have a
+    finite value and gradient 0. NaN in the input gives NaN, since a check would stall the device.
 
     Args:
-        beta: Weight of the sum; the paper tries 0.01 and 0.1.
-        gamma: Standard deviation from which a dimension is no longer pushed apart.
-        epsilon: Added to the variance, which keeps the gradient of its root finite.
-        gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
-            are then those of one process with the whole batch.
+        beta: weight of the sum; the paper tries 0.01 and 0.1.
+        gamma: standard deviation above which a dimension has no penalty.
+        epsilon: added to the variance, so that the gradient of its root is finite.
+        gather: whether to work on the batch of all ranks. Gradients averaged over ranks, as in DDP, then equal those
+            of one process with the whole batch.
 
     Raises:
         ValueError: beta or gamma is negative or not finite, or epsilon not above 0; in the call, representations are
@@ -89,19 +89,19 @@ class VarianceCovariance(nn.Module):
 
 
 def covariance_term(centered: Tensor) -> Tensor:
-    """Sum of the squared off-diagonal covariances over D, of representations (N, D) with mean 0: a scalar.
+    """Sum of the squared off-diagonal covariances divided by D, for representations (N, D) with mean 0: a scalar.
 
     >>> covariance_term(torch.tensor([[-1.0, -2.0], [1.0, 2.0]]))
     tensor(16.)
     """
     covariance = centered.T @ centered / (len(centered) - 1)
-    # Taking the diagonal's squares off the sum of all squares would cancel where the off-diagonals are small.
+    # Subtracting the squared diagonal from the sum of all squares would cancel where off-diagonals are small.
     off_diagonal = covariance - torch.diag(covariance.diagonal())
     return off_diagonal.square().sum() / centered.shape[1]
 
 
 def variance_term(centered: Tensor, *, gamma: float, epsilon: float) -> Tensor:
-    """Mean over D of how far the standard deviation falls short of gamma, of representations (N, D) with mean 0.
+    """Mean over D of max(0, gamma - standard deviation), for representations (N, D) with mean 0.
 
     >>> variance_term(torch.zeros(3, 2), gamma=1.0, epsilon=0.25)
     tensor(0.5000)

@@ -1,4 +1,4 @@
-"""What every regularizer asks of its arguments."""
+"""Checks and preparation that the regularizers share."""
 
 import math
 
@@ -9,10 +9,10 @@ from ldreg.distributed import gather
 
 
 def batch(representations: Tensor, *, gathered: bool) -> Tensor:
-    """Representations (N, D) checked, in float32 at least, and joined over all ranks where `gathered`: (N', D).
+    """Checked representations (N, D) in float32 or wider; (N', D) of all ranks where `gathered`.
 
     Raises:
-        ValueError: not a floating-point (N, D) with D >= 1, or fewer than two rows in the whole batch.
+        ValueError: not floating-point (N, D) with D >= 1, or fewer than two rows in the whole batch.
 
     >>> batch(torch.zeros(4, 2, dtype=torch.bfloat16), gathered=False).dtype
     torch.float32
@@ -23,7 +23,7 @@ def batch(representations: Tensor, *, gathered: bool) -> Tensor:
         )
     if not representations.is_floating_point():
         raise ValueError(f"representations must be floating-point, but have dtype {representations.dtype}")
-    # Half precision is widened before it is gathered, so that gradients from all ranks are summed in float32 too.
+    # Half precision is widened before gathering, so that gradients from all ranks are summed in float32 too.
     representations = representations.to(torch.promote_types(representations.dtype, torch.float32))
     if gathered:
         representations = gather(representations)
@@ -33,31 +33,31 @@ def batch(representations: Tensor, *, gathered: bool) -> Tensor:
 
 
 def centered(x: Tensor) -> Tensor:
-    """Rows x (N, D) less their mean: (N, D), exactly 0 where all are the same.
+    """Rows x (N, D) minus their mean, exactly 0 where all rows are the same.
 
     >>> centered(torch.full((7, 1), 0.1)).any()
     tensor(False)
     """
     low, high = torch.aminmax(x.detach(), dim=0)
-    # A mean of equal numbers may miss them by rounding, and its sum may overflow.
+    # Rounding may move a mean of equal numbers, and its sum may overflow.
     middle = x.detach().mean(0).clamp(low, high)
-    # Twice, as a mean is rounded to the digits of the offset; the gradient is that of once.
+    # Subtract twice, since the first mean is rounded to the digits of the offset; the gradient is the same.
     x = x - middle
     return x - x.mean(0)
 
 
 def weight(name: str, value: float) -> float:
-    """The value, checked to be finite and not negative.
+    """The value as a float.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is negative or not finite.
 
     >>> weight("beta", 0.01)
     0.01
     """
     try:
         valid = math.isfinite(value) and value >= 0
-    except OverflowError:  # an int beyond all floats
+    except OverflowError:  # an int too large for a float
         valid = False
     if not valid:
         raise ValueError(f"{name} must be finite and not negative, but is {value}")
@@ -65,7 +65,7 @@ def weight(name: str, value: float) -> float:
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """A context in which autocast leaves the arithmetic of x's device in the dtype of x.
+    """A context without autocast on the device of x.
 
     >>> with full_precision(torch.zeros(1)): torch.is_autocast_enabled("cpu")
     False

@@ -1,4 +1,4 @@
-"""KoLeo: spread representations by the distance of each to its nearest neighbor."""
+"""KoLeo: spread representations by their distances to the nearest neighbor."""
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +13,18 @@ class KoLeo(nn.Module):
     The value is -beta times the mean over rows of ln(distance to the nearest other row), on rows scaled to length 1
     unless `normalize` is off (Sablayrolles et al., "Spreading vectors for similarity search", ICLR 2019; with weight
     0.1 in Oquab et al., "DINOv2", 2023). The gradient moves both ends of each distance. Rows at distance 0 from
-    another are left out of the mean, having no direction to part in; where all are, value and gradient are 0. A row
-    of zeros, which has no direction either, is not scaled. It is computed in float32 at least, also under autocast.
+    another have no direction to move in and are left out of the mean; if all are, value and gradient are 0. A row of
+    zeros is not scaled. The value is computed in float32 or wider, even under autocast.
 
     Args:
-        beta: Weight of the term.
-        normalize: Scale rows to length 1 first.
-        gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
-            are then those of one process with the whole batch.
+        beta: weight of the term.
+        normalize: whether to scale rows to length 1 first.
+        gather: whether to work on the batch of all ranks. Gradients averaged over ranks, as in DDP, then equal those
+            of one process with the whole batch.
 
     Raises:
         ValueError: beta is negative or not finite; in the call, representations are not a floating-point (N, D) or
-            have fewer than two rows, or hold NaN or inf, of which no neighbor can be found.
+            have fewer than two rows, or hold NaN or inf.
 
     >>> round(KoLeo(beta=1.0)(torch.tensor([[1.0, 0.0], [0.0, 2.0]])).item(), 4)  # -ln(sqrt(2))
     -0.3466
@@ -48,7 +48,7 @@ class KoLeo(nn.Module):
 
 
 def mean_log_nearest(x: Tensor) -> Tensor:
-    """Mean of ln(distance to the nearest other row) over the rows of x (N, D) where it is not 0; 0 where it always is.
+    """Mean of ln(distance to the nearest other row) over rows of x (N, D) where that is not 0; 0 if there are none.
 
     >>> mean_log_nearest(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
     tensor(0.)
@@ -60,7 +60,7 @@ def mean_log_nearest(x: Tensor) -> Tensor:
 
 def _unit_rows(x: Tensor) -> Tensor:
     largest = x.detach().abs().amax(1, keepdim=True)
-    # In units of its largest entry no row's length over- or underflows.
+    # In units of its largest entry, the length of a row neither overflows nor underflows.
     x = x / torch.where(largest == 0, 1, largest)
     length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     return x / torch.where(length == 0, 1, length)

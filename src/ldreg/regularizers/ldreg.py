@@ -1,4 +1,4 @@
-"""LDReg: raise the local intrinsic dimensionality of representations while they are learned."""
+"""LDReg: a value to add to any loss that raises the local intrinsic dimensionality of representations."""
 
 import math
 from functools import partial
@@ -9,47 +9,48 @@ import torch
 from torch import Tensor, nn
 
 from ldreg import distributed
-from ldreg.dimension import fused
+from ldreg.dimension.candidates import candidate_count
+from ldreg.dimension.cuda import step
 from ldreg.dimension.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.dimension.geometry import regular
-from ldreg.dimension.neighbors import Span, as_matrix, as_query, as_whole, in_whole, neighbors
-from ldreg.dimension.search import Neighbors, candidate_count, refuse_nonfinite
+from ldreg.dimension.neighbors import as_matrix, as_query, as_whole, check_rows, neighbors
+from ldreg.dimension.search import Neighbors, refuse_nonfinite
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
 
-_STATE = ("queue", "_extra_state")  # what the state dict has of a queue
+_STATE = ("queue", "_extra_state")  # entries of the state dict for the queue
 
 
 class LDReg(nn.Module):
     """The value to add to a loss so that the local intrinsic dimensionality of representations (N, D) is raised.
 
-    `norm="l1"` adds -β·mean(ln LID), `"l2"` adds -β·sqrt(mean(ln² LID)), and a `target` adds
-    +β·mean|ln(LID/target)|, the mean Fisher-Rao distance to that dimension (or its root mean square, in `"l2"`).
-    `norm="frechet"` adds +β·|mean ln(LID/target)|, the distance of the Fréchet mean alone to the target, and leaves
-    the spread over points free (paper, Section 5 and Appendix A). `direction="minimize"` turns the sign: Min LID
-    (paper, Appendix G.2).
+    `norm="l1"` adds -β·mean(ln LID) and `"l2"` adds -β·sqrt(mean(ln² LID)). With a `target`, `"l1"` adds
+    +β·mean|ln(LID/target)|, the mean Fisher-Rao distance to that dimension, and `"l2"` its root mean square.
+    `norm="frechet"` adds +β·|mean ln(LID/target)|, the distance of the Fréchet mean to the target, and leaves the
+    spread over points free (paper, Section 5 and Appendix A). `direction="minimize"` flips the sign: Min LID (paper,
+    Appendix G.2).
 
     Neighbors come from the batch itself unless `forward` is given a reference. `gather=True` takes them from the
-    batches of all ranks, with the value and gradient of one process that holds the whole batch. `queue_size` keeps
-    that many past representations of training steps, which are part of the state dict, as further candidates; in the
-    first steps of batches that have no k neighbors without them the value is 0. In several processes they are those of
-    all ranks with `gather`; without it each rank's own, or the first rank's where DDP copies buffers, as it does by
-    default, and the first rank's are what a checkpoint has. With a queue, `torch.compile` leaves
-    LDReg as it is and compiles what is around it (`fullgraph=True` is then an error).
+    batches of all ranks, with the value and gradient of one process that holds the whole batch.
 
-    Means are over the regular points. Points of LID 0 or inf, which duplicates and equal distances cause, have no
-    ln LID and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input;
-    only that of a float16 input may be beyond the range of float16, which gradient scalers look for.
+    `queue_size` keeps that many past representations of training steps as further candidates, in the state dict. The
+    value is 0 in the first steps if the batch alone has fewer than k neighbors. With several processes and `gather`,
+    the queue holds representations of all ranks. Without `gather` each rank has its own, or the first rank's where DDP
+    broadcasts buffers (its default); a checkpoint has the first rank's. With a queue, `torch.compile` leaves LDReg
+    uncompiled and compiles the code around it (`fullgraph=True` is then an error).
+
+    Means are over the regular points. Points of LID 0 or inf, caused by duplicates and equal distances, have no ln LID
+    and no gradient; where no point is regular the value is 0. Value and gradient are finite on finite input; only the
+    gradient of a float16 input may exceed the range of float16, which gradient scalers handle.
 
     Dead rows (all zero) and duplicates are left out of the mean, so the value can improve while representations
     collapse. `regular_share` is the share of points that the mean is over. Log both.
 
     On a CUDA device with Triton, up to about 8192 points of 2048 dimensions, a step with the estimator "mom" takes a
-    few fused kernels and never waits for the device, unless ranks have to agree on the size of the batch (`gather`).
-    Values are then not looked at: NaN or inf in gives NaN out, in that step alone, as rows that are not finite do not
-    enter the queue; and entries of `self_index` that are no rows of the reference leave nothing out. Elsewhere both are
-    errors.
+    few fused kernels and never waits for the device, except with `gather`, where ranks compare batch sizes. Values are
+    then not checked: NaN or inf gives NaN in that step only, as non-finite rows do not enter the queue; entries of
+    `self_index` that are not rows of the reference exclude nothing. Elsewhere both are errors.
 
     Args:
         k: number of neighbors.
@@ -61,7 +62,7 @@ class LDReg(nn.Module):
         convention: as in `ldreg.lid`.
         reference_grad: whether gradients flow through neighbors too; the paper's pseudocode detaches them.
         gather: whether to work on the batch of all ranks.
-        queue_size: number of past representations to keep as further candidates; 0: none.
+        queue_size: number of past representations to keep as further candidates.
 
     Raises:
         ValueError: for options out of range, and in `forward` as `ldreg.neighbor_distances` does.
@@ -108,7 +109,7 @@ class LDReg(nn.Module):
         rows = as_whole(queue_size)
         if rows is None or rows < 0:
             raise ValueError(f"queue_size: expected a number of rows from 0 on, got {queue_size!r}")
-        # Plain numbers: a compiled step would take those of NumPy for tensors of float64.
+        # Plain numbers: a compiled step would treat NumPy's as float64 tensors.
         self.k, self.beta, self.queue_size = whole, float(beta), rows
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
@@ -119,10 +120,10 @@ class LDReg(nn.Module):
 
     @property
     def regular_share(self) -> Tensor:
-        """The share of points that the last value is a mean of: those whose LID is neither 0 nor inf.
+        """The share of points that the last value is a mean over: those whose LID is neither 0 nor inf.
 
         A detached scalar on the device of the representations, NaN before the first call. With `gather` it is the share
-        of the batch of all ranks. It is 0 while the queue holds too few rows. No state dict has it.
+        in the batch of all ranks. It is 0 while the queue holds too few rows. It is not part of the state dict.
         """
         return self._regular_share
 
@@ -135,12 +136,12 @@ class LDReg(nn.Module):
             representations: (N, D), the encoder's output.
             reference: (M, D) where neighbors are sought instead of in the batch; BYOL's is the online and the
                 momentum representations together: `reg(z, torch.cat([z, momentum]), self_index=torch.arange(len(z)))`.
-            self_index: (N,) the row of the reference that is representation i itself; -1: none is.
+            self_index: (N,) the row of the reference that is representation i itself; -1: none.
         """
         if reference is None and self_index is not None:
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
         if self.queue_size > 0 and torch.compiler.is_compiling():
-            # It would be compiled anew for every count of rows in the queue, and with it all of the caller's function,
+            # The number of rows in the queue changes at every step. Each would recompile the caller's whole function,
             # which torch gives up after eight times.
             uncompiled = torch.compiler.disable(self._value, reason="the queue of LDReg grows from step to step")
             value: Tensor = uncompiled(representations, reference, self_index)
@@ -156,37 +157,37 @@ class LDReg(nn.Module):
         representations = as_matrix(representations, "representations")
         if reference is not None:
             reference = as_matrix(reference, "reference")
-        own = reference is None
-        reference, self_index, span = self._candidates(representations, reference, self_index)
+        given = None if reference is None else len(reference)
+        reference, self_index, own_rows = self._candidates(representations, reference, self_index)
         keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
-        quick = self.estimator == "mom" and fused.supports(representations, reference, self.k)
+        fused = self.estimator == "mom" and step.supports(representations, reference, self.k)
         missing = self.k - candidate_count(representations, reference, self_index)
         if missing > 0:
             if not keeps or missing > self.queue_size - len(self._queued()):
-                raise ValueError(
-                    self._too_few(len(representations) if own or reference is None else len(reference), own)
-                )
-            # No search looks at the values yet, and what is not finite would be in the way of those to come.
-            self._enqueue(representations, values="sift" if quick else "look at")
+                raise ValueError(self._too_few(len(representations), given))
+            # No search checks these values, and non-finite rows would spoil later steps.
+            self._enqueue(representations, nonfinite="skip" if fused else "raise")
             self._note(torch.zeros((), device=representations.device), 1)
             return (0 * representations).sum()  # 0, or NaN for NaN and inf, until the queue holds enough
         x, reference, self_index, k = as_query(representations, self.k, reference, self_index)
-        if quick:
-            placed = self_index if self_index is None or span is None else in_whole(self_index, span)
-            value = self._fused(x, reference, placed)
+        if self_index is not None and own_rows is not None:
+            shift = _shifted if fused else _shifted_op if torch.compiler.is_compiling() else _checked_and_shifted
+            self_index = shift(self_index, own_rows.start, len(own_rows))
+        if fused:
+            value = self._fused(x, reference, self_index)
         else:
-            found = self._neighbors(x, k, reference, self_index, span)
+            found = self._neighbors(x, k, reference, self_index)
             log_lid, regular = self._log_lid(found, x, x if reference is None else reference)
             value = self._penalty(log_lid, regular)
         if keeps:
-            self._enqueue(representations, values="sift" if quick else "take")
+            self._enqueue(representations, nonfinite="skip" if fused else None)
         return value
 
     def _candidates(
         self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Span | None]:
-        """The rows among which neighbors are sought (None: the representations), which of them each one is, and where
-        among them the reference lies that these numbers count (None: it is all).
+    ) -> tuple[Tensor | None, Tensor | None, range | None]:
+        """The rows in which neighbors are sought (None: the representations), the index of each representation in this
+        rank's reference, and the place of that reference in the rows (None: all of them).
         """
         several = self.gather and distributed.active()
         enlarged = several or self._enqueued > 0
@@ -195,33 +196,32 @@ class LDReg(nn.Module):
                 return None, None, None
             reference, self_index = representations, torch.arange(len(representations), device=representations.device)
         rows = reference if self.reference_grad else reference.detach()
-        span = Span(distributed.rank() * len(rows) if several else 0, len(rows)) if enlarged else None
+        start = distributed.rank() * len(rows) if several else 0
+        own_rows = range(start, start + len(rows)) if enlarged else None
         if several:
             rows = distributed.gather(rows)
         if self._enqueued:
             if rows.shape[1:] != self.queue.shape[1:]:
                 raise ValueError(
-                    f"representations: expected {self.queue.shape[1]} columns as the queue holds, "
+                    f"representations: expected {self.queue.shape[1]} columns as in the queue, "
                     f"got shape {tuple(rows.shape)}"
                 )
             rows = torch.cat((rows, self._queued().to(rows.device)))  # in the wider of their dtypes
-        return rows, self_index, span
+        return rows, self_index, own_rows
 
-    def _too_few(self, rows: int, own: bool) -> str:
-        """What to do where the batch, or the reference that was given, has no k neighbors for each row."""
-        if not own:
-            return f"k: expected no more than the candidates among the {rows} rows of the reference, got {self.k}"
+    def _too_few(self, batch: int, reference: int | None) -> str:
+        if reference is not None:
+            return (
+                f"k: expected at most the number of candidates in the {reference} rows of the reference, got {self.k}"
+            )
         return (
-            f"k: expected fewer than the {rows} representations of the batch, got {self.k}; leave out the short batch "
-            "at the end of an epoch (drop_last=True of a DataLoader), take a smaller k, or a queue_size"
+            f"k: expected fewer than the {batch} representations of the batch, got {self.k}; drop the short batch at "
+            "the end of an epoch (drop_last=True of a DataLoader), or set a smaller k or a queue_size"
         )
 
-    def _neighbors(
-        self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None, span: Span | None
-    ) -> Neighbors:
-        """The neighbors of the representations, which messages call by that name."""
-        grad = self.reference_grad
-        search = partial(neighbors, x, k, reference, self_index=self_index, span=span, reference_grad=grad)
+    def _neighbors(self, x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None) -> Neighbors:
+        """The neighbors; errors call x by the name that `forward` gives it."""
+        search = partial(neighbors, x, k, reference, self_index=self_index, reference_grad=self.reference_grad)
         if torch.compiler.is_compiling():
             return search()
         try:
@@ -233,27 +233,25 @@ class LDReg(nn.Module):
             raise ValueError(f"representations: {rest}") from error
 
     def _log_lid(self, found: Neighbors, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The logarithm of LID (N,), 0 where that is degenerate, and where it is regular (N,)."""
+        """Ln LID (N,), 0 where LID is degenerate, and the mask (N,) of regular points."""
         values, _ = estimate_from(found, x, rows, self.estimator, self.convention, reference_grad=self.reference_grad)
         usual = regular(values)
-        # Of LID 0 and inf the logarithm has no slope, and 1 stands in for them, lest it turn into NaN.
+        # 1 replaces LID 0 and inf, whose logarithm has no finite slope.
         return torch.where(usual, torch.where(usual, values, 1).log(), 0), usual
 
     def _fused(self, x: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
-        """The same as `_log_lid` and `_penalty` after a search, in few kernels."""
+        """The search, `_log_lid` and `_penalty` in a few kernels."""
         several = self.gather and distributed.active()
-        outer: dict[str, fused.Outer] = {"l1": "mean", "l2": "root", "frechet": "absolute"}
-        offset = 0.0 if self.target is None else math.log(self.target)
-        value, totals = fused.reduced_log_lid(
-            x,
-            self.k,
-            reference,
-            self_index=self_index,
+        outer: dict[str, step.Outer] = {"l1": "mean", "l2": "root", "frechet": "absolute"}
+        reduction = step.Reduction(
             paper=self.convention == "paper",
-            reduction=fused.Reduction(
-                self._terms, "sum" if several else outer[self.norm], offset, 1.0 if several else self._scale
-            ),
-            reference_grad=self.reference_grad,
+            terms=self._terms,
+            outer="sum" if several else outer[self.norm],
+            offset=0.0 if self.target is None else math.log(self.target),
+            scale=1.0 if several else self._scale,
+        )
+        value, totals = step.ldreg_step(
+            x, self.k, reference, self_index=self_index, reduction=reduction, reference_grad=self.reference_grad
         )
         if several:
             return self._mean(value, totals[1], len(x))
@@ -269,27 +267,27 @@ class LDReg(nn.Module):
         return self._mean(log_lid.sum(), regular.sum().to(log_lid.dtype), len(regular))
 
     def _mean(self, value: Tensor, count: Tensor, points: int) -> Tensor:
-        """The penalty from this rank's sum of terms and number of regular points among its points."""
+        """The penalty, from this rank's sum of terms, its number of regular points and of all points."""
         if self.gather:
             value, count = distributed.total(torch.stack((value, count)))
             points *= distributed.world()
         self._note(count, points)
         mean = value / count.clamp_min(1)
         if self.norm == "l2":
-            # The root has no slope at 0, where every ln LID is 0 and the gradient is 0 as well.
+            # The root has no slope at 0, where every ln LID and the gradient are 0.
             mean = torch.where(mean > 0, torch.where(mean > 0, mean, 1).sqrt(), mean)
         elif self.norm == "frechet":
             mean = mean.abs()
         return self._scale * mean
 
     def _note(self, count: Tensor, points: int) -> None:
-        """Keep the share of points that the value is a mean of."""
-        if not fused.transformed():  # whose tensors do not outlive the transform
+        """Store the share of regular points."""
+        if not step.transformed():  # tensors of a transform do not outlive it
             self._regular_share = count.detach() / points
 
     @property
-    def _terms(self) -> fused.Terms:
-        """What is averaged: ln LID (less the target's), its absolute value or its square."""
+    def _terms(self) -> step.Terms:
+        """The function of ln LID (less that of the target) that is averaged."""
         if self.norm == "l2":
             return "square"
         return "plain" if self.target is None or self.norm == "frechet" else "absolute"
@@ -299,48 +297,43 @@ class LDReg(nn.Module):
         return self.beta if self.target is not None or self.direction == "minimize" else -self.beta
 
     def _queued(self) -> Tensor:
-        """The past representations held, in no order."""
+        """The past representations, in no order."""
         return self.queue[: self._enqueued]
 
     @torch.no_grad()
-    def _enqueue(self, representations: Tensor, *, values: Literal["take", "look at", "sift"]) -> None:
-        """Put the batch (of all ranks) into the queue, in the place of what has been there longest.
+    def _enqueue(self, representations: Tensor, *, nonfinite: Literal["raise", "skip"] | None) -> None:
+        """Replace the oldest rows of the queue by the batch (of all ranks).
 
-        Args:
-            representations: of this rank.
-            values: "take": they are known to be finite; "look at": wait for the device to know; "sift": do not wait,
-                and leave what is in the place of rows that are not finite.
-
-        Raises:
-            ValueError: they are not finite, where that is looked at.
+        `nonfinite` says what to do with non-finite rows: "raise" waits for the device and raises ValueError, "skip"
+        keeps the row that was in their place without waiting, None knows that all rows are finite.
         """
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
-        if values == "look at":
+        if nonfinite == "raise":
             refuse_nonfinite(new, "representations")
         new = new[-self.queue_size :]
         if not self.queue.numel():
             self.queue = torch.zeros(self.queue_size, new.shape[1], dtype=new.dtype, device=new.device)
-        self.queue = self.queue.to(torch.promote_types(self.queue.dtype, new.dtype))  # what float16 cannot hold is inf
+        self.queue = self.queue.to(torch.promote_types(self.queue.dtype, new.dtype))  # float16 cannot hold all values
         new = new.to(self.queue)
         place = torch.arange(self._enqueued, self._enqueued + len(new), device=new.device) % self.queue_size
-        if values == "sift":
-            # NaN would be in every value until it leaves the queue. A place that was never taken has a row of before.
+        if nonfinite == "skip":
+            # NaN would spoil every value until it leaves the queue. An unused place gets an earlier row.
             before = place % max(1, min(self._enqueued, self.queue_size))
             new = torch.where(new.isfinite().all(1, keepdim=True), new, self.queue[before])
         self.queue[place] = new
         self._enqueued += len(new)
 
     def get_extra_state(self) -> Tensor:
-        """How many rows were ever put into the queue."""
+        """The number of rows ever put into the queue."""
         return torch.tensor(self._enqueued, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take up the count that `get_extra_state` gave."""
+        """Restore the count of `get_extra_state`."""
         self._enqueued = int(state)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.queue_size == 0:  # no state: a model's checkpoints are the same with LDReg in it and without
+        if self.queue_size == 0:  # no state: checkpoints are the same with and without LDReg
             for name in _STATE:
                 del destination[prefix + name]
 
@@ -353,7 +346,7 @@ class LDReg(nn.Module):
         missing_keys: list[str],
         *args: Any,
     ) -> None:
-        # The queue takes its width from the first batch, so before that it is empty, here or in the state.
+        # The queue gets its width from the first batch and is empty before, here or in the state.
         queue = state_dict.get(f"{prefix}queue")
         if queue is not None:
             fits = len(queue) in (0, self.queue_size)
@@ -364,11 +357,30 @@ class LDReg(nn.Module):
             missing_keys[:] = [key for key in missing_keys if key not in [prefix + name for name in _STATE]]
 
 
+def _shifted(self_index: Tensor, start: int, rows: int) -> Tensor:
+    """Indices into one rank's reference, of so many rows, as indices into all rows; -1 where there is no such row.
+
+    >>> _shifted(torch.tensor([0, 2, -1, 3]), start=10, rows=3)
+    tensor([10, 12, -1, -1])
+    """
+    return torch.where((self_index >= 0) & (self_index < rows), self_index + start, -1)
+
+
+def _checked_and_shifted(self_index: Tensor, start: int, rows: int) -> Tensor:
+    check_rows(self_index, rows)
+    return _shifted(self_index, start, rows)
+
+
+# Opaque to torch.compile, which cannot check values.
+_shifted_op = torch.library.custom_op("ldreg::shifted", _checked_and_shifted, mutates_args=())
+_shifted_op.register_fake(lambda self_index, start, rows: torch.empty_like(self_index))
+
+
 def _number(value: object) -> float:
-    """The value where it is a finite number, NaN otherwise."""
+    """The value if it is a finite number, NaN otherwise."""
     try:
         return float(value) if isinstance(value, Real) and math.isfinite(value) else math.nan
-    except OverflowError:  # an int beyond all floats
+    except OverflowError:  # an int too large for a float
         return math.nan
 
 

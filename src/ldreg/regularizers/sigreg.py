@@ -16,31 +16,31 @@ class SIGReg(nn.Module):
     The value is beta times the mean, over random unit directions, of the Epps-Pulley statistic against N(0, 1) of
     the representations along that direction: N times the integral over t of
     |mean exp(i t x) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) (Balestriero & LeCun, "LeJEPA", 2025; Epps & Pulley,
-    Biometrika 1983). The integral is the trapezoid rule over [-bound, bound], folded at 0, where the integrand is
-    even; it tells values along a direction apart up to a period of 2 pi (num_points - 1) / bound, which is 20. For
-    N(0, I) itself the mean of the statistic is sqrt(2 pi) (1 - 1/sqrt(3)) = 1.059, whatever N and D.
+    Biometrika 1983). The integral uses the trapezoid rule over [-bound, bound], folded at 0, since the integrand is
+    even. It separates values along a direction up to a period of 2 pi (num_points - 1) / bound, 20 by default. For
+    N(0, I) the mean of the statistic is sqrt(2 pi) (1 - 1/sqrt(3)) = 1.059, whatever N and D.
 
-    Every call in training mode draws new directions, which depend on `seed`, the count of such calls (part of the
-    state dict) and the type of device alone: all ranks draw the same, and a resumed run goes on as it would have.
-    In evaluation mode the count stands still, and so do the directions.
+    Every call in training mode draws new directions. They depend only on `seed`, the number of such calls (part of the
+    state dict) and the type of device, so all ranks draw the same and a resumed run continues exactly. In evaluation
+    mode the directions do not change.
 
-    It is computed in float32 at least, also under autocast. Value and gradient are finite on constants and
-    duplicates. NaN in gives NaN out, as checking would stall the device.
+    The value is computed in float32 or wider, even under autocast. Value and gradient are finite on constants and
+    duplicates. NaN in the input gives NaN, since a check would stall the device.
 
     Args:
-        beta: Weight of the term; LeJEPA weighs it 0.05 (and its own loss 0.95).
-        num_slices: Number of directions.
-        num_points: Number of points t in [0, bound].
-        bound: Where the integral ends.
-        center: Take the mean of the batch off first. Representations that cannot have mean 0, such as those behind a
-            ReLU, pay for that else whatever their shape, and lose what they hold.
-        seed: Chooses the sequence of directions.
-        gather: Take the batch of all ranks of `torch.distributed` as one. Gradients averaged over ranks, as DDP does,
-            are then those of one process with the whole batch.
+        beta: weight of the term; LeJEPA uses 0.05 (and 0.95 for its own loss).
+        num_slices: number of directions.
+        num_points: number of points t in [0, bound].
+        bound: end of the integral.
+        center: whether to subtract the mean of the batch first. Representations that cannot have mean 0, such as those
+            behind a ReLU, are otherwise penalized whatever their shape, and lose information.
+        seed: seed of the sequence of directions.
+        gather: whether to work on the batch of all ranks. Gradients averaged over ranks, as in DDP, then equal those
+            of one process with the whole batch.
 
     Raises:
         ValueError: beta is negative or not finite, num_slices under 1, num_points under 2, bound not above 0, seed
-            negative, or one of the integers is none; in the call, representations are not a floating-point (N, D) or
+            negative, or one of them not an integer; in the call, representations are not a floating-point (N, D) or
             have fewer than two rows.
 
     >>> sigreg = SIGReg(beta=1.0).eval()
@@ -70,8 +70,8 @@ class SIGReg(nn.Module):
         self.bound = float(bound)
         self.center = center
         self.gather = gather
-        # On the CPU wherever the module goes, as reading it off the device would stall the device; and a tensor, as
-        # torch.compile would compile anew for every value of an int.
+        # Always on the CPU, since reading it from the device would stall; and a tensor, since torch.compile would
+        # recompile for every value of an int.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
 
     def forward(self, representations: Tensor) -> Tensor:
@@ -83,11 +83,11 @@ class SIGReg(nn.Module):
             return self.beta * statistics.mean()
 
     def get_extra_state(self) -> Tensor:
-        """The count of training calls: what the next directions depend on."""
+        """The number of training calls."""
         return self._steps.clone()
 
     def set_extra_state(self, state: Any) -> None:
-        """Go on from a count of training calls."""
+        """Restore the number of training calls."""
         self._steps = torch.tensor(int(state), device="cpu")
 
     def extra_repr(self) -> str:
@@ -99,7 +99,7 @@ class SIGReg(nn.Module):
 
     def _directions(self, x: Tensor) -> Tensor:
         """Unit columns (D, num_slices) of this call, uniform on the sphere."""
-        # A large odd factor keeps the sequences of two seeds from overlapping; 2^63 is as far as generators go.
+        # A large odd factor keeps the sequences of two seeds apart; generators take seeds below 2^63.
         seed = (self.seed * 0x9E3779B97F4A7C15 + int(self._steps)) % 2**63
         generator = torch.Generator(x.device).manual_seed(seed)
         if self.training:
@@ -110,7 +110,7 @@ class SIGReg(nn.Module):
 
 
 def _whole(name: str, value: int, *, least: int) -> int:
-    """The value as a plain int: NumPy's would overflow in the product that makes a seed."""
+    """The value as a plain int; NumPy integers would overflow in the product that makes a seed."""
     number = as_whole(value)
     if number is None:
         raise ValueError(f"{name} must be a whole number, but is {value!r}")
@@ -130,7 +130,7 @@ def epps_pulley(x: Tensor, *, num_points: int = 17, bound: float = 5.0) -> Tenso
     """
     nodes = torch.linspace(0, bound, num_points, dtype=x.dtype, device=x.device)
     gaussian = torch.exp(-nodes.square() / 2)
-    # Trapezoid weights of [-bound, bound]: both signs of t count, but for t = 0; the ends count half.
+    # Trapezoid weights of [-bound, bound]: every t counts for both signs, except t = 0; the ends count half.
     weights = torch.full_like(nodes, 2 * bound / (num_points - 1))
     weights[0] /= 2
     weights[-1] /= 2
@@ -142,7 +142,7 @@ def epps_pulley(x: Tensor, *, num_points: int = 17, bound: float = 5.0) -> Tenso
 class _CharacteristicFunction(torch.autograd.Function):
     """Means over rows of cos(t x) and sin(t x) for x (N, S) and nodes t (T,): two of (T, S).
 
-    Autograd alone would keep T arrays the size of x for the backward pass; this computes them again, one at a time.
+    Autograd would store T arrays of the size of x for the backward pass; this recomputes them one at a time.
     """
 
     @staticmethod

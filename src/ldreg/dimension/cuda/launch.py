@@ -1,8 +1,8 @@
-"""Launches of Triton's kernels that cost the host little.
+"""Cheap launches of Triton kernels.
 
-Triton finds out anew at every call which compiled variant of a kernel is meant, which takes longer than the small
-kernels of this package run. Here it is asked once for each kind of call. What else Triton does at every
-call, as hooks before a run or a check of where a tensor lies, is done at the first alone.
+Triton looks up the compiled variant of a kernel at every call, which takes longer than the small kernels of this
+package run. Here it is looked up once for each kind of call. Triton's other work per call (hooks, checks of where a
+tensor lies) is also done at the first call only.
 """
 
 from collections.abc import Hashable
@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-# Triton is changing its default for this, and warns where it is not said.
+# Triton is changing this default and warns where it is not set.
 _OPTIONS = {"enable_fp_fusion": True}
-_MOST_KNOWN = 4096  # kinds of calls, beyond which all are forgotten: whoever changes shapes so often waits anyway
+_MOST_KNOWN = 4096  # kinds of calls; beyond this all are forgotten
 
-# The compiled variant for a kind of call, and the constants it takes after the arguments.
+# The compiled variant for a kind of call, and the constants that follow its arguments.
 _known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
 
@@ -25,16 +25,15 @@ def launch(
     kind: Hashable = None,
     **constants: Any,
 ) -> None:
-    """Run a kernel on a grid of programs, on the current stream of the current device, where its tensors must be.
+    """Run a kernel on a grid of programs, on the current stream of the current device; its tensors must be there.
 
     Args:
-        kernel: what `triton.jit` made, whose constants come after its arguments.
+        kernel: made by `triton.jit`, with constants after its arguments.
         grid: one to three numbers.
         arguments: tensors and numbers, in order.
-        kind: what tells this kind of call from others of the kernel, where the caller knows it in fewer words: calls
-            of one kind have the same device, dtypes, constants, options, whole numbers and alignment of addresses to
-            16 bytes, and floats in the same places.
-        constants: those of the kernel, named in capitals, and Triton's own options, such as `num_warps`.
+        kind: a short key for this kind of call, if the caller has one. Calls of one kind share the device, dtypes,
+            constants, options, integers, alignment of addresses to 16 bytes, and the places of floats.
+        constants: the kernel's constants, in capitals, and Triton's options, such as `num_warps`.
     """
     key = (id(kernel), _kind(arguments, constants) if kind is None else kind)
     known = _known.get(key)
@@ -42,16 +41,13 @@ def launch(
         _first(key, kernel, grid, arguments, constants)
     else:
         compiled, tail = known
-        # Addresses as numbers, since of a tensor Triton asks the driver where it is.
+        # Addresses as numbers, since for a tensor Triton asks the driver where it is.
         words = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         compiled[(*grid, 1, 1)](*words, *tail)
 
 
 def _kind(arguments: tuple[Any, ...], constants: dict[str, Any]) -> Hashable:
-    """What Triton tells variants apart by: dtypes, whether addresses are multiples of 16, traits of whole numbers.
-
-    For those traits the numbers themselves stand here.
-    """
+    """All that selects a variant: dtypes, alignment of addresses to 16 bytes, and integers, here by value."""
     return (
         *sorted((name, type(value), value) for name, value in constants.items()),
         *[
@@ -67,7 +63,7 @@ def _first(
     key: tuple[Any, ...], kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
 ) -> None:
     compiled = kernel[grid](*arguments, **constants, **_OPTIONS)
-    if compiled is None:  # by Triton's interpreter, which compiles nothing
+    if compiled is None:  # Triton's interpreter compiles nothing
         return
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
@@ -76,7 +72,7 @@ def _first(
 
 
 def blocks(total: int, size: int) -> int:
-    """How many blocks of a size cover a total.
+    """Number of blocks of a size that cover a total.
 
     >>> blocks(10, 4)
     3
@@ -85,7 +81,7 @@ def blocks(total: int, size: int) -> int:
 
 
 def power_of_2(number: int) -> int:
-    """The smallest power of two that is at least the number.
+    """The smallest power of two not below the number.
 
     >>> [power_of_2(number) for number in (1, 5, 64)]
     [1, 8, 64]

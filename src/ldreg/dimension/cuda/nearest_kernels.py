@@ -1,19 +1,17 @@
-"""Triton kernels behind `screening`: scores of rounded rows on the tensor cores, the smallest of them, exact distances.
+"""Triton kernels behind `nearest`: scores of rounded rows on the tensor cores, selection of the smallest, distances.
 
 | kernel | does |
 |---|---|
 | `_halve` | rows moved to a center, scaled, rounded to float16, with half their squared norms |
 | `_scores` | half squared distances of rounded rows, less the query's own norm, written out |
-| `_sweep` | the same, of which only those under the query's threshold are appended to its list |
-| `_pick` | from a row of scores or a list, the smallest ones, packed, and the new threshold |
-| `_distances` | distances of named pairs from differences in float32 |
-
-This module is imported only where it is used, as Triton is not everywhere.
+| `_sweep` | the same; only scores below the query's threshold are appended to its list |
+| `_pick` | the smallest of a row of scores or of a list, packed, and the new threshold |
+| `_distances` | distances of given pairs from differences in float32 |
 """
 
-# Kernels are typed when they are compiled, and Triton itself is not.
+# Triton types kernels when it compiles them, and has no types itself.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803 - constants that a kernel is compiled for are in capitals
+# ruff: noqa: N803 - compile-time constants of kernels are in capitals
 
 from typing import NamedTuple
 
@@ -22,18 +20,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension.launching import blocks, launch, power_of_2
-from ldreg.dimension.screening import Halves
+from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
+from ldreg.dimension.cuda.nearest import Halves
 
 _INFINITY = tl.constexpr(0x7F800000)
 _NOTHING = tl.constexpr(0x7F800000 << 32)
 
 
 class Tiles(NamedTuple):
-    """How products are cut: `rows` and `columns` a program, `depth` terms at a time, on `warps`, `stages` deep.
+    """Tiling of products: `rows` × `columns` per program, `depth` terms at a time, on `warps`, `stages` deep.
 
-    Columns are a multiple of 128.
-    `group` blocks of rows are walked through together, so that they share their columns in the cache.
+    Columns are a multiple of 128. `group` blocks of rows are processed together and share their columns in the cache.
     """
 
     rows: int = 128
@@ -49,7 +46,7 @@ TILES = Tiles()
 
 @triton.jit
 def peak_scale(peaks, top, PARTS: tl.constexpr):
-    """The power of two that moves the largest value to 2^top, or as near to it as float32 has powers.
+    """The power of two that moves the largest value to 2^top, or as near as float32 allows.
 
     `peaks` (PARTS,) are the bits of the largest absolute value of each part.
     """
@@ -100,14 +97,14 @@ def _halve(
     moved_by = tl.sqrt_rn(tl.sum(lost, axis=1))
     tl.store(norms + rows, norm, mask=rows < n)
     tl.store(rounding + rows, moved_by, mask=rows < n)
-    # Bits of floats from 0 on order as the floats do.
+    # The bits of non-negative floats are ordered as the floats are.
     tl.atomic_max(largest, tl.max(tl.where(rows < n, norm, 0.0), axis=0).to(tl.int32, bitcast=True))
     tl.atomic_max(largest + 1, tl.max(tl.where(rows < n, moved_by, 0.0), axis=0).to(tl.int32, bitcast=True))
 
 
 @triton.jit
 def _tile(n, m, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
-    """Which block of rows and of columns is this program's: column by column through a group of row blocks."""
+    """The blocks of rows and of columns of this program: column by column through a group of row blocks."""
     down = tl.cdiv(n, ROWS)
     across = tl.cdiv(m, COLUMNS)
     program = tl.program_id(0)
@@ -162,7 +159,7 @@ def _scores(
     i, j = _tile(n, m, ROWS, COLUMNS, GROUP)
     rows = i * ROWS + tl.arange(0, ROWS)
     columns = j * COLUMNS + tl.arange(0, COLUMNS)
-    # Rows past the end are taken from the start, as a mask on the loads would slow them.
+    # Rows past the end are read from the start, as masks would slow the loads.
     total = _products(x, y, tl.where(rows < n, rows, 0), tl.where(columns < m, columns, 0), depth, ROWS, COLUMNS, DEPTH)
     score = tl.load(y_norms + columns, mask=columns < m, other=0.0)[None, :] - total
     itself = _own(own, rows, n, first, EXCLUDE)[:, None] == columns[None, :]
@@ -173,13 +170,13 @@ def _scores(
 
 @triton.jit
 def _entry(score, place):
-    """A score and the place it is of, in one number."""
+    """A score and its place, packed into one integer."""
     return (score.to(tl.int32, bitcast=True).to(tl.int64) << 32) | place.to(tl.int64)
 
 
 @triton.jit
 def _ones(word):
-    """How many bits are set."""
+    """Number of bits set."""
     word = word.to(tl.uint32, bitcast=True)
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -202,10 +199,10 @@ def _append(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Append the scores of a part of a tile that lie under the thresholds of its rows.
+    """Append the scores of a part of a tile that are below the thresholds of its rows.
 
-    Which ones these are is held as bits of a word for 32 columns, so that a row asks for its places once; an atomic for
-    each score would wait for the one before.
+    They are marked as bits of one word per 32 columns, so that each word needs one atomic; one atomic per score would
+    wait for the previous one.
     """
     score = tl.load(y_norms + columns, mask=columns < end, other=float("inf"))[None, :] - total
     keep = (score < threshold[:, None]) & (itself[:, None] != columns[None, :])
@@ -253,15 +250,15 @@ def _sweep(
     total = _products(
         x, y, tl.where(rows < n, rows, 0), tl.where(columns < end, columns, begin), depth, ROWS, COLUMNS, DEPTH
     )
-    # Rows past the end stay under no threshold.
+    # Rows past the end have no score below their threshold.
     threshold = tl.load(thresholds + rows, mask=rows < n, other=float("-inf"))
     itself = _own(own, rows, n, first, EXCLUDE)
     mine = entries + i.to(tl.int64) * ROWS * room
-    # Four parts, one after the other, or registers would not do.
+    # Four parts, one after the other, as registers hold no more.
     left, right = _halved(total, ROWS, COLUMNS)
     a, b = _halved(left, ROWS, COLUMNS // 2)
     c, d = _halved(right, ROWS, COLUMNS // 2)
-    PART: tl.constexpr = COLUMNS // 4  # noqa: N806 - a constant
+    PART: tl.constexpr = COLUMNS // 4  # noqa: N806 - a compile-time constant
     at = begin + j * COLUMNS + tl.arange(0, PART)
     _append(a, y_norms, threshold, itself, mine, fill, rows, at, end, room, ROWS, PART)
     _append(b, y_norms, threshold, itself, mine, fill, rows, at + PART, end, room, ROWS, PART)
@@ -271,7 +268,7 @@ def _sweep(
 
 @triton.jit
 def _ordered(values):
-    """Whole numbers that order as the floats do, negative ones included."""
+    """Integers ordered as the floats are, negative ones included."""
     bits = values.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
@@ -293,7 +290,7 @@ def _pick(
     column = tl.arange(0, BLOCK)
     if LISTED:
         held = tl.load(fill + row)
-        # A list that ran over has lost what it cannot name: it keeps nothing.
+        # A list that overflowed has lost unknown entries: it keeps nothing.
         inside = column < tl.where(held <= width, held, 0)
         entry = tl.load(entries + row * room + column, mask=inside, other=_NOTHING)
         value = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -302,7 +299,7 @@ def _pick(
         value = tl.load(scores + row * width + column, mask=column < width, other=float("inf"))
         entry = _entry(value, column)
     key = tl.where(value < float("inf"), _ordered(value), _INFINITY)
-    # At or under `low` lie fewer than `fewest`, at or under `high` at least as many: halve until it is not too many.
+    # Fewer than `fewest` lie at or below `low`, at least as many at or below `high`: bisect until not too many do.
     low = tl.min(key, axis=0) - 1
     high = tl.max(tl.where(key < _INFINITY, key, low), axis=0)
     count = tl.sum((key <= high).to(tl.int32), axis=0)
@@ -312,16 +309,16 @@ def _pick(
         low = tl.where(under >= fewest, low, middle)
         high = tl.where(under >= fewest, middle, high)
         count = tl.where(under >= fewest, under, count)
-    # Of equal scores that are too many, the first. One sum counts both, those under the limit in its lower half.
+    # Of too many equal scores, take the first. One sum counts both; its lower half counts those below the limit.
     counted = tl.cumsum((key < high).to(tl.int32) + ((key == high).to(tl.int32) << 16), 0)
     below = tl.sum((key < high).to(tl.int32), axis=0)
     target = tl.where(key < high, counted & 0xFFFF, below + (counted >> 16)) - 1
     chosen = (key <= high) & (target < most)
     least_left = tl.min(tl.where(chosen, _INFINITY, key), axis=0)
     threshold = tl.where(least_left < 0, least_left ^ 0x7FFFFFFF, least_left).to(tl.float32, bitcast=True)
-    if LISTED:  # what was left out before stays so
+    if LISTED:  # what was left out before stays left out
         threshold = tl.minimum(threshold, tl.load(thresholds + row))
-    tl.debug_barrier()  # the list is written where it was read
+    tl.debug_barrier()  # the list is overwritten in place
     tl.store(entries + row * room + target, entry, mask=chosen)
     tl.store(thresholds + row, tl.where(held <= width, threshold, float("-inf")))
     tl.store(fill + row, tl.where(held <= width, tl.minimum(count, most), held))
@@ -346,10 +343,10 @@ def _distances(x, y, places, scale, distances, dim, width, PLACES: tl.constexpr,
 
 
 def halves(x: Tensor, center: Tensor, scale: Tensor, order: Tensor | None = None, *, top: int | None = None) -> Halves:
-    """Rows of x (N, D), those of `order` (n,) where given, as float16 of (x - center)·scale.
+    """Rows of x (N, D), in the order (n,) if given, as float16 of (x - center)·scale.
 
-    `center` (D,) is in float32; `scale` (1,) is a power of two with which no moved value leaves the range of float16;
-    with `top`, it is the peaks (parts,) of the data, whose largest goes to 2^top.
+    `center` (D,) is in float32. `scale` (1,) is a power of two that keeps all moved values in the range of float16.
+    With `top` it holds the peaks (parts,) of the data instead, the largest of which moves to 2^top.
     """
     n, dim = len(x) if order is None else len(order), x.shape[1]
     depth = blocks(dim, TILES.depth) * TILES.depth
@@ -382,13 +379,13 @@ def halves(x: Tensor, center: Tensor, scale: Tensor, order: Tensor | None = None
 
 
 class Lists:
-    """For each of n queries a list of reference rows with their scores, and the threshold that all others reach.
+    """For each of n queries, a list of reference rows with scores, and the threshold that all other rows reach.
 
-    A score is half the squared distance less half the query's squared norm, of rounded rows.
+    A score is half the squared distance of rounded rows, less half the query's squared norm.
     """
 
     def __init__(self, queries: Halves, reference: Halves, *, own: Tensor | int | None, room: int) -> None:
-        """`own`: (n,) which reference row is the query itself, or -1; an int: row i + own is query i; None: none is."""
+        """`own`: (n,) the reference row that is the query itself, or -1; an int: query i is row i + own; None: none."""
         n, device = len(queries.rows), queries.rows.device
         self.queries, self.reference, self.room = queries, reference, room
         self.entries = torch.empty(n, room, dtype=torch.int64, device=device)
@@ -399,7 +396,7 @@ class Lists:
         self._exclude = "index" if isinstance(own, Tensor) else "none" if own is None else "diagonal"
 
     def start(self, columns: int, *, fewest: int, most: int, scores: Tensor) -> None:
-        """Begin with the smallest scores of the first columns; `scores` (rows, columns) is working memory."""
+        """Start with the smallest scores of the first columns; `scores` (rows, columns) is working memory."""
         step = len(scores)
         for begin in range(0, len(self.fill), step):
             end = min(begin + step, len(self.fill))
@@ -407,7 +404,7 @@ class Lists:
             self._pick(scores, slice(begin, end), columns, fewest=fewest, most=most)
 
     def sweep(self, begin: int, end: int) -> None:
-        """Append whatever of the columns from `begin` to `end` scores under the threshold."""
+        """Append all scores of columns from `begin` to `end` that are below the threshold."""
         n, depth = self.queries.rows.shape
         tiles = blocks(n, TILES.rows) * blocks(end - begin, TILES.columns)
         with torch.cuda.device_of(self.fill):
@@ -436,7 +433,7 @@ class Lists:
         self._pick(None, slice(0, len(self.fill)), self.room, fewest=fewest, most=most)
 
     def places(self, most: int) -> Tensor:
-        """The reference rows (n, most) that are listed, in no order; -1 where there are fewer, or a list ran over."""
+        """The listed reference rows (n, most), in no order; -1 where there are fewer or a list overflowed."""
         filled = torch.where(self.fill > self.room, 0, self.fill).unsqueeze(1)
         listed = torch.arange(most, device=filled.device) < filled
         return torch.where(listed, self.entries[:, :most] & 0xFFFFFFFF, -1)

@@ -1,7 +1,7 @@
-"""The regularizer's whole step on a CUDA device, where it is small enough for all squared distances to be held.
+"""LDReg's whole step on a CUDA device: from rows to a mean of ln LID and its gradient.
 
-Few kernels and no wait for the device: rows to a mean of ln LID and its gradient (`kernels`). Beyond the
-sizes below, on other devices, in float64 or without Triton, `neighbors` and `estimators` do the same in more steps.
+It takes few kernels and never waits for the device. Beyond the sizes below, on other devices, in float64 or without
+Triton, `neighbors` and `estimators` do the same in more steps.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -10,27 +10,24 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ldreg.dimension.screening import CAPABILITY, can_launch
+from ldreg.dimension.cuda.nearest import CAPABILITY, can_launch
 from ldreg.dimension.search import Neighbors, first_order, gradients
 
 Terms = Literal["plain", "absolute", "square"]
 Outer = Literal["sum", "mean", "root", "absolute"]
 
-# Which way is taken: "auto" by device and size; tests and benchmarks set another to have that one: differences of all
-# pairs, candidates on the tensor cores first, or not fused at all.
+# "auto" chooses by device and size; tests and benchmarks force one path: differences of all pairs, candidates from the
+# tensor cores first ("screened"), or no fused step at all ("plain").
 PATH: Literal["auto", "differences", "screened", "plain"] = "auto"
 
-# From so many terms of differences on, candidates come from products; where they cannot, up to so many terms are summed
-# into so many squared distances. One query selects from so many rows at once, and places among the values of a set must
-# fit into int32.
-_SCREENED_TERMS = 1 << 33
-_MOST_TERMS = 1 << 37
-_MOST_PAIRS = 1 << 26
-_MOST_CANDIDATES = 1 << 14
-_MOST_VALUES = 1 << 30
+_SCREENED_TERMS = 1 << 33  # terms of differences from which on candidates come from products
+_MOST_TERMS = 1 << 37  # of all differences, where candidates cannot come from products
+_MOST_PAIRS = 1 << 26  # squared distances held
+_MOST_CANDIDATES = 1 << 14  # rows that one query selects from at once
+_MOST_VALUES = 1 << 30  # of a set, whose places must fit int32
 _MOST_DIMENSIONS = 1 << 16
 _CAPABILITY = (7, 5)
-_MOST_SCREENED = 128  # neighbors, whose candidates one program orders
+_MOST_SCREENED = 128  # neighbors whose candidates one program sorts
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -38,21 +35,23 @@ class Reduction(NamedTuple):
     """How ln LID of the regular points becomes a scalar: scale · outer(mean of terms(ln LID - offset)).
 
     `terms` is "plain" (t), "absolute" (|t|) or "square" (t²); `outer` is "mean", "root" (of the mean), "absolute" (of
-    the mean), or "sum", which takes the sum in place of the mean.
+    the mean), or "sum", which takes the sum in place of the mean. `paper`: the convention of LID is "paper".
+    Offset and scale must be floats, since Triton compiles kernels anew for integers.
     """
 
+    paper: bool
     terms: Terms
     outer: Outer
-    offset: float = 0.0
-    scale: float = 1.0
+    offset: float
+    scale: float
 
 
 class Pass(NamedTuple):
-    """What the forward pass leaves: the scalar, and what its gradients need.
+    """Results of the forward pass: the scalar and all that its gradients need.
 
-    value (); totals (3,), the slope of the value in the sum of terms, the number of regular rows, and the power of two
-    that rows were scaled by; rows (4, N), ln LID, Σ d/w and Σ (w - d)/w (all 0 where LID is degenerate), and w;
-    distances (N, k), scaled like w, the largest last; indices (N, k).
+    value (); totals (3,): slope of the value in the sum of terms, number of regular rows, power of two that scaled the
+    rows; rows (4, N): ln LID, Σ d/w and Σ (w - d)/w (all 0 where LID is degenerate), and w; distances (N, k), scaled
+    like w, the largest last; indices (N, k).
     """
 
     value: Tensor
@@ -63,7 +62,7 @@ class Pass(NamedTuple):
 
 
 def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
-    """Whether `reduced_log_lid` takes x (N, D) and reference (M, D) and is the way to choose for them.
+    """Whether `ldreg_step` accepts x (N, D) and reference (M, D) and is the best choice for them.
 
     >>> supports(torch.zeros(8, 2), None, 4)
     False
@@ -83,7 +82,7 @@ def supports(x: Tensor, reference: Tensor | None, k: int) -> bool:
 
 
 def transformed() -> bool:
-    """Whether torch.func is at work or forward-mode differentiation, which the kernels know nothing of."""
+    """Whether a transform of torch.func or forward-mode differentiation is active, which the kernels do not support."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
@@ -96,25 +95,22 @@ def _screened(x: Tensor, reference: Tensor | None, k: int) -> bool:
     return large and torch.cuda.get_device_capability(x.device) >= CAPABILITY
 
 
-def reduced_log_lid(
+def ldreg_step(
     x: Tensor,
     k: int,
     reference: Tensor | None = None,
     *,
     self_index: Tensor | None = None,
-    paper: bool = True,
     reduction: Reduction,
     reference_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and `Pass.totals` as they are.
+    """The reduction of ln LID over the regular rows of x, a scalar with gradient, and `Pass.totals`.
 
-    LID is that of the method of moments, in the convention "paper" or else "pseudocode". Arguments are those of
-    `neighbors`, already checked but for their values: NaN or inf gives NaN, and an entry of `self_index` that is no
-    row of the reference leaves nothing out. Distances under about 1e-32 of the largest value count as 0.
+    LID is estimated by the method of moments. Arguments are those of `neighbors`, checked except for their values: NaN
+    or inf gives NaN, and an entry of `self_index` that is not a row of the reference excludes nothing. Distances below
+    about 1e-32 of the largest value count as 0.
     """
-    # Whole numbers would have kernels compiled for them.
-    options = (reduction.terms, reduction.outer, float(reduction.offset), float(reduction.scale))
-    inputs = (x, reference, self_index, k, paper, *options)
+    inputs = (x, reference, self_index, k, *reduction)
     # As in `neighbors`: operators are opaque to torch.compile, and slower to call.
     compiling = torch.compiler.is_compiling()
     if reference_grad:
@@ -141,14 +137,13 @@ def _forward(
     offset: float,
     scale: float,
 ) -> _Tensors:
-    """What `Pass` holds."""
+    """The tensors of `Pass`; the reduction comes flat, as operators of torch take it."""
     if _screened(x, reference, k):
-        from ldreg.dimension.step_kernels import forward
+        from ldreg.dimension.cuda.large_step_kernels import forward
     else:
-        from ldreg.dimension.kernels import forward
-    value, totals, rows, distances, indices = forward(
-        x, reference, self_index, k, paper=paper, terms=terms, outer=outer, offset=offset, scale=scale
-    )
+        from ldreg.dimension.cuda.step_kernels import forward
+    reduction = Reduction(paper, terms, outer, offset, scale)  # type: ignore[arg-type]
+    value, totals, rows, distances, indices = forward(x, reference, self_index, k, reduction)
     return value, totals, rows, distances, indices
 
 
@@ -164,15 +159,15 @@ def _slope(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Value (), totals (3,), and in float32 the gradient (N, D) of the value for x as queries."""
-    from ldreg.dimension.kernels import query_gradient
+    from ldreg.dimension.cuda.step_kernels import query_gradient
 
-    left = Pass(*_forward(x, reference, self_index, k, paper, terms, outer, offset, scale))
-    return left.value, left.totals, query_gradient(x, reference, left, paper=paper, terms=terms, offset=offset)
+    result = Pass(*_forward(x, reference, self_index, k, paper, terms, outer, offset, scale))
+    return result.value, result.totals, query_gradient(x, reference, result, paper=paper, terms=terms, offset=offset)
 
 
 def _keep_slope(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # or zeros for what has no gradient would be filled in at every step
+    ctx.set_materialize_grads(False)  # or every step would fill in zeros for outputs without a gradient
     ctx.save_for_backward(output[2])
     ctx.dtype = inputs[0].dtype
 
@@ -184,13 +179,14 @@ def _slope_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | No
 
 
 class _Slope(torch.autograd.Function):
-    """The gradient is found in the forward pass: autograd calls `backward` in a thread that has just woken.
+    """The gradient is computed in the forward pass.
 
-    There Python takes several times as long, on small batches longer than all kernels.
+    Autograd calls `backward` in a thread that has just woken up, where Python takes several times as long: on small
+    batches longer than all kernels.
     """
 
-    # One with `setup_context` would be open to the transforms of torch.func, but autograd then looks at the signature
-    # of `forward` at every call, which takes longer than three launches. `supports` sends those the plain way.
+    # A function with `setup_context` would support the transforms of torch.func, but autograd then inspects the
+    # signature of `forward` at every call, which takes longer than three launches. `supports` excludes transforms.
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         output = _slope(*inputs)
@@ -215,13 +211,13 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _both_gradients(
     grad: Tensor, x: Tensor, reference: Tensor | None, saved: list[Tensor], paper: bool, terms: str, offset: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients for x and for the reference, that of x including both where it is its own reference."""
-    from ldreg.dimension.kernels import distance_slopes
+    """Gradients for x and for the reference; without a reference x receives both."""
+    from ldreg.dimension.cuda.step_kernels import distance_slopes
 
-    left = Pass(*saved)
-    slopes, distances = distance_slopes(left, paper=paper, terms=terms, offset=offset)
-    # Neighbors share rows, and torch can be told to sum into those in a fixed order.
-    return gradients(slopes * grad, x, reference, Neighbors(distances, left.indices.long()), reference_grad=True)
+    result = Pass(*saved)
+    slopes, distances = distance_slopes(result, paper=paper, terms=terms, offset=offset)
+    # Neighbors share rows; torch can be set to sum into them in a fixed order.
+    return gradients(slopes * grad, x, reference, Neighbors(distances, result.indices.long()), reference_grad=True)
 
 
 def _keep_both(ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:

@@ -15,10 +15,11 @@ import torch
 from tests.interpreter import needs_interpreter, run_interpreted
 from torch import Tensor
 
-from ldreg.dimension import screening
 from ldreg.dimension import search as details
+from ldreg.dimension.candidates import Frame, Query
+from ldreg.dimension.cuda import nearest
+from ldreg.dimension.cuda.nearest import Halves
 from ldreg.dimension.neighbors import neighbors
-from ldreg.dimension.screening import Halves
 from ldreg.dimension.search import first_pass
 
 
@@ -99,13 +100,13 @@ def search(case: Case) -> Outcome:
     """Neighbors by way of the tensor cores, whatever the size and device."""
     proofs: list[Tensor] = []
 
-    def watched(query: details.Query, progress: object = None) -> tuple[details.Neighbors, Tensor]:
+    def watched(query: Query, progress: object = None) -> tuple[details.Neighbors, Tensor]:
         found, proven = first_pass(query)
         proofs.append(proven.clone())
         return found, proven
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(screening, "PATH", "screen")
+        patch.setattr(nearest, "PATH", "screen")
         patch.setattr(details, "first_pass", watched)
         found = neighbors(case.x, case.k, case.reference, self_index=case.self_index)
     return Outcome(found.distances.cpu(), found.indices.cpu(), proofs[0].cpu())
@@ -136,12 +137,12 @@ def interpreted(names: Iterable[str], folder: Path, *, room: int = 8) -> list[Ou
 
 
 def main(out: str, room: str, *names: str) -> None:
-    from ldreg.dimension import screening_kernels
+    from ldreg.dimension.cuda import nearest_kernels
 
     # Small blocks and stretches, so that small cases have several.
-    screening_kernels.TILES = screening_kernels.Tiles(16, 128, 16, 1, 1, 2)
-    screening.WALK = screening.Walk(24, 2.0, 1)
-    screening.ROOM = int(room)
+    nearest_kernels.TILES = nearest_kernels.Tiles(16, 128, 16, 1, 1, 2)
+    nearest.WALK = nearest.Walk(24, 2.0, 1)
+    nearest.ROOM = int(room)
     torch.save([tuple(search(case(name))) for name in names], out)
 
 
@@ -184,7 +185,7 @@ def test_interpreted_search_is_exact_on_fresh_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("growth", [2.0, 6.0])
 @pytest.mark.parametrize("rows", [1, 24, 25, 1000, 12345])
 def test_stretches_cover_the_reference_and_grow_by_no_more_than_asked(rows: int, growth: float) -> None:
-    edges = screening.Walk(24, growth, 1).edges(rows)
+    edges = nearest.Walk(24, growth, 1).edges(rows)
     assert edges[-1] == rows
     assert edges == sorted(set(edges))
     assert edges[0] == min(rows, 24)
@@ -211,7 +212,7 @@ def test_no_row_left_out_is_nearer_than_the_bound(dim: int, scale: float) -> Non
     close = 0.0
     for quantile in (0.05, 0.3, 0.9):
         thresholds = scores.quantile(quantile, dim=1)
-        bound = (2 * screening.half_bound(halves, halves, thresholds)).sqrt()
+        bound = (2 * nearest.half_bound(halves, halves, thresholds)).sqrt()
         nearest_left = torch.where(scores >= thresholds.unsqueeze(1), distances, torch.inf).amin(1)
         assert (bound <= nearest_left).all()
         close = max(close, float((bound / nearest_left).median()))
@@ -220,17 +221,21 @@ def test_no_row_left_out_is_nearer_than_the_bound(dim: int, scale: float) -> Non
 
 def test_bounds_of_lists_that_lost_all_or_nothing() -> None:
     halves = halved(random(2, 5), 64)
-    bound = screening.half_bound(halves, halves, torch.tensor([torch.inf, -torch.inf]))
+    bound = nearest.half_bound(halves, halves, torch.tensor([torch.inf, -torch.inf]))
     assert bound.tolist() == [torch.inf, 0.0]
 
 
-def test_the_plain_way_is_taken_on_the_cpu_and_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not screening.supports(torch.zeros(5000, 2), None, 88)
-    monkeypatch.setattr(screening, "PATH", "screen")
-    assert screening.supports(torch.zeros(500, 2), None, 88)
-    assert not screening.supports(torch.zeros(500, 2).double(), None, 88)
-    assert not screening.supports(torch.zeros(500, 2), torch.zeros(500, 2).double(), 88)
-    assert not screening.supports(torch.zeros(5000, 2), None, 2000)
+def supported(x: Tensor, reference: Tensor | None = None, k: int = 64) -> bool:
+    return nearest.supports(Query(x, reference, None, k, Frame(x.new_zeros(x.shape[1]), 1.0), torch.float32, 1 << 20))
+
+
+def test_products_are_used_on_the_cpu_in_float64_and_for_many_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not supported(torch.zeros(5000, 2))
+    monkeypatch.setattr(nearest, "PATH", "screen")
+    assert supported(torch.zeros(500, 2))
+    assert not supported(torch.zeros(500, 2).double())
+    assert not supported(torch.zeros(500, 2), torch.zeros(500, 2).double())
+    assert not supported(torch.zeros(5000, 2), k=1500)
 
 
 @pytest.mark.parametrize(
@@ -246,15 +251,13 @@ def test_what_the_kernels_miss_is_said_once(
 ) -> None:
     monkeypatch.setattr(attribute, value)
     device = torch.device("cuda")
-    screening.can_launch.cache_clear()
+    nearest.can_launch.cache_clear()
     try:
-        with pytest.warns(UserWarning, match=f"need {missing}; the plain way gives the same numbers"):
-            assert not screening.can_launch(device, screening.CAPABILITY)
-        assert not screening.can_launch(
-            torch.device("cuda"), screening.CAPABILITY
-        )  # without another warning, which would be an error
+        with pytest.warns(UserWarning, match=missing):
+            assert not nearest.can_launch(device, nearest.CAPABILITY)
+        assert not nearest.can_launch(device, nearest.CAPABILITY)  # a second warning would be an error
     finally:
-        screening.can_launch.cache_clear()
+        nearest.can_launch.cache_clear()
 
 
 def on_cuda(case: Case) -> Case:
@@ -306,8 +309,8 @@ def test_cuda_search_is_exact_at_real_sizes(name: str) -> None:
 @pytest.mark.parametrize("dim", [2, 2048, 8192, 65536])
 def test_lists_hold_as_many_as_are_sought(dim: int) -> None:
     for k in range(1, 1100):
-        count = screening.kept(k, 10**6, dim)
-        assert screening.fewest_kept(count) >= k or count > 1024  # which goes the plain way
+        count = nearest.kept(k, 10**6, dim)
+        assert nearest.fewest_kept(count) >= k or count > 1024  # which goes the plain way
 
 
 if __name__ == "__main__":

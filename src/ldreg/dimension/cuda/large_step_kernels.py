@@ -1,31 +1,29 @@
-"""LDReg's step for batches so large that products on the tensor cores pay: as in `kernels`, without a wait.
+"""LDReg's step for batches so large that products on the tensor cores pay, also without waiting for the device.
 
-Candidates of every row come from products of rounded rows (`screening_kernels`), their distances from differences in
-float32. A row that cannot prove that it lost no neighbor joins a queue, and the kernels of `kernels`, which start for
-as many rows as there may be but return at once where none waits, find its neighbors from all differences. All scores
-are never held at once: rows take turns in one block of memory.
-
-This module is imported only where it is used, as Triton is not everywhere.
+Candidates of every row come from products of rounded rows (`nearest_kernels`), their distances from differences in
+float32. Rows whose proof stays open join a queue, and the kernels of `step_kernels` find their neighbors from all
+differences. These kernels start for the largest possible number of rows and return at once where none is queued. Rows
+take turns in one block of memory, so that the scores of all rows are never held at once.
 """
 
-# Kernels are typed when they are compiled, and Triton itself is not.
+# Triton types kernels when it compiles them, and has no types itself.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803 - constants that a kernel is compiled for are in capitals
+# ruff: noqa: N803 - compile-time constants of kernels are in capitals
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension import kernels, screening
-from ldreg.dimension.fused import Pass
-from ldreg.dimension.kernels import Queue, Rows, ordered_bits, store_moments
-from ldreg.dimension.launching import blocks, launch, power_of_2
-from ldreg.dimension.screening import Halves
-from ldreg.dimension.screening_kernels import Lists, halves, peak_scale
+from ldreg.dimension.cuda import nearest, step_kernels
+from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
+from ldreg.dimension.cuda.nearest import Halves
+from ldreg.dimension.cuda.nearest_kernels import Lists, halves, peak_scale
+from ldreg.dimension.cuda.step import Pass, Reduction
+from ldreg.dimension.cuda.step_kernels import Queue, Rows, ordered_bits, store_moments
 
-_TOP = 13  # the largest value goes to this power of two, and less the center stays in the range of float16
-SCORES = 1 << 24  # held at a time
+_TOP = 13  # the largest value moves to this power of two, so that less the center it stays in the range of float16
+SCORES = 1 << 24  # number held at a time
 _SLACK = 1.01  # for the rounding of the bound itself
 
 
@@ -76,7 +74,7 @@ def _nearest(
         difference = mine[None, :] - theirs
         total += difference * difference
     bits = ordered_bits(tl.where(listed, tl.sum(total, axis=1), float("inf")))
-    # The rank of each among all, in order of place where they are equal.
+    # The rank of each among all, by place where they are equal.
     mine = bits[:, None]
     theirs = bits[None, :]
     before = (theirs < mine) | ((theirs == mine) & (position[None, :] < position[:, None]))
@@ -88,7 +86,7 @@ def _nearest(
     store_moments(stats, row, distance, bits < last, last, n, k, PAPER)
     kth = tl.sqrt_rn(last.to(tl.float32, bitcast=True)) * (peak_scale(peaks, half_top, PARTS) / scale)
     bound = _bound(row, thresholds, norms, rounding, largest, sums, norm_share, absolute)
-    # Where numbers are not finite, no candidate is held, and nothing is proven.
+    # Non-finite rows have no candidates and no proof.
     proven = (held >= k) & ((kth * (1 + margin) <= bound) | (kth == 0))
     if proven == 0:
         tl.store(queue + tl.atomic_add(waiting, 1, sem="relaxed"), row)
@@ -96,7 +94,7 @@ def _nearest(
 
 @triton.jit
 def _bound(row, thresholds, norms, rounding, largest, sums, norm_share, absolute):
-    """The distance, in units of the halves, that all rows left out reach: `screening.half_bound` in float32."""
+    """The distance, in units of the halves, that all rows left out reach: `nearest.half_bound` in float32."""
     half = tl.load(norms + row)
     limit = tl.load(thresholds + row)
     moved = tl.load(rounding + row) * 1.001
@@ -128,7 +126,7 @@ def _tile_rows(
     SIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Rows scaled and transposed as `kernels` wants them, of the queue or all; nothing where no row waits for them."""
+    """Rows of the queue, or all rows, scaled and transposed for `step_kernels`; nothing where none is needed."""
     block = tl.program_id(0)
     line = first + block * SIDE + tl.arange(0, SIDE)
     count = tl.load(waiting)
@@ -144,47 +142,36 @@ def _tile_rows(
     tl.store(tiles + places, tl.trans(tile), mask=(columns < depth)[:, None])
 
 
-def forward(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    k: int,
-    *,
-    paper: bool,
-    terms: str,
-    outer: str,
-    offset: float,
-    scale: float,
-) -> Pass:
-    """The reduction over ln LID of the rows of x (N, D); arguments as in `fused.reduced_log_lid`."""
+def forward(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reduction: Reduction) -> Pass:
+    """The reduction over ln LID of the rows of x (N, D); arguments as in `step.ldreg_step`."""
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        peaks = kernels.find_peaks(x, y)
-        found = kernels.empty_rows(x, k)
-        turn = max(kernels.TILES.side, SCORES // len(y) // kernels.TILES.side * kernels.TILES.side)
+        peaks = step_kernels.find_peaks(x, y)
+        found = step_kernels.empty_rows(x, k)
+        turn = max(step_kernels.TILES.side, SCORES // len(y) // step_kernels.TILES.side * step_kernels.TILES.side)
         block = torch.empty(min(turn, len(x)), len(y), dtype=torch.float32, device=x.device)
         lists, count = candidates(x, y, self_index, k, peaks, block, same=reference is None)
-        queue = measure(x, y, lists, count, peaks, found, paper=paper)
+        queue = measure(x, y, lists, count, peaks, found, paper=reduction.paper)
         tiles = _tiled(y, peaks, queue, turn=None)
         for first in range(0, len(x), len(block)):
             now = queue._replace(first=first)
             squares = block[: len(x) - first]
-            kernels.find_squares(
+            step_kernels.find_squares(
                 (_tiled(x, peaks, now, turn=len(squares)), tiles),
                 squares,
                 self_index,
                 same=reference is None,
                 queue=now,
             )
-            kernels.select(squares, found, paper=paper, queue=now)
-        return kernels.finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale)
+            step_kernels.select(squares, found, paper=reduction.paper, queue=now)
+        return step_kernels.finish(found, peaks, x.shape[1], reduction)
 
 
 def candidates(
     x: Tensor, y: Tensor, self_index: Tensor | None, k: int, peaks: Tensor, block: Tensor, *, same: bool
 ) -> tuple[Lists, int]:
-    """Lists of the candidates of every row of x in y, and how many each has at most; `block` is working memory.
+    """Lists of candidates in y for every row of x, and their maximum length; `block` is working memory.
 
     `same`: rows of y are those of x, and no row is its own candidate.
     """
@@ -192,22 +179,22 @@ def candidates(
     reference = halves(y, center, peaks, top=_TOP)
     queries = reference if y is x else halves(x, center, peaks, top=_TOP)
     others = len(y) - (1 if same or self_index is not None else 0)
-    # One program orders a power of two of them, which the dimensions must not double.
-    count = min(screening.kept(k, others, x.shape[1]), power_of_2(screening.kept(k, others, 1)))
+    # One program sorts a power of two of them, which many dimensions must not double.
+    count = min(nearest.kept(k, others, x.shape[1]), power_of_2(nearest.kept(k, others, 1)))
     lists = Lists(queries, reference, own=0 if same else self_index, room=count)
     lists.start(len(y), fewest=count, most=count, scores=block)
     return lists, count
 
 
 def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found: Rows, *, paper: bool) -> Queue:
-    """Fill in the k nearest candidates of every row; the queue of those that may have lost a neighbor."""
+    """Fill in the k nearest candidates of every row; returns the queue of rows that may have lost a neighbor."""
     n, dim = x.shape
     queries: Halves = lists.queries
     queue = Queue(
         torch.empty(n, dtype=torch.int32, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
     )
     depth = queries.rows.shape[1]
-    sums, norm_share = screening.rounding_shares(depth)
+    sums, norm_share = nearest.rounding_shares(depth)
     launch(
         _nearest,
         (n,),
@@ -230,7 +217,7 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
         found.indices.shape[1],
         count,
         _TOP,
-        kernels.top_exponent(dim),
+        step_kernels.top_exponent(dim),
         sums * _SLACK,
         norm_share * _SLACK,
         depth**0.5 * 2.0**-25,
@@ -245,8 +232,8 @@ def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found
 
 
 def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> Tensor:
-    """All rows (N, D) as tiles, or as many of the queue as have their turn."""
-    (n, dim), (side, chunk, _, _) = source.shape, kernels.TILES
+    """All rows (N, D) as tiles, or the rows of the queue in the current turn."""
+    (n, dim), (side, chunk, _, _) = source.shape, step_kernels.TILES
     depth = blocks(dim, chunk) * chunk
     count = blocks(n if turn is None else turn, side)
     tiles = torch.empty(count, depth, side, dtype=torch.float32, device=source.device)
@@ -262,7 +249,7 @@ def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> 
         dim,
         depth,
         0 if turn is None else queue.first,
-        kernels.top_exponent(dim),
+        step_kernels.top_exponent(dim),
         QUEUED=turn is not None,
         PARTS=len(peaks),
         SIDE=side,

@@ -1,24 +1,22 @@
-"""Triton kernels behind `fused`: from rows to a mean of ln LID and its gradient, in six launches and without a wait.
+"""Triton kernels behind `step`: from rows to a mean of ln LID and its gradient, in six launches without waiting.
 
-Distances come from differences in float32, so that no offset costs digits, and rows are first multiplied by a power of
-two that brings the largest value near the top of the range, so that squares neither overflow nor, down to 1e-32 of
-the largest value, underflow. All that follows is done in those units, since LID has none.
+Distances come from differences in float32, so that an offset costs no digits. Rows are first multiplied by a power of
+two that brings the largest value near the top of the range, so that squares do not overflow, nor underflow down to
+1e-32 of the largest value. All that follows is in those units, since LID has none.
 
 | kernel | does |
 |---|---|
 | `_peaks` | the largest absolute value, in a few hundred parts |
-| `_prepare` | both sets scaled, widened to float32 and transposed, so that a column of rows is one contiguous load |
+| `_prepare` | both sets scaled, converted to float32 and transposed, so that a column of rows is one contiguous load |
 | `_squares` | squared distances (N, M) |
-| `_select` | for each row its k nearest, and from them ln LID |
+| `_select` | the k nearest of each row, and its ln LID |
 | `_finish` | the mean over the regular rows, and its slope |
-| `_gather` | the gradient: what the k neighbors of a row add up to |
-
-This module is imported only where it is used, as Triton is not everywhere.
+| `_gather` | the gradient: a sum over the k neighbors of a row |
 """
 
-# Kernels are typed when they are compiled, and Triton itself is not.
+# Triton types kernels when it compiles them, and has no types itself.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
-# ruff: noqa: N803 - constants that a kernel is compiled for are in capitals
+# ruff: noqa: N803 - compile-time constants of kernels are in capitals
 
 from collections.abc import Hashable
 from typing import NamedTuple
@@ -28,18 +26,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension.fused import Pass
-from ldreg.dimension.launching import blocks, launch, power_of_2
-from ldreg.dimension.screening_kernels import peak_scale
+from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
+from ldreg.dimension.cuda.nearest_kernels import peak_scale
+from ldreg.dimension.cuda.step import Pass, Reduction
 
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 class Tiles(NamedTuple):
-    """How `_squares` cuts its work: `side` rows and columns a program, `chunk` terms at a time, on `warps`.
+    """Tiling of `_squares`: `side` rows and columns per program, `chunk` terms at a time, on `warps`.
 
-    With `half`, distances of a set to itself are computed on and above the diagonal alone.
+    With `half`, distances of a set to itself are computed only on and above the diagonal.
     """
 
     side: int = 64
@@ -53,7 +51,7 @@ TILES = Tiles()
 
 @triton.jit
 def _peak(source, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest |value| of this program's share as the bits of a float, which order as numbers do; NaN is on top."""
+    """The largest |value| of this program's share, as the bits of a float, which are ordered; NaN comes last."""
     peak = tl.zeros((BLOCK,), tl.int32)
     for start in range(tl.program_id(0) * BLOCK, size, PARTS * BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -128,22 +126,22 @@ def _squares(
 ):
     i = tl.program_id(0)
     j = tl.program_id(1)
-    if HALF:  # noqa: SIM102 - a constant, so that the inner branch is only compiled where it holds
+    if HALF:  # noqa: SIM102 - a constant: the inner branch is compiled only where it holds
         if i > j:
             return
     if QUEUED:  # noqa: SIM102 - as above
         if first + i * SIDE >= tl.load(waiting):
             return
-    # The tile is written as (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS): Triton hands the last two axes, of as many elements
-    # as there are threads, to the threads and so leaves each of them a block of the first two, whose differences share
-    # their operands. As one matrix, a thread would hold a column, and load an operand for every difference.
+    # The tile has shape (SIDE/DOWN, SIDE/ACROSS, DOWN, ACROSS). Triton distributes the last two axes, which have one
+    # element per thread, so each thread holds a block of the first two, whose differences share operands. In a plain
+    # matrix, a thread would hold a column and load an operand for every difference.
     down = tl.arange(0, SIDE // DOWN)[:, None] * DOWN + tl.arange(0, DOWN)[None, :]
     across = tl.arange(0, SIDE // ACROSS)[:, None] * ACROSS + tl.arange(0, ACROSS)[None, :]
     left = x_tiles + i * depth * SIDE + down
     right = y_tiles + j * depth * SIDE + across
     total = tl.zeros((SIDE // DOWN, SIDE // ACROSS, DOWN, ACROSS), tl.float32)
     for _ in range(0, depth, CHUNK):
-        # Sums of sums: the rounding of D terms then grows with CHUNK + D / CHUNK.
+        # Sums of sums: rounding then grows with CHUNK + D / CHUNK instead of D.
         part = tl.zeros((SIDE // DOWN, SIDE // ACROSS, DOWN, ACROSS), tl.float32)
         for step in tl.static_range(CHUNK):
             mine = tl.load(left + step * SIDE)
@@ -196,7 +194,7 @@ def _select(
         row = tl.load(queue + first + place_in_line)
     square = tl.load(squares + place_in_line.to(tl.int64) * m + columns, mask=columns < m, other=float("inf"))
     bits = ordered_bits(square)
-    # At most `low` lie fewer than k, at most `high` k or more: halve until they meet or k are met exactly.
+    # Fewer than k lie at or below `low`, k or more at or below `high`: bisect until they meet or exactly k remain.
     low = tl.min(bits, axis=0) - 1
     high = tl.full((), _INFINITY, tl.int32)
     while high - low > 1:
@@ -206,7 +204,7 @@ def _select(
         high = tl.where(count >= k, middle, high)
     last = tl.max(tl.where(bits <= high, bits, -1), axis=0)
     below = bits < last
-    # One sum counts those below, in its lower half, and those tied with the last.
+    # One sum counts those below, in its lower half, and those tied with the last, in its upper half.
     counted = tl.cumsum(below.to(tl.int32) + ((bits == last).to(tl.int32) << 16), 0)
     place = tl.where(below, counted & 0xFFFF, tl.sum(below.to(tl.int32), axis=0) + (counted >> 16)) - 1
     chosen = (bits <= last) & (place < k)
@@ -218,16 +216,16 @@ def _select(
 
 @triton.jit
 def ordered_bits(square):
-    """The bits of floats from 0 on, which order as the floats do; whatever is not finite goes last."""
+    """The bits of non-negative floats, which are ordered as the floats are; non-finite values come last."""
     return tl.minimum(square.to(tl.int32, bitcast=True) & 0x7FFFFFFF, _INFINITY)
 
 
 @triton.jit
 def store_moments(stats, row, distance, below, last, n, k, PAPER: tl.constexpr):
-    """A row's ln LID by the method of moments, as in `estimators.mom`, and what its gradient needs.
+    """Ln LID of a row by the method of moments, as in `estimators.mom`, and the sums that its gradient needs.
 
-    `below` are the distances nearer than the k-th, whose square has the bits `last`; those tied with it have ratio 1
-    and gap 0.
+    `below` marks the distances below the k-th, whose square has the bits `last`; those tied with it have ratio 1 and
+    gap 0.
     """
     taken = tl.sum(below.to(tl.int32), axis=0)
     largest = tl.sqrt_rn(last.to(tl.float32, bitcast=True))
@@ -278,7 +276,7 @@ def _finish(
         result *= share
         slope *= share
         if OUTER == "root":
-            # The root has no slope at 0, where every term is 0 and so is its gradient.
+            # The root has no slope at 0, where every term and its gradient are 0.
             positive = result > 0
             root = tl.sqrt_rn(tl.where(positive, result, 1.0))
             slope *= tl.where(positive, 0.5 / root, 1.0)
@@ -286,7 +284,7 @@ def _finish(
         elif OUTER == "absolute":
             slope *= tl.where(result > 0, 1.0, tl.where(result < 0, -1.0, 0.0))
             result = tl.abs(result)
-    # Numbers that are not finite may have dropped out on the way; they still make the outcome NaN.
+    # Non-finite numbers may have dropped out on the way; they still make the result NaN.
     finite = tl.max(tl.load(peaks + tl.arange(0, PARTS)), axis=0) < _INFINITY
     tl.store(value, tl.where(finite, scale * result, float("nan")))
     tl.store(totals, tl.where(finite, slope, float("nan")))
@@ -296,13 +294,13 @@ def _finish(
 
 @triton.jit
 def _within(value, limit):
-    """The value cut to the range of -limit to limit; NaN stays NaN."""
+    """The value clamped to ±limit; NaN stays NaN."""
     return tl.where(value > limit, limit, tl.where(value < -limit, -limit, value))
 
 
 @triton.jit
 def _row_slopes(totals, stats, row, n, k, offset, PAPER: tl.constexpr, TERMS: tl.constexpr):
-    """Slopes of the value in d/w for all distances of a row but the last, and for the last; and w."""
+    """Slopes of the value in d/w for all distances of a row except the last, for the last, and w."""
     log_lid = tl.load(stats + row)
     ratio = tl.load(stats + n + row)
     gap = tl.load(stats + 2 * n + row)
@@ -312,7 +310,7 @@ def _row_slopes(totals, stats, row, n, k, offset, PAPER: tl.constexpr, TERMS: tl
         slope *= 2 * (log_lid - offset)
     elif TERMS == "absolute":
         slope *= tl.where(log_lid > offset, 1.0, tl.where(log_lid < offset, -1.0, 0.0))
-    slope *= regular.to(tl.float32)  # not a choice, so that NaN stays NaN
+    slope *= regular.to(tl.float32)  # a product, so that NaN stays NaN
     of_ratio = slope / tl.where(regular, ratio, 1.0)
     of_gap = slope / tl.where(regular, gap, 1.0)
     limit = _LARGEST / (2.0 * k)
@@ -352,11 +350,11 @@ def _gather(
         distance = tl.load(distances + row * k + place, mask=place < k, other=0.0)
         inside = (place < k)[:, None] & (columns < dim)[None, :]
         theirs = tl.load(y + index[:, None] * dim + columns[None, :], mask=inside, other=0.0).to(tl.float32) * scale
-        # A distance of zero has no direction, and adds nothing.
+        # A distance of zero has no direction and adds nothing.
         inverse = tl.where(distance > 0, 1 / tl.where(distance > 0, distance, 1.0), 0.0)
         slope = tl.where(place == k - 1, last, others)
         total += (mine[None, :] - theirs) * inverse[:, None] * slope[:, None]
-    # A slope too steep for float32 is cut to its range.
+    # A slope too steep for float32 is clamped to its range.
     steep = tl.minimum(scale / tl.where(largest > 0, largest, 1.0), _LARGEST)
     result = _within(tl.sum(total, axis=0) * steep, _LARGEST)
     tl.store(out + row * dim + columns, result, mask=columns < dim)
@@ -388,42 +386,31 @@ def _distance_slopes(
         tl.store(unscaled + row * k + place, distance / scale, mask=place < k)
 
 
-def forward(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    k: int,
-    *,
-    paper: bool,
-    terms: str,
-    outer: str,
-    offset: float,
-    scale: float,
-) -> Pass:
-    """The reduction over ln LID of the rows of x (N, D); arguments as in `fused.reduced_log_lid`."""
+def forward(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reduction: Reduction) -> Pass:
+    """The reduction over ln LID of the rows of x (N, D); arguments as in `step.ldreg_step`."""
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
-        kind = _kind(x, y, self_index, reference is None, k, paper, terms, outer)
+        kind = _kind(x, y, self_index, reference is None, k, *reduction[:3])
         peaks = find_peaks(x, y, kind=kind)
         found = empty_rows(x, k)
         squares = torch.empty(x.shape[0], y.shape[0], dtype=torch.float32, device=x.device)
-        # A reference that is x itself, said aloud, leaves nothing out.
+        # A reference passed explicitly excludes nothing, even if it is x itself.
         tiles = prepare(x, y, peaks, kind=kind)
         find_squares(tiles, squares, self_index, same=reference is None, kind=kind)
-        select(squares, found, paper=paper, kind=kind)
-        return finish(found, peaks, x.shape[1], terms=terms, outer=outer, offset=offset, scale=scale, kind=kind)
+        select(squares, found, paper=reduction.paper, kind=kind)
+        return finish(found, peaks, x.shape[1], reduction, kind=kind)
 
 
 def _kind(x: Tensor, y: Tensor, self_index: Tensor | None, *options: Hashable) -> Hashable:
-    """What all launches of a step depend on but for values of floats: told once, it need not be found out for each."""
+    """The key of all launches of a step, computed once: everything they depend on except the values of floats."""
     own = None if self_index is None else (self_index.dtype, self_index.data_ptr() % 16)
     addresses = x.data_ptr() % 16, y.data_ptr() % 16
     return x.get_device(), x.shape, y.shape, y is x, x.dtype, y.dtype, addresses, own, TILES, *options
 
 
 class Rows(NamedTuple):
-    """What is found for each row: its statistics (4, N), distances (N, k) and indices (N, k), as in `fused.Pass`."""
+    """Results per row: statistics (4, N), distances (N, k) and indices (N, k), as in `step.Pass`."""
 
     stats: Tensor
     distances: Tensor
@@ -431,7 +418,7 @@ class Rows(NamedTuple):
 
 
 def empty_rows(x: Tensor, k: int) -> Rows:
-    """Room for what is found for the rows of x (N, D)."""
+    """Uninitialized results for the rows of x (N, D)."""
     n, device = x.shape[0], x.device
     stats = torch.empty(4, n, dtype=torch.float32, device=device)
     distances = torch.empty(n, k, dtype=torch.float32, device=device)
@@ -439,10 +426,7 @@ def empty_rows(x: Tensor, k: int) -> Rows:
 
 
 class Queue(NamedTuple):
-    """Rows that wait to be searched, (N,) of which the first `waiting` (1,) count, and the turn that it is now.
-
-    A turn is of the rows from `first` on in this line.
-    """
+    """Rows (N,) to search again, of which the first `waiting` (1,) are valid; the current turn starts at `first`."""
 
     rows: Tensor
     waiting: Tensor
@@ -450,7 +434,7 @@ class Queue(NamedTuple):
 
 
 def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None, kind: Hashable = None) -> None:
-    """Fill in all rows from their squared distances (N, M), or those of a turn (turn, M) with a queue."""
+    """Fill in all rows from squared distances (N, M), or with a queue the rows of a turn from (turn, M)."""
     (n, k), (turn, m) = found.indices.shape, squares.shape
     block = power_of_2(m)
     launch(
@@ -474,17 +458,7 @@ def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = N
     )
 
 
-def finish(
-    found: Rows,
-    peaks: Tensor,
-    dim: int,
-    *,
-    terms: str,
-    outer: str,
-    offset: float,
-    scale: float,
-    kind: Hashable = None,
-) -> Pass:
+def finish(found: Rows, peaks: Tensor, dim: int, reduction: Reduction, *, kind: Hashable = None) -> Pass:
     """The reduction, once all rows are filled in."""
     value, totals = found.stats.new_empty(()), found.stats.new_empty(3)
     launch(
@@ -496,10 +470,10 @@ def finish(
         totals,
         found.indices.shape[0],
         top_exponent(dim),
-        offset,
-        scale,
-        TERMS=terms,
-        OUTER=outer,
+        reduction.offset,
+        reduction.scale,
+        TERMS=reduction.terms,
+        OUTER=reduction.outer,
         PARTS=peaks.shape[0],
         BLOCK=1024,
         kind=kind,
@@ -511,7 +485,7 @@ def finish(
 def query_gradient(
     x: Tensor, reference: Tensor | None, saved: Pass, *, paper: bool, terms: str, offset: float
 ) -> Tensor:
-    """The gradient (N, D) of the value for x as queries, in float32 whatever x is: a loss may scale it up."""
+    """The gradient (N, D) of the value for x as queries, always in float32, since a loss may scale it up."""
     with torch.cuda.device_of(x):
         x = x.contiguous()
         y = x if reference is None else reference.contiguous()
@@ -568,7 +542,7 @@ def distance_slopes(saved: Pass, *, paper: bool, terms: str, offset: float) -> t
 
 
 def top_exponent(dim: int) -> int:
-    """The power of two to move the largest value to: the sum of `dim` squares of differences then stays under 2^127.
+    """The power of two to move the largest value to, such that a sum of `dim` squared differences stays below 2^127.
 
     >>> [top_exponent(dim) for dim in (2, 512, 2048)]
     [61, 57, 56]
@@ -577,7 +551,7 @@ def top_exponent(dim: int) -> int:
 
 
 def find_peaks(x: Tensor, y: Tensor, *, kind: Hashable = None) -> Tensor:
-    """The bits (parts,) of the largest absolute value of each part of x and y."""
+    """The bits (parts,) of the largest absolute value in each part of x and y."""
     parts = min(256, power_of_2(blocks(max(x.numel(), y.numel()), 2048)))
     peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
     launch(
@@ -636,7 +610,7 @@ def find_squares(
     queue: Queue | None = None,
     kind: Hashable = None,
 ) -> None:
-    """Squared distances (N, M) in scaled units, inf where a row of y is the query itself; (turn, M) with a queue."""
+    """Squared distances (N, M), or (turn, M) with a queue, in scaled units; inf for the query itself."""
     (n, m), (side, chunk, warps, half) = squares.shape, TILES
     down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
     launch(

@@ -1,14 +1,14 @@
-"""Candidates on the tensor cores of a CUDA device, with the same proof of completeness as those of `candidates`.
+"""Candidates on the tensor cores of a CUDA device, with the same kind of proof as in `candidates`.
 
-Rows are moved to the reference's center, scaled by a power of two and rounded to float16: that moves a row x by some
-ρ(x), about 3·10⁻⁴|x|, and so, by the triangle inequality, changes a distance by at most ρ(x) + ρ(y). Products of
-rounded rows are exact in float32, in which they are summed with an error of at most γ|x||y|. What is left out lies
-beyond a threshold of the computed scores; a row nearer than that cannot have a norm beyond |x| and its distance; so
-every query has a distance that all rows left out provably reach.
+Rows are moved to the reference's center, scaled by a power of two and rounded to float16. This moves a row x by ρ(x),
+about 3·10⁻⁴|x|, and so changes a distance by at most ρ(x) + ρ(y). Products of rounded rows are exact in float32, where
+they are summed with an error of at most γ|x||y|. Rows left out have a computed score above a threshold. A row nearer
+than that has a norm of at most |x| plus its distance, which bounds the errors. So every query has a distance that all
+rows left out provably reach.
 
-The reference is walked through in a random order: a query's list begins with the smallest scores of the first few
-thousand rows, and of a further stretch only those under the largest score kept are appended, which is about as many
-again for each doubling. No matrix of all scores reaches the device's memory.
+The reference is scanned in a random order. The list of a query starts with the smallest scores of the first few
+thousand rows. From each further stretch, only scores below the largest one kept are appended, about as many again for
+each doubling. The matrix of all scores is never stored.
 """
 
 import functools
@@ -16,33 +16,32 @@ import importlib.util
 import itertools
 import math
 import warnings
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Candidates, Frame, Progress
-from ldreg.dimension.chunks import even_slices
+from ldreg.dimension.candidates import Candidates, Frame, Progress, Query
+from ldreg.dimension.memory import even_slices
 
-# Which way is taken: "auto" by device and size; tests and benchmarks set "screen" or "plain" to have one of the two.
+# "auto" chooses by device and size; tests and benchmarks set "screen" or "plain" to force one of the two paths.
 PATH: Literal["auto", "screen", "plain"] = "auto"
 
 CAPABILITY = (8, 0)  # of devices whose sums are known well enough for the proof
-_TOP = 14  # moved values stay under 2 to this power, so that float16 holds them and what lies 2^28 under them
-_FEWEST_ROWS = 2048  # of the reference, under which there is little to screen
+_TOP = 14  # moved values stay below 2 to this power, so that float16 holds them and values 2^28 below them
+_FEWEST_ROWS = 2048  # of the reference, below which screening does not pay
 _MOST_KEPT = 1024
-_FEW_DIMENSIONS = 3072  # up to which a few candidates more than k are enough, by trial; they are more than elsewhere
-ROOM = 8  # times the candidates kept: what a list holds before it is cut
-_MARGIN = 1.001  # for the rounding of what rounding moved
+_FEW_DIMENSIONS = 3072  # up to here few candidates more than k are enough, by trial
+ROOM = 8  # capacity of a list before it is cut, as a multiple of the candidates kept
+_MARGIN = 1.001  # for rounding in the measured rounding of rows
 _SAFE = 1e-15  # squares of smaller differences lose digits to underflow
 
 
 class Halves(NamedTuple):
     """Rows moved, scaled and rounded to float16, (N, depth) with zeros past D.
 
-    `norms` (N,) are half their squared norms, `rounding` (N,) how far rounding moved each, `largest` (2,) the most of
-    either.
+    `norms` (N,) are half their squared norms, `rounding` (N,) how far rounding moved each row, `largest` (2,) the
+    maximum of each.
     """
 
     rows: Tensor
@@ -51,19 +50,15 @@ class Halves(NamedTuple):
     largest: Tensor
 
 
-@dataclass(frozen=True)
-class Walk:
-    """How a reference is walked through: the rows of the first stretch, and the factor that each further one adds.
-
-    Stretches end at multiples of `step`, a whole number of blocks of columns.
-    """
+class Walk(NamedTuple):
+    """Stretches in which a reference is scanned: rows of the first, growth factor, and the step that ends align to."""
 
     first: int = 8192
     growth: float = 6.0
     step: int = 256
 
     def edges(self, rows: int) -> list[int]:
-        """Where stretches end.
+        """The ends of the stretches.
 
         >>> Walk().edges(50_000)
         [8192, 20480, 50000]
@@ -80,9 +75,9 @@ WALK = Walk()
 
 
 def kept(k: int, candidates: int, dim: int) -> int:
-    """How many candidates to keep, so that rounding rarely leaves the proof open for the k nearest.
+    """Number of candidates to keep, so that rounding rarely leaves the proof open for the k nearest.
 
-    Distances of more dimensions are nearer to each other, and their sums are known less well.
+    In more dimensions distances are closer to each other and sums are less precise.
 
     >>> kept(64, 10_000, 512), kept(64, 70, 512), kept(64, 10_000, 8192)
     (88, 70, 128)
@@ -93,18 +88,14 @@ def kept(k: int, candidates: int, dim: int) -> int:
 
 
 def fewest_kept(count: int) -> int:
-    """How many are enough where `count` may be kept: finding exactly as many would take longer."""
+    """Fewest candidates to keep where `count` are allowed: an exact number would take longer to find."""
     return count - count // 16
 
 
-def supports(x: Tensor, reference: Tensor | None, count: int) -> bool:
-    """Whether `screen` can take x (N, D) and reference (M, D) and is the way to choose for them.
-
-    >>> supports(torch.zeros(8, 2), None, 4)
-    False
-    """
-    rows = x if reference is None else reference
-    if PATH == "plain" or count > _MOST_KEPT or torch.float64 in (x.dtype, rows.dtype) or len(rows) < count:
+def supports(query: Query) -> bool:
+    """Whether `nearest` can answer the query and is the best choice for it."""
+    x, rows = query.x, query.rows
+    if PATH == "plain" or _count(query) > _MOST_KEPT or torch.float64 in (x.dtype, rows.dtype):
         return False
     if PATH == "screen":
         return True
@@ -113,7 +104,7 @@ def supports(x: Tensor, reference: Tensor | None, count: int) -> bool:
 
 @functools.cache
 def can_launch(device: torch.device, capability: tuple[int, int]) -> bool:
-    """Whether Triton is there and the device has the compute capability; says so once where not."""
+    """Whether Triton is installed and the device has the compute capability; warns once where not."""
     if torch.version.hip is not None:
         missing = "an NVIDIA device"
     elif importlib.util.find_spec("triton") is None:
@@ -122,41 +113,33 @@ def can_launch(device: torch.device, capability: tuple[int, int]) -> bool:
         missing = "compute capability {}.{}".format(*capability)
     else:
         return True
-    warnings.warn(f"the fast kernels of ldreg need {missing}; the plain way gives the same numbers", stacklevel=2)
+    warnings.warn(f"the fast kernels of ldreg need {missing}; the slower path gives the same numbers", stacklevel=2)
     return False
 
 
-def screen(
-    x: Tensor,
-    reference: Tensor | None,
-    count: int,
-    frame: Frame,
-    *,
-    self_index: Tensor | None,
-    chunk_bytes: int,
-    progress: Progress | None = None,
-) -> Candidates:
-    """Up to `count` candidates of every row of x in the reference (None: among the other rows of x); -1 fills up.
+def _count(query: Query) -> int:
+    return kept(query.k, query.available, query.x.shape[1])
 
-    Arguments are those of `candidates.select`, all finite; the reference has at least `count` rows.
-    """
-    from ldreg.dimension.screening_kernels import halves
 
-    rows = x if reference is None else reference
+def nearest(query: Query, progress: Progress | None = None) -> Candidates:
+    """Candidates of every query, with -1 where there are fewer; all values must be finite."""
+    from ldreg.dimension.cuda.nearest_kernels import halves
+
+    x, reference, rows, frame, count = query.x, query.reference, query.rows, query.frame, _count(query)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0), device="cpu").to(x.device)
     center, scale = frame.center.float(), half_scale(frame, x.device)
     halved = halves(rows, center, scale, order)
     room = 1 << (ROOM * count - 1).bit_length()
     first = max(count, min(WALK.first, len(rows)))
-    chunks = even_slices(len(x), max(64, chunk_bytes // 2 // (8 * room + 2 * x.shape[1])))
+    chunks = even_slices(len(x), max(64, query.memory // 2 // (8 * room + 2 * x.shape[1])))
     indices = torch.empty(len(x), count, dtype=torch.int64, device=x.device)
     bound = torch.empty(len(x), dtype=torch.float64, device=x.device)
-    own = _positions(order, self_index) if reference is not None else None
+    own = _positions(order, query.self_index) if reference is not None else None
     for chunk, part in enumerate(chunks):
         queries = _part(halved, part) if reference is None else halves(x[part], center, scale)
         itself = part.start if reference is None else None if own is None else own[part]
         stage = functools.partial(_report, progress, chunk, len(chunks))
-        found = _walk(queries, halved, itself, count, first, room, chunk_bytes, stage)
+        found = _walk(queries, halved, itself, count, first, room, query.memory, stage)
         target = order[part] if reference is None else torch.arange(part.start, part.stop, device=x.device)
         indices[target] = torch.where(found.indices >= 0, order[found.indices], -1)
         bound[target] = found.bound * (frame.scale / scale.double().square() * frame.scale)
@@ -164,7 +147,7 @@ def screen(
 
 
 def half_scale(frame: Frame, device: torch.device) -> Tensor:
-    """The power of two (1,) by which rows are multiplied before they are rounded to float16."""
+    """The power of two (1,) that rows are multiplied by before rounding to float16."""
     exponent = min(math.frexp(frame.scale)[1] - 1 + _TOP, 126)
     return torch.full((1,), 2.0**exponent, dtype=torch.float32, device=device)
 
@@ -174,7 +157,7 @@ def _part(halved: Halves, rows: slice) -> Halves:
 
 
 def _positions(order: Tensor, self_index: Tensor | None) -> Tensor | None:
-    """Where in the order each query itself stands; -1 where it is not in the reference."""
+    """The place of each query itself in the order; -1 where it is not in the reference."""
     if self_index is None:
         return None
     position = torch.empty_like(order)
@@ -194,15 +177,15 @@ def _walk(
     count: int,
     first: int,
     room: int,
-    chunk_bytes: int,
+    memory: int,
     progress: Progress,
 ) -> Candidates:
-    """Positions (n, count) of candidates in the reference, -1 fills up, and the bound (n,) in units of the halves."""
-    from ldreg.dimension.screening_kernels import Lists
+    """Places (n, count) of candidates in the order, -1 where there are fewer, and the bound (n,) in units of halves."""
+    from ldreg.dimension.cuda.nearest_kernels import Lists
 
     lists = Lists(queries, reference, own=own, room=room)
     n, rows, fewest = len(queries.rows), len(reference.rows), fewest_kept(count)
-    step = min(n, max(1, chunk_bytes // 2 // (4 * first)))
+    step = min(n, max(1, memory // 2 // (4 * first)))
     scores = torch.empty(step, first, dtype=torch.float32, device=queries.rows.device)
     lists.start(first, fewest=fewest, most=count, scores=scores)
     del scores
@@ -216,17 +199,17 @@ def _walk(
 
 
 def rounding_shares(depth: int) -> tuple[float, float]:
-    """What rounding adds to a score at most: the first times |x||y|, and the second times |x|² + |y|².
+    """Bounds of the rounding of a score: the first times |x||y|, the second times |x|² + |y|².
 
-    The first is of a product of `depth` terms summed in float32 by tensor cores, which cut off what they cannot hold;
-    they are taken to keep at least one bit more than float32 within a block of terms, as devices of compute capability
-    8.0 and later were found to do. The second is of the norms and of moving the rows.
+    The first is for a product of `depth` terms, summed in float32 by tensor cores, which truncate. They are assumed to
+    keep at least one bit more than float32 within a block of terms, as devices of compute capability 8.0 and later
+    were found to do. The second is for the norms and for moving the rows.
     """
     return (depth + 32) * 2.0**-23, (depth / 512 + 32) * 2.0**-24
 
 
 def half_bound(queries: Halves, reference: Halves, thresholds: Tensor) -> Tensor:
-    """Half the squared distance (n,) that all rows with a computed score from the threshold on reach, in float64."""
+    """Half the squared distance (n,), in float64, that all rows with a score at or above the threshold reach."""
     sums, norms = rounding_shares(queries.rows.shape[1])
     half, limit = queries.norms.double(), thresholds.double()
     own, moved = (2 * half).sqrt(), queries.rounding.double() * _MARGIN
@@ -243,11 +226,11 @@ def half_bound(queries: Halves, reference: Halves, thresholds: Tensor) -> Tensor
 
 
 def distances(x: Tensor, reference: Tensor, indices: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Distances (N, count) to the rows of these indices, inf for -1, and the queries where one may have underflowed.
+    """Distances (N, count) to these rows, inf for -1, and the queries for which one may have underflowed.
 
     `scale` brings the largest difference near 1, so that squares do not overflow; near zero they lose digits.
     """
-    from ldreg.dimension.screening_kernels import pair_distances
+    from ldreg.dimension.cuda.nearest_kernels import pair_distances
 
     factor = torch.full((1,), scale, dtype=torch.float32, device=x.device)
     scaled = pair_distances(x, reference, indices, factor)

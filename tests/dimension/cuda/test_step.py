@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ldreg import LDReg
-from ldreg.dimension import fused, launching
+from ldreg.dimension.cuda import launch as launching
+from ldreg.dimension.cuda import step as fused
 from ldreg.dimension.estimators import lid
 
 
@@ -210,17 +211,17 @@ def main(out: str, path: str, compiled: str, *names: str) -> None:
 
 def watch_doubt() -> list[Tensor]:
     """The share of rows that the tensor cores leave in doubt, of each step from now on that asks them."""
-    from ldreg.dimension import step_kernels
+    from ldreg.dimension.cuda import large_step_kernels
 
     shares: list[Tensor] = []
-    measure = step_kernels.measure
+    measure = large_step_kernels.measure
 
     def watched(x: Tensor, *arguments: Any, **options: Any) -> Any:
         queue = measure(x, *arguments, **options)
         shares.append(queue.waiting / len(x))
         return queue
 
-    step_kernels.measure = watched
+    large_step_kernels.measure = watched
     return shares
 
 
@@ -228,7 +229,7 @@ def sum_of_squares(path: str) -> tuple[Tensor, Tensor, Tensor]:
     """What ranks add up before they take a mean: the sum and its gradient, and how many points it is over."""
     x = COLLAPSED_IN_PART.clone().requires_grad_()
     fused.PATH = path  # type: ignore[assignment]
-    value, totals = fused.reduced_log_lid(x, 4, reduction=fused.Reduction("square", "sum", offset=0.3))
+    value, totals = fused.ldreg_step(x, 4, reduction=fused.Reduction(True, "square", "sum", 0.3, 1.0))
     (gradient,) = torch.autograd.grad(3 * value, x)
     return value.detach(), gradient, totals[1]
 
@@ -305,7 +306,7 @@ def test_interpreted_kernels_compiled(tmp_path: Path) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What is launched, and nothing runs: kernel, key and what Triton would tell variants apart by."""
     modules = [
-        pytest.importorskip(f"ldreg.dimension.{name}") for name in ("kernels", "step_kernels", "screening_kernels")
+        pytest.importorskip(f"ldreg.dimension.cuda.{name}_kernels") for name in ("step", "large_step", "nearest")
     ]
     seen: list[tuple[Any, ...]] = []
 
@@ -377,11 +378,11 @@ def nearly_alike(choose: Random) -> Iterator[dict[str, Any]]:
 
 def test_calls_of_one_kind_are_of_one_variant(launches: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a kernel would be launched that was compiled for other numbers."""
-    from ldreg.dimension import kernels
+    from ldreg.dimension.cuda import step_kernels
 
     choose = Random(0)
     for traits in (each for _ in range(12) for each in nearly_alike(choose)):
-        monkeypatch.setattr(kernels, "TILES", kernels.Tiles(*traits["tiles"]))
+        monkeypatch.setattr(step_kernels, "TILES", step_kernels.Tiles(*traits["tiles"]))
         monkeypatch.setattr(fused, "PATH", traits["path"])
         x, reference, own, options = with_traits(traits)
         value = LDReg(**options)(x.requires_grad_(), reference, self_index=own)
@@ -525,12 +526,11 @@ def test_cuda_equals_the_cpu_at_real_sizes(name: str) -> None:
 @pytest.mark.parametrize("screened", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 31.0])
 def test_cuda_lid_is_right_for_every_point(offset: float, screened: bool) -> None:
-    from ldreg.dimension import kernels, step_kernels
+    from ldreg.dimension.cuda import large_step_kernels, step_kernels
 
     x = random(4096, 2048) * 0.02 + offset
-    outcome = (step_kernels if screened else kernels).forward(
-        x.cuda(), None, None, 64, paper=True, terms="plain", outer="mean", offset=0, scale=1
-    )
+    reduction = fused.Reduction(True, "plain", "mean", 0.0, 1.0)
+    outcome = (large_step_kernels if screened else step_kernels).forward(x.cuda(), None, None, 64, reduction)
     some = torch.arange(0, 4096, 64)
     exact = lid(x[some].double(), 64, x.double(), self_index=some)
     error = outcome.rows[0, some.cuda()].double().exp().cpu() / exact - 1
@@ -541,11 +541,13 @@ def test_cuda_lid_is_right_for_every_point(offset: float, screened: bool) -> Non
 @pytest.mark.parametrize("side", [32, 64, 128])
 @pytest.mark.parametrize("half", [False, True])
 def test_cuda_tiles_change_nothing(side: int, half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ldreg.dimension import kernels
+    from ldreg.dimension.cuda import step_kernels
 
     case = on_cuda(Case(random(301, 77), options={"k": 40}))
     expected = step(case, "differences")
-    monkeypatch.setattr(kernels, "TILES", kernels.Tiles(side=side, chunk=8, warps=8 if side == 128 else 4, half=half))
+    monkeypatch.setattr(
+        step_kernels, "TILES", step_kernels.Tiles(side=side, chunk=8, warps=8 if side == 128 else 4, half=half)
+    )
     assert_same(step(case, "differences"), expected, f"{side}, {half}")
 
 
