@@ -21,10 +21,10 @@ from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.features import features
 from ldreg.evaluate.finetune import FinetuneConfig
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.labels import label
 from ldreg.evaluate.options import request
 from ldreg.evaluate.outputs import check_outputs
 from ldreg.evaluate.protocols import LinearConfig
+from ldreg.evaluate.result import label
 from ldreg.evaluate.source import open_source
 from ldreg.evaluate.transfer import like_the_run, linear_on, listed
 from ldreg.inspection import inspect
@@ -478,7 +478,7 @@ def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.Monke
     def broken(*others: object, **more: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ldreg.evaluate.judging.knn_accuracy", broken)
+    monkeypatch.setattr("ldreg.evaluate.kinds.knn_accuracy", broken)
     assert main(["evaluate", "knn", str(run)]) == 2
     assert not list(run.rglob("evaluation/*.json"))
 

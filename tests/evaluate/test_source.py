@@ -10,7 +10,7 @@ import torch
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.labels import label
+from ldreg.evaluate.result import label
 from ldreg.evaluate.source import open_source, reading
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe

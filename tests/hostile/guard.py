@@ -25,8 +25,8 @@ def main() -> None:
     import torch
 
     import ldreg.evaluate.command
-    import ldreg.evaluate.judging
     import ldreg.evaluate.report
+    import ldreg.evaluate.run
     import ldreg.inspection
     import ldreg.io.embeddings
     import ldreg.io.labels

@@ -1,10 +1,12 @@
-"""The dimension of an encoder's representations: all of `ldreg inspect`, on cached representations."""
+"""The dimension of an encoder's representations: everything of `ldreg inspect`, on cached representations."""
 
 import io
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +16,11 @@ from torch import Tensor
 from ldreg.data import DataConfig
 from ldreg.data.datasets import MissingSplitError
 from ldreg.dimension.estimators import Convention, Estimator
-from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.compute import Compute
 from ldreg.evaluate.features import Progress, features
+from ldreg.evaluate.result import Evaluation
+from ldreg.evaluate.source import Source
 from ldreg.inspection import check_settings, inspect
-from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import write_atomically
 from ldreg.text import count, printable
 
@@ -63,32 +65,41 @@ class DimensionConfig:
 
 
 def dimension(
-    encoder: LoadedEncoder,
-    data: DataConfig,
     config: DimensionConfig,
+    source: Source,
     *,
-    title: str,
     compute: Compute | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
     command: str = "",
-) -> tuple[DimensionReport, str | None, Tensor]:
-    """Everything that `inspect` says of a split's representations, a line of doubt where k is large for them, and them.
+) -> Evaluation:
+    """Inspect the representations of a split, per class if all images have labels.
 
-    LID is told per class where all images have labels.
+    Args:
+        config: the split and the settings of the inspection; k defaults to that of the run's monitor.
+        source: the encoder and its images.
+        compute: device and precision.
+        cache: of representations; None: as `data.cache` or LDREG_CACHE says.
+        progress: called with what is done and the fraction that is done.
+        command: the command line, for the page.
 
     Raises:
         ValueError: the data is missing, k is not below the number of images, a representation is not finite.
     """
-    compute = compute or Compute()
-    device, precision = compute.device, compute.precision
+    started, data, compute = time.monotonic(), source.images, compute or Compute()
+    k = config.k or (NEIGHBORS if source.settings is None else source.settings.monitor.k)
     try:
         found = features(
-            encoder, data, config.split, device=device, precision=precision, cache=cache, progress=progress
+            source.encoder,
+            data,
+            config.split,
+            device=compute.device,
+            precision=compute.precision,
+            cache=cache,
+            progress=progress,
         )
     except MissingSplitError as error:
         raise MissingSplitError(f"{error}; --split train measures the images there are") from error
-    k = NEIGHBORS if config.k is None else config.k
     if k >= len(found.labels):
         raise ValueError(f"k: expected fewer than the {len(found.labels)} {config.split} images, got {k}")
     names = found.names()
@@ -103,10 +114,40 @@ def dimension(
         seed=config.seed,
         progress=progress,
     )
-    doubt = None if names is None else crossing(names, k)
+    doubt = None if names is None else small_class(names, k)
     if doubt is not None:
         logger.warning("%s", doubt)
-    return replace(report, title=title, command=command), doubt, found.representations
+    report = replace(report, title=f"{source.name}, {config.split} images of {_set_name(data)}", command=command)
+    results = {
+        "lid": report.mean.value,
+        "lid_low": report.mean.low,
+        "lid_high": report.mean.high,
+        "effective_rank": report.effective_rank,
+        "rankme": report.rankme,
+        "frechet_variance": report.frechet_variance,
+        "twonn": report.twonn.value,
+        "danco": report.danco.value,
+        "degenerate": report.degenerate_share,
+        "images": report.points,
+        "k": report.k,
+    }
+    return Evaluation(
+        f"dimension-{config.split}",
+        results,
+        str(report) if doubt is None else f"{report}\n{doubt}",
+        (time.monotonic() - started) / 60,
+        details={"report": report.to_dict()},
+        writers={"html": report.to_html, "representations": partial(write_rows, found.representations)},
+    )
+
+
+def _set_name(data: DataConfig) -> str:
+    """What a set is called, which for images of one's own is the name of the folder or archive.
+
+    >>> _set_name(DataConfig(name="folder", path="/data/photos")), _set_name(DataConfig(name="digits"))
+    ('photos', 'digits')
+    """
+    return Path(data.path).resolve().name if data.name == "folder" and data.path else data.name
 
 
 def write_rows(rows: Tensor, path: str) -> None:
@@ -116,17 +157,15 @@ def write_rows(rows: Tensor, path: str) -> None:
     write_atomically(path, content.getvalue())
 
 
-def crossing(names: Sequence[str], k: int) -> str | None:
-    """A line to say where k neighbors of a point cannot well be of its own class; None where they can.
+def small_class(names: Sequence[str], k: int) -> str | None:
+    """A warning if k is more than half of the smallest class, as LID is then read from the gaps between classes.
 
-    More than half of the smallest class is too many: LID is then read from the gaps between classes.
-
-    >>> crossing("aaaaabbbb", 2)
-    >>> print(crossing("aaaaabbbb", 3))
+    >>> small_class("aaaaabbbb", 2)
+    >>> print(small_class("aaaaabbbb", 3))
     k: 3 is over half of the smallest class (4 images of class b): LID reads gaps between classes
     """
     name, images = min(Counter(names).items(), key=lambda entry: entry[1])
     if 2 * k <= images:
         return None
-    told = f"k: {k} is over half of the smallest class ({count(images)} images of class {printable(name)})"
-    return f"{told}: LID reads gaps between classes"
+    reason = f"k: {k} is over half of the smallest class ({count(images)} images of class {printable(name)})"
+    return f"{reason}: LID reads gaps between classes"

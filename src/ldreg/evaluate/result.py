@@ -1,13 +1,20 @@
-"""What results are called: another name wherever the settings are others, so that none takes another's place."""
+"""The result of one evaluation: its numbers, what is printed, and the name of its file."""
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from ldreg.data import DataConfig
+from ldreg.text import printable
 
 # Options that the title of a kind names already, or that have no say in the result.
 _UNNAMED = (
@@ -16,6 +23,27 @@ _UNNAMED = (
 )  # fmt: skip
 _PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
 _LONGEST = 100  # characters of a name; a hash stands for what is beyond
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of one evaluation.
+
+    Args:
+        label: the kind of result; its file's name adds the options that differ from their defaults.
+        results: numbers by name.
+        text: to be printed.
+        minutes: time it took, including parts before an interruption.
+        details: more for its file, such as the accuracy after every epoch.
+        writers: functions that write further files, by the options that name these files.
+    """
+
+    label: str
+    results: dict[str, Any]
+    text: str
+    minutes: float
+    details: dict[str, Any] = field(default_factory=dict)
+    writers: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
 
 
 def label(
@@ -84,3 +112,33 @@ def _safe(text: str) -> str:
 
 def _digits(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def lines(rows: Mapping[str, str]) -> str:
+    """Names and values, one a line.
+
+    >>> print(lines({"linear": "0.958", "classes": "10"}))
+    linear               0.958
+    classes              10
+    """
+    return "\n".join(f"{name:<20} {value}" for name, value in rows.items())
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80) -> str:
+    """A table whose first column is text and whose others are numbers.
+
+    >>> print(table(["dataset", "linear"], [["digits", "0.958"], ["shapes", "0.9"]], width=30))
+     dataset               linear
+    ──────────────────────────────
+     digits                 0.958
+     shapes                   0.9
+    """
+    made = Table(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="right" if place else "left", ratio=1 if not place else None)
+    for row in rows:
+        made.add_row(*(Text(printable(cell)) for cell in row))
+    console = Console(file=StringIO(), width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(made)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
