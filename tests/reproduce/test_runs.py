@@ -24,7 +24,8 @@ from ldreg.data import DataConfig
 from ldreg.record import Record
 from ldreg.reproduce import measure, runs
 from ldreg.reproduce.jobs import Arm, Job
-from ldreg.reproduce.reproduction import ReproduceOptions, Reproduction, _origin
+from ldreg.reproduce.options import Reproduction
+from ldreg.reproduce.reproduction import _origin
 from ldreg.reproduce.request import request
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES
@@ -207,11 +208,9 @@ def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict
 
 def test_the_origin_of_a_report_has_its_numbers_in_their_order() -> None:
     records = [Record(str(seed), {}, {}, origin={"seed": seed, "epochs": 100 - seed}) for seed in (10, 9)]
-    options = ReproduceOptions("table1", words=("table1", "--show", "--out", "a b"))
-    assert _origin(records, options).startswith(
-        "Made by: ldreg reproduce table1 --out 'a b'\n\n2 runs; commits unknown"
-    )
-    assert "; seeds 9, 10; epochs 90, 91." in _origin(records, options)
+    found = _origin(records, "ldreg reproduce table1 --show --out 'a b'")
+    assert found.startswith("Made by: ldreg reproduce table1 --out 'a b'\n\n2 runs; commits unknown")
+    assert "; seeds 9, 10; epochs 90, 91." in found
 
 
 def test_ctrl_c_says_how_to_go_on(

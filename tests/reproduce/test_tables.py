@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ldreg.record import Record
-from ldreg.reproduce.document import as_text, study_reports
 from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.jobs import Arm
+from ldreg.reproduce.page import as_text, study_reports
 from ldreg.reproduce.statistics import Sample
 from ldreg.reproduce.studies import SCALES, STUDIES
 from ldreg.reproduce.tables import effects_sentence, study_table, value_text

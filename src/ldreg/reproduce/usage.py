@@ -77,4 +77,5 @@ def reproduce_command(words: Sequence[str]) -> None:
     from ldreg.reproduce.reproduction import reproduce  # which imports all that trains
     from ldreg.reproduce.request import parse
 
-    reproduce(parse(words))
+    studies, options, settings, command = parse(words)
+    reproduce(studies, options, settings, command=command)

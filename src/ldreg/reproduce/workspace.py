@@ -95,6 +95,8 @@ class Workspace:
         try:
             return request("detection", "", list(given.items())).config
         except ValueError as error:
+            if str(error).startswith("unknown option --"):
+                raise ValueError(str(error).replace("--", "--detection.")) from error
             option, _, rest = str(error).partition(": ")
             words = {"path": "--coco", "device": "--trainer.device"}  # as the user gave them
             words |= {key: f"--detection.{key}" for key, _ in self.detection}
