@@ -85,9 +85,9 @@ def _methods(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]
 
 def _batches(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
     """The paper's batch sizes, where they differ from the scale's."""
-    if all(batch.size == batch.paper for batch in scale.batches):
+    if all(batch["size"] == batch["paper"] for batch in scale.batches):
         return []
-    *first, last = [str(batch.paper) for batch in scale.batches]
+    *first, last = [str(batch["paper"]) for batch in scale.batches]
     return [Claim(f"The paper's values, in this order, are for batches of {', '.join(first)} and {last}.")]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeVar
@@ -24,15 +24,6 @@ _VARIABLE = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A batch size, the k of LDReg with it, and the paper's batch size in the same place."""
-
-    size: int
-    batch_k: int
-    paper: int
-
-
-@dataclass(frozen=True)
 class Scale:
     """What depends on the size of the runs; `studies.yaml` explains the fields.
 
@@ -43,7 +34,7 @@ class Scale:
     methods: tuple[str, ...]
     k: int
     long_epochs: int
-    batches: tuple[Batch, ...]
+    batches: tuple[Mapping[str, int], ...] = field(hash=False)
     betas: tuple[float, ...]
     neighbors: tuple[int, ...]
     jitters: tuple[float, ...]
@@ -187,8 +178,6 @@ def _repeated(
             continue
         [(name, values)] = entry["for"].items()
         for value in getattr(scale, values) if isinstance(values, str) else values:
-            if isinstance(value, Batch):
-                value = {each.name: getattr(value, each.name) for each in fields(value)}
             inner = {**variables, **(value if isinstance(value, Mapping) else {name: value})}
             method = inner.get("method")
             if method is None:
@@ -225,7 +214,7 @@ def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
         whole = _VARIABLE.fullmatch(value)
         return variables[whole[1]] if whole else value.format(**variables)
     if isinstance(value, Mapping):
-        return {key: _filled(each, variables) for key, each in value.items()}
+        return {_filled(key, variables): _filled(each, variables) for key, each in value.items()}
     return [_filled(each, variables) for each in value] if isinstance(value, list) else value
 
 
@@ -354,10 +343,6 @@ def _typed(kind: Callable[..., T], name: str, entry: Mapping[str, Any]) -> T:
         raise ValueError(f"studies.yaml: {name}: {error}") from error
 
 
-def _scale(name: str, entry: Mapping[str, Any]) -> Scale:
-    return _typed(Scale, name, {**entry, "batches": [Batch(**batch) for batch in entry["batches"]]})
-
-
 def _study(name: str, entry: Mapping[str, Any]) -> Study:
     more = {"entries": entry.get("rows", []), "measures": frozenset(entry.get("measures", ()))}
     return _typed(Study, name, {**{key: value for key, value in entry.items() if key != "rows"}, **more})
@@ -368,7 +353,7 @@ METHODS: Mapping[str, str] = _FILE["methods"]
 PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
 SEARCH: Mapping[str, Any] = _FILE["search"]
 RATES: Mapping[str, Any] = _FILE["rates"]
-SCALES: Mapping[str, Scale] = {name: _scale(name, entry) for name, entry in _FILE["scales"].items()}
+SCALES: Mapping[str, Scale] = {name: _typed(Scale, name, entry) for name, entry in _FILE["scales"].items()}
 STUDIES: Mapping[str, Study] = {name: _study(name, entry) for name, entry in _FILE["studies"].items()}
 
 _KINDS = {"all": "", "tables": "Table", "figures": "Figure"}
