@@ -15,7 +15,7 @@ SOURCE = Path(ldreg.__file__).parent
 # Each room imports only rooms that stand before it.
 ORDER = (
     *("version", "text", "extras", "distributed"),
-    *("options", "terminal", "notices", "termination", "elapsed"),
+    *("options", "terminal"),
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "train.processes", "train.checkpoints", "train.engine", "encoders"),
     *("evaluate.inputs", "evaluate.compute", "evaluate.extract", "evaluate.knn", "evaluate.linear"),

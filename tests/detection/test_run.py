@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ldreg.detection import DetectionConfig, DetectionResult, detect, write_generated
-from ldreg.detection import train as training
 from ldreg.detection.heads import Res5Heads
 from ldreg.detection.run import RESULT, WEIGHTS
-from ldreg.detection.train import CHECKPOINT, peek
 from ldreg.encoders import LoadedEncoder
+from ldreg.train.checkpoints import LAST, latest
+from ldreg.train.engine import InterruptedRunError
 
 Encoders = Callable[..., LoadedEncoder]
 
@@ -47,6 +48,12 @@ def interrupted_at(iteration: int) -> Callable[[str, float], None]:
             raise KeyboardInterrupt
 
     return progress
+
+
+def saved_step(folder: Path) -> int:
+    saved = latest(folder)
+    assert saved is not None
+    return saved.step
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +91,11 @@ def test_an_interrupted_training_ends_the_same(
 ) -> None:
     out = tmp_path / "run"
     with pytest.raises(
-        KeyboardInterrupt, match="interrupted at iteration 3; the same command goes on from iteration 2"
-    ):
+        InterruptedRunError, match="interrupted at step 3; the same command goes on from step 2"
+    ) as raised:
         detect(encoder(), quick(generated), out=out, progress=interrupted_at(3))
-    assert {path.name for path in out.iterdir()} == {CHECKPOINT}
+    assert raised.value.status == 130
+    assert {path.name for path in out.iterdir()} == {LAST}
     told: list[str] = []
     # Where checkpoints fall, and how many processes read, changes nothing.
     options = quick(generated, checkpoint_iterations=3, workers=1)
@@ -115,6 +123,21 @@ def test_a_finished_training_is_not_done_twice(
         detect(encoder(), quick(generated), out=copy)
 
 
+@pytest.mark.parametrize("moment", ["iteration 3", "evaluating"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_it_with_the_code_that_a_shell_expects(
+    number: int, status: int, moment: str, encoder: Encoders, generated: Path, tmp_path: Path
+) -> None:
+    def progress(text: str, share: float) -> None:
+        if text.startswith(moment):
+            signal.raise_signal(number)
+
+    with pytest.raises(InterruptedRunError) as raised:
+        detect(encoder(), quick(generated), out=tmp_path, progress=progress)
+    assert raised.value.status == status
+    assert saved_step(tmp_path) == (4 if moment == "evaluating" else 2)
+
+
 def test_evaluation_that_was_killed_is_made_up_for(
     encoder: Encoders, generated: Path, tmp_path: Path, finished: tuple[Path, DetectionResult, list[str]]
 ) -> None:
@@ -125,7 +148,7 @@ def test_evaluation_that_was_killed_is_made_up_for(
     with pytest.raises(RuntimeError, match="killed"):
         detect(encoder(), quick(generated), out=tmp_path, progress=progress)
     assert not (tmp_path / RESULT).exists()
-    assert peek(tmp_path / CHECKPOINT)[0] == 4
+    assert saved_step(tmp_path) == 4
     result = detect(encoder(), quick(generated), out=tmp_path)
     assert replace(result, minutes=0.0) == replace(finished[1], minutes=0.0)
 
@@ -135,8 +158,8 @@ def test_checkpoints_of_others_are_refused(encoder: Encoders, generated: Path, t
         detect(encoder(), quick(generated), out=tmp_path, progress=interrupted_at(3))
     with pytest.raises(ValueError, match=r"got others for encoder$"):
         detect(replace(encoder(), key="another"), quick(generated), out=tmp_path)
-    (tmp_path / CHECKPOINT).write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="expected a checkpoint of a detector, got one that cannot be read"):
+    (tmp_path / LAST).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="expected a checkpoint of ldreg, got one that cannot be read"):
         detect(encoder(), quick(generated), out=tmp_path)
 
 
@@ -151,18 +174,10 @@ def test_a_loss_that_is_not_finite_stops_it(
         return found, losses if len(calls) < 4 else {**losses, "box": losses["box"] * float("nan")}
 
     monkeypatch.setattr(Res5Heads, "forward", broken)
-    with pytest.raises(ArithmeticError, match=r"the loss is not finite at iteration 4: .*box = nan"):
+    with pytest.raises(ArithmeticError, match=r"the loss is not finite at step 4: .*box = nan"):
         detect(encoder(), quick(generated), out=tmp_path)
-    assert peek(tmp_path / CHECKPOINT)[0] == 2  # the last good one
+    assert saved_step(tmp_path) == 2  # the last good one
     assert not (tmp_path / RESULT).exists()
-
-
-def test_losses_on_a_gpu_are_looked_at_together() -> None:
-    watch = training.Watch(100, None)
-    bad = float("inf")
-    watch._unseen = [(step, {"class": torch.tensor(bad if step == 7 else 1.0)}) for step in range(5, 9)]
-    with pytest.raises(ArithmeticError, match="at iteration 7: class = inf"):
-        watch.check()
 
 
 def test_a_detector_that_finds_nothing_has_precision_zero(

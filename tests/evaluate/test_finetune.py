@@ -11,8 +11,9 @@ from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.compute import Compute
 from ldreg.evaluate.finetune import FinetuneConfig, finetune, usual_plan
-from ldreg.evaluate.fit import CHECKPOINT, InterruptedEvaluationError
 from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
+from ldreg.train.checkpoints import LAST
+from ldreg.train.engine import InterruptedRunError
 
 DIGITS = DataConfig()
 
@@ -46,7 +47,7 @@ def test_it_beats_a_probe_on_the_untrained_encoder_and_leaves_it_as_it_was(
     assert found.best >= found.accuracy == found.history[-1]["accuracy"]
     for name, value in untrained.module.state_dict().items():
         assert torch.equal(value, before[name])
-    state = torch.load(next(tmp_path.rglob("finetune*/" + CHECKPOINT)), weights_only=True)["state_dict"]
+    state = torch.load(next(tmp_path.rglob("finetune*/" + LAST)), weights_only=True)["state_dict"]
     moved = [name for name, value in before.items() if not torch.equal(state[f"encoder.{name}"], value)]
     assert set(moved) == set(before)  # batch norms' statistics among them
 
@@ -64,12 +65,11 @@ def test_an_interrupted_training_goes_on_bitwise(untrained: LoadedEncoder, tmp_p
         if step.startswith("epoch 1/"):
             raise KeyboardInterrupt
 
-    with pytest.raises(InterruptedEvaluationError, match="goes on after epoch 1"):
+    with pytest.raises(InterruptedRunError, match=r"goes on from step 5\b"):
         tune(untrained, config, tmp_path / "broken", progress=stop)
     assert tune(untrained, config, tmp_path / "broken").history == whole.history
     one, two = (
-        torch.load(next((tmp_path / name).rglob(CHECKPOINT)), weights_only=True)["state_dict"]
-        for name in ("whole", "broken")
+        torch.load(next((tmp_path / name).rglob(LAST)), weights_only=True)["state_dict"] for name in ("whole", "broken")
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
 

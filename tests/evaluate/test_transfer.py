@@ -8,9 +8,9 @@ import pytest
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.compute import Compute
-from ldreg.evaluate.fit import CHECKPOINT
 from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
 from ldreg.evaluate.transfer import TransferConfig, parse_datasets, transfer
+from ldreg.train.checkpoints import LAST
 
 Write = Callable[..., Path]
 CPU = Compute("cpu")
@@ -111,7 +111,7 @@ def test_what_is_finished_is_not_done_again(
     monkeypatch.setattr("ldreg.evaluate.transfer.linear_evaluation", broken)
     with pytest.raises(KeyboardInterrupt):
         run()
-    (first,) = (tmp_path / "work").rglob(CHECKPOINT)
+    (first,) = (tmp_path / "work").rglob(LAST)
     stamp = first.stat().st_mtime_ns
     monkeypatch.undo()
     told.clear()

@@ -47,12 +47,11 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.data.decoding import read_content
     from ldreg.detection import annotations
     from ldreg.detection import run as detection
-    from ldreg.detection import train as detector
     from ldreg.encoders import cards
-    from ldreg.evaluate import fit, kept, records
+    from ldreg.evaluate import classifier, kept, records
     from ldreg.monitor.log import read_metrics
     from ldreg.record import Record
-    from ldreg.reproduce import cost, lightly_run
+    from ldreg.reproduce import cost
     from ldreg.train import run as training
     from ldreg.train.checkpoints import latest
     from ldreg.train.folder import RunFolder
@@ -71,9 +70,9 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "annotations": annotations.load,
         "detection": lambda path: detection._finished(path.parent, {}),
         "checkpoint": lambda path: latest(path.parent),
-        "classifier": lambda path: fit._found(path, ""),
-        "detector": detector.peek,
-        "anchor": lambda path: lightly_run.epochs_done(path, "{}"),
+        "classifier": lambda path: classifier._saved(path.parent, {}),
+        "detector": lambda path: latest(path.parent),
+        "anchor": lambda path: latest(path.parent),
     }
 
 

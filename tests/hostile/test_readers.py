@@ -12,7 +12,7 @@ import torch
 
 from ldreg.data.datasets import list_folder
 from ldreg.data.decoding import UnreadableImageError, read_content
-from ldreg.evaluate.fit import _found
+from ldreg.evaluate.classifier import _saved
 from ldreg.io.files import read_bytes, read_text
 from ldreg.io.torch_files import load_torch
 
@@ -85,14 +85,15 @@ def test_endless_checkpoint_is_refused(reader: str, refused: Refused, tmp_path: 
 def test_classifier_starts_anew_at_an_endless_checkpoint(guarded: Guarded, tmp_path: Path) -> None:
     took = guarded("read", "classifier", doubling(tmp_path / "last.ckpt"))
     assert (took["status"], took["seconds"] < 15) == (0, True), took
-    assert "training begins anew (pickles a tuple of more than 10000000 parts" in took["stderr"]
+    assert "(pickles a tuple of more than 10000000 parts" in took["stderr"]
 
 
 def test_messages_about_checkpoints_are_printable(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save({"\x1b]0;owned\x07": 1}, tmp_path / "a.ckpt")
     (tmp_path / "b.ckpt").write_bytes(b"\x80\x02c\x1b[31mos\nsystem\n.")
     for name in ("a.ckpt", "b.ckpt"):
-        assert _found(tmp_path / name, "") is None
+        (tmp_path / name).replace(tmp_path / "last.ckpt")
+        assert _saved(tmp_path, {}) is None
     assert len(caplog.messages) == 2
     assert all(message.isprintable() for message in caplog.messages)
 
@@ -102,11 +103,10 @@ def test_messages_about_checkpoints_are_printable(tmp_path: Path, caplog: pytest
 def test_a_checkpoint_with_other_settings_in_it_is_refused(
     reader: str, settings: object, refused: Refused, tmp_path: Path
 ) -> None:
-    from ldreg.detection.module import IDENTITY
     from ldreg.train.checkpoints import SETTINGS
 
     path = tmp_path / CHECKPOINTS[reader]
-    named = {} if settings is None else {SETTINGS: settings, IDENTITY: settings}
+    named = {} if settings is None else {SETTINGS: settings, "ldreg_detection": settings}
     torch.save({"global_step": 1, "epoch": 1, **named}, path)
     assert "got one that cannot be read" in refused("read", reader, path)
 

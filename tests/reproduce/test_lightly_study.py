@@ -15,7 +15,7 @@ from PIL import Image
 
 from ldreg.cli import main
 from ldreg.record import Record
-from ldreg.reproduce import lightly_run
+from ldreg.reproduce import lightly
 from ldreg.reproduce.claims import claims
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
@@ -131,11 +131,11 @@ def test_a_run_by_lightly_is_continued_measured_and_done(
         if message.startswith("lightly, epoch 2"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lightly_run, "say", interrupt)
+    monkeypatch.setattr(lightly, "say", interrupt)
     with pytest.raises(KeyboardInterrupt):
         one(asked, where)
     assert where.state(asked) == "to continue"
-    monkeypatch.setattr(lightly_run, "say", said.append)
+    monkeypatch.setattr(lightly, "say", said.append)
     one(asked, where)
     assert [line.rsplit(", ", 1)[0] for line in said] == [f"lightly, epoch {number}/2" for number in (1, 2, 2)]
     assert where.state(asked) == "done"

@@ -1,5 +1,6 @@
 """Disks that fill up, losses that go NaN, machines of SLURM that are taken away: what is said, and what stays."""
 
+import math
 import os
 import resource
 import shlex
@@ -19,7 +20,7 @@ from tests.train.options import as_words, changed
 from tests.train.processes import PATIENCE, ended
 
 from ldreg.cli import main
-from ldreg.train.checkpoints import LAST, PREVIOUS, CheckpointFiles, latest
+from ldreg.train.checkpoints import LAST, PREVIOUS, CheckpointFiles, FiniteGuard, NotFiniteError, latest
 from ldreg.train.folder import RunFolder, held, say
 from ldreg.train.progress import ProgressBar
 
@@ -142,6 +143,13 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_elsewhere_to_the_same_weigh
     assert run.encoder.read_bytes() == whole.encoder.read_bytes()
 
 
+def test_losses_on_a_gpu_are_checked_together_and_the_step_is_named() -> None:
+    guard = FiniteGuard(every_steps=20)
+    guard._unchecked = [(step, {"loss": torch.tensor(math.inf if step == 7 else 1.0)}) for step in range(5, 9)]
+    with pytest.raises(NotFiniteError, match="at step 7: loss = inf"):
+        guard.check()
+
+
 def test_the_error_behind_a_state_that_came_out_too_short_is_told(tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as caught:
@@ -209,13 +217,12 @@ def test_the_bar_ends_before_an_interruption_is_told(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sys, "stderr", terminal)
 
     def interrupt(self: ProgressBar, trainer: Any, *rest: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(ProgressBar, "on_train_epoch_end", interrupt)
     assert main(["pretrain", *words(), "--out", str(tmp_path / "run")]) == 130
-    bar, _, told = terminal.getvalue().partition("ldreg pretrain: interrupted at step 10")
-    assert "epoch 2/3" in bar
+    bar, _, told = terminal.getvalue().partition("ldreg pretrain: interrupted at step 5")
+    assert "epoch 1/3" in bar
     assert told == f"; --resume {tmp_path / 'run'} goes on from step 5\n"
 
 

@@ -21,24 +21,21 @@ from ldreg.detection.model import MaskRCNN
 from ldreg.detection.samples import IterationOrder, TestSamples, TrainingSamples, as_list, readable
 from ldreg.distributed import active
 
-IDENTITY = "ldreg_detection"  # key of a checkpoint
-
 Progress = Callable[[str, float], None]
 
 
 class Detecting(pl.LightningModule):
     """A detector with its data and optimizer.
 
-    Which images come in an iteration, how they are augmented and which regions are sampled are functions of the seed,
-    the iteration and the rank, so that a training can be taken up at any iteration.
+    The images of an iteration, their augmentation and the sampled regions are functions of the seed, the iteration and
+    the rank, so that a training can be resumed at a checkpoint.
 
     Args:
         model: the detector.
         config: of its training.
         train: what it is trained on.
         val: what it is evaluated on.
-        identity: the settings that a checkpoint belongs to, as text.
-        progress: told of the evaluation, a line and the share that is done.
+        progress: called in the evaluation with a text and the fraction that is done.
     """
 
     def __init__(
@@ -48,14 +45,13 @@ class Detecting(pl.LightningModule):
         *,
         train: CocoSplit,
         val: CocoSplit,
-        identity: str,
         progress: Progress | None,
     ) -> None:
         super().__init__()
         self.model, self.config = model, config
         self.box: Precision | None = None
         self.mask: Precision | None = None
-        self._train, self._val, self._identity, self._progress = train, val, identity, progress
+        self._train, self._val, self._progress = train, val, progress
         self._found: list[Found] = []
 
     def train_dataloader(self) -> Any:
@@ -78,10 +74,6 @@ class Detecting(pl.LightningModule):
             optimizer, lambda step: lr_factor(step, total=config.total_iterations, warmup=config.warmup)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Have the checkpoint say what it belongs to."""
-        checkpoint[IDENTITY] = self._identity
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Samples on the device.

@@ -1,27 +1,41 @@
-"""A linear classifier on an encoder, frozen or trained with it, as Lightning runs it."""
+"""A linear classifier on an encoder, frozen or trained with it, and its training."""
 
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, ResidentLoader, derived_seed
 from ldreg.distributed import active, total
 from ldreg.evaluate.channels import with_channels
-from ldreg.evaluate.compute import AUTOCAST, Precision
+from ldreg.evaluate.compute import AUTOCAST, Compute, Precision, Synchronize
 from ldreg.evaluate.extract import representations, undisturbed
-from ldreg.evaluate.features import Features, plain_batches
+from ldreg.evaluate.features import Features, Progress, plain_batches
+from ldreg.evaluate.judgment import Judgment
 from ldreg.evaluate.plans import Plan
+from ldreg.io.torch_files import load_torch
 from ldreg.optim import build_optimizer, build_scheduler
+from ldreg.text import number
+from ldreg.train.checkpoints import PREVIOUS, Saved, latest
+from ldreg.train.engine import fit
+from ldreg.train.processes import exclusive
 from ldreg.views import Views
 from ldreg.views.views import DRAWS
 
-IDENTITY, HISTORY = "ldreg_evaluation", "ldreg_history"  # keys of a checkpoint
-_ROWS, _IMAGES = 16384, 1024  # representations, and images, that are taken at a time where nothing is learned
+logger = logging.getLogger("ldreg")
+
+HISTORY = "ldreg_history"  # key of a checkpoint
+_ROWS, _IMAGES = 16384, 1024  # batch of representations, and of images, without gradients
 
 
 def linear_head(dimension: int, classes: int, *, normalized: bool, seed: int) -> nn.Module:
@@ -63,7 +77,6 @@ class Classifier(pl.LightningModule):
         plan: of the training.
         precision: of the arithmetic.
         workers: decoding processes of a set of files.
-        identity: the settings that a checkpoint belongs to, as text.
     """
 
     def __init__(
@@ -77,7 +90,6 @@ class Classifier(pl.LightningModule):
         plan: Plan,
         precision: Precision,
         workers: int,
-        identity: str,
     ) -> None:
         super().__init__()
         self.head, self.views, self.plan = head, views, plan
@@ -86,8 +98,8 @@ class Classifier(pl.LightningModule):
         self._outside: tuple[nn.Module, ...] = (encoder,) if self.frozen else ()
         if not self.frozen:
             self.encoder = encoder
-        self._train, self._test = train, test
-        self._precision, self._workers, self._identity = precision, workers, identity
+        self.train_images, self._test = train, test
+        self._precision, self._workers = precision, workers
         self._losses: list[Tensor] = []
         self._batches: Loader | None = None
         self.history: list[dict[str, float]] = []
@@ -95,15 +107,20 @@ class Classifier(pl.LightningModule):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
-        return self.plan.steps(len(self._train))
+        return self.plan.steps(len(self.train_images))
+
+    @property
+    def test_count(self) -> int:
+        """Images that the accuracy is measured on."""
+        return len(self._test.labels) if isinstance(self._test, Features) else len(self._test)
 
     def on_fit_start(self) -> None:
-        """Have a frozen encoder on the device, in its evaluation mode."""
+        """Move a frozen encoder to the device, in evaluation mode."""
         for encoder in self._outside:
             encoder.to(self.device).eval()
 
-    def release(self) -> None:
-        """Give a frozen encoder back to the CPU and end the processes that make batches, whatever ended it."""
+    def close(self) -> None:
+        """Move a frozen encoder back to the CPU, and end the processes that load the batches."""
         if self._batches is not None:
             self._batches.close()
         for encoder in self._outside:
@@ -119,11 +136,11 @@ class Classifier(pl.LightningModule):
             "world": world,
         }
         made: Any
-        if isinstance(self._train, ImageFiles):
+        if isinstance(self.train_images, ImageFiles):
             crop = partial(_crop, self.views)
-            made = FileLoader(self._train, workers=self._workers, crop=crop, device=self.device, **shared)
+            made = FileLoader(self.train_images, workers=self._workers, crop=crop, device=self.device, **shared)
         else:
-            made = ResidentLoader(self._train, device=self.device, **shared)
+            made = ResidentLoader(self.train_images, device=self.device, **shared)
         made.sampler = made  # where Lightning looks for set_epoch
         self._batches = made
         return made  # type: ignore[no-any-return]
@@ -140,35 +157,28 @@ class Classifier(pl.LightningModule):
         return loss
 
     def configure_optimizers(self) -> Any:
-        """The optimizer, and the schedule that is moved on at each of its steps."""
+        """The optimizer, and its schedule by steps."""
         optimizer = build_optimizer(self, self.plan.optimizer, batch_size=self.plan.batch_size)
         scheduler = build_scheduler(optimizer, self.plan.schedule, steps_per_epoch=self.steps_per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Have the checkpoint say what it belongs to and what was measured so far."""
-        checkpoint[IDENTITY], checkpoint[HISTORY] = self._identity, list(self.history)
+        """Add what was measured so far."""
+        checkpoint[HISTORY] = list(self.history)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from what was measured."""
+        """Restore what was measured."""
         self.history = list(checkpoint[HISTORY])
 
     def end_epoch(self) -> None:
-        """Add the epoch's mean loss and the accuracy on the test images to the history.
-
-        Raises:
-            ArithmeticError: the loss or a weight is NaN or infinite.
-        """
+        """Add the mean loss of the epoch and the accuracy on the test images to the history."""
         losses, self._losses = torch.stack(self._losses).double().mean(), []
         loss = (total(losses) / self.trainer.world_size).item()
-        norms = torch._foreach_norm([parameter.detach() for parameter in self.parameters()])
-        if loss != loss or loss == float("inf") or not torch.isfinite(torch.stack([n.float() for n in norms])).all():
-            raise ArithmeticError(f"the classifier diverged in epoch {self.current_epoch + 1}: its loss is {loss:.6g}")
         correct, count = self._correct()
         self.history.append({"loss": loss, "accuracy": correct / count})
 
     def _correct(self) -> tuple[int, int]:
-        """How many test images are classified rightly, and how many there are, over all processes."""
+        """Test images classified correctly, and all of them, over all processes."""
         if isinstance(self._test, Features):
             return self._correct_features(self._test)
         part = torch.arange(len(self._test))[self.global_rank :: self.trainer.world_size]
@@ -203,7 +213,7 @@ class Classifier(pl.LightningModule):
             return torch.cat([self._outside[0](part) for part in view.split(_IMAGES)])
 
     def _drawn(self, batch_index: int, rows: int) -> Tensor:
-        """The uniform numbers (rows, DRAWS) of this process's views; dropout draws by its own rank."""
+        """Uniform numbers (rows, DRAWS) for this process's views; dropout has a seed for each rank."""
         torch.manual_seed(derived_seed(self.plan.seed, self.current_epoch, batch_index, self.global_rank))
         seed = derived_seed(self.plan.seed, self.current_epoch, batch_index)
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -214,3 +224,108 @@ class Classifier(pl.LightningModule):
 
 def _crop(views: Views, image: Tensor, generator: torch.Generator) -> Tensor:
     return views.crop(with_channels(image, views.channels), generator)
+
+
+def train_classifier(
+    classifier: Classifier,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    compute: Compute,
+    progress: Progress | None = None,
+    synchronize: Synchronize | None = None,
+) -> Judgment:
+    """Train a classifier, or resume the training whose checkpoint lies in the folder, or return its result.
+
+    Args:
+        classifier: with its images and plan.
+        folder: for the checkpoints; made if it is missing.
+        settings: everything that the result depends on.
+        compute: device, processes, precision.
+        progress: called after each epoch with a text and the fraction that is done.
+        synchronize: gives the batch norms of a network the statistics of all processes.
+
+    Raises:
+        ValueError: options that do not fit together, or a folder that another process uses.
+        ArithmeticError: the training diverged.
+        InterruptedRunError: by a signal; the same call resumes after the last whole epoch.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder, folder / "lock"):
+        saved = _saved(folder, settings)
+        if saved is not None and saved.epoch + 1 == classifier.plan.schedule.epochs:
+            classifier.history = _history(saved)
+            return _judgment(classifier, saved.seconds / 60)
+        if synchronize is not None and compute.devices > 1:
+            if not classifier.frozen:
+                classifier.encoder = synchronize(classifier.encoder, compute.torch_device)
+            classifier.head = synchronize(classifier.head, compute.torch_device)
+        with closing(classifier):
+            fitted = fit(
+                classifier,
+                folder,
+                settings,
+                saved=saved,
+                device=compute.device,
+                devices=compute.devices,
+                precision=compute.precision,
+                callbacks=[_Measurement()],
+                displays=[_Display(progress)] if progress else [],
+                max_epochs=classifier.plan.schedule.epochs,
+                limit_train_batches=classifier.steps_per_epoch,
+            )
+        if fitted.trainer.is_global_zero:
+            (folder / PREVIOUS).unlink(missing_ok=True)
+        return _judgment(classifier, fitted.minutes)
+
+
+def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
+    """The checkpoint to resume from, if there is a readable one of this training."""
+    try:
+        saved = latest(folder)
+    except ValueError as error:
+        logger.warning("%s, so training begins anew", error)
+        return None
+    return saved if saved and saved.settings == json.loads(json.dumps(settings)) else None
+
+
+def _history(saved: Saved) -> list[dict[str, float]]:
+    content: Any = load_torch(saved.path)
+    return list(content[HISTORY])
+
+
+def _judgment(classifier: Classifier, minutes: float) -> Judgment:
+    plan, history = classifier.plan, classifier.history
+    return Judgment(
+        accuracy=history[-1]["accuracy"],
+        best=max(epoch["accuracy"] for epoch in history),
+        epochs=len(history),
+        steps=len(history) * classifier.steps_per_epoch,
+        batch_size=plan.batch_size,
+        lr=plan.peak_lr,
+        classes=len(classifier.train_images.classes),
+        train_images=len(classifier.train_images),
+        test_images=classifier.test_count,
+        minutes=minutes,
+        history=tuple(history),
+    )
+
+
+class _Measurement(Callback):
+    """Measure after each epoch, so that the checkpoint has it."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module
+        module.end_epoch()
+
+
+class _Display(Callback):
+    """Show the last loss and accuracy after each epoch."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module
+        if trainer.is_global_zero:
+            done, last, epochs = len(module.history), module.history[-1], module.plan.schedule.epochs
+            values = f"loss {number(last['loss'])}  accuracy {number(last['accuracy'])}"
+            self._progress(f"epoch {done}/{epochs}  {values}", done / epochs)

@@ -9,7 +9,7 @@ from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.classes import load_classification, stratified
 from ldreg.evaluate.compute import Compute, Synchronize
 from ldreg.evaluate.features import Progress, images_key, plain_views
-from ldreg.evaluate.judgment import Judgment, judged
+from ldreg.evaluate.judgment import Judgment
 from ldreg.evaluate.plans import (
     Plan,
     augmentation,
@@ -91,8 +91,9 @@ def finetune(
 ) -> Judgment:
     """The accuracy of a copy of the encoder after training it with a linear classifier on it.
 
-    Images are augmented by random resized crops and flips. Interrupted, the same call goes on after the last whole
-    epoch; finished, it gives what was found, and the checkpoint in the work folder holds the network.
+    Images are augmented by random resized crops and flips. After an interruption the same call resumes
+    after the last whole epoch; a finished training is not repeated. The checkpoint in the work folder holds the
+    network.
 
     Args:
         encoder: a loaded encoder, which stays as it is.
@@ -101,14 +102,13 @@ def finetune(
         work: folder for the checkpoints of this and other evaluations.
         compute: device, processes, precision.
         progress: called with what is done and the fraction that is done.
-        synchronize: as in `fit`.
+        synchronize: as in `train_classifier`.
 
     Raises:
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
-    from ldreg.evaluate.classifier import Classifier, linear_head  # Lightning takes seconds to import
-    from ldreg.evaluate.fit import fit
+    from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
 
     compute = compute or Compute()
     train, test = load_classification(data)
@@ -119,7 +119,9 @@ def finetune(
     say_batch(plan, usual, config, len(train))
     say_steps(plan, len(train), data=data.name)
     views = augmentation(config, data)
-    whole = identity(encoder, plan, train, kind="finetune", test=images_key(test), precision=compute.precision, **views)
+    settings = identity(
+        encoder, plan, train, kind="finetune", test=images_key(test), precision=compute.precision, **views
+    )
     module = deepcopy(encoder.module).requires_grad_(True).train()
     classifier = Classifier(
         module,
@@ -130,8 +132,6 @@ def finetune(
         plan=plan,
         precision=compute.precision,
         workers=worker_count(data, processes=compute.devices),
-        identity=whole,
     )
-    folder = work / folder_name(f"finetune-{data.name}", whole)
-    fitted = fit(classifier, folder=folder, identity=whole, compute=compute, progress=progress, synchronize=synchronize)
-    return judged(fitted, plan, train, tested=len(test))
+    folder = work / folder_name(f"finetune-{data.name}", settings)
+    return train_classifier(classifier, folder, settings, compute=compute, progress=progress, synchronize=synchronize)

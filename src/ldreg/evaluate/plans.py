@@ -1,26 +1,32 @@
-"""How a classifier is trained, made to fit the images that there are; and what makes a training the same as another."""
+"""How a classifier is trained, adapted to the number of images, and what its result depends on."""
 
 import hashlib
 import json
 import logging
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ldreg.data import DataConfig, ImageSet
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.features import images_key
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
+if TYPE_CHECKING:
+    from ldreg.evaluate.finetune import FinetuneConfig
+    from ldreg.evaluate.protocols import LinearConfig
+
+    Options: TypeAlias = FinetuneConfig | LinearConfig  # None in them stands for the default
+
 logger = logging.getLogger("ldreg")
 
-LARGEST = 1e30  # of an option that float32 arithmetic multiplies by, with room for its scaling
-FEW_STEPS = 300  # under which training by these settings has hardly begun
-MIN_SCALE = 0.08  # of torchvision's RandomResizedCrop, and of ImageNet training everywhere
+LARGEST = 1e30  # of an option that is multiplied in float32
+FEW_STEPS = 300  # fewer hardly train by these settings
+MIN_SCALE = 0.08  # the default of torchvision's RandomResizedCrop
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a classifier is trained: optimizer, schedule, images of a step over all processes, seed of every draw."""
+    """How a classifier is trained; the batch size is that of all processes."""
 
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
@@ -28,7 +34,7 @@ class Plan:
     seed: int = 0
 
     def steps(self, images: int) -> int:
-        """Steps of one epoch; what does not fill a whole batch at its end is left out, other images each time."""
+        """Steps of one epoch; a batch that is not full is left out, with other images each time."""
         return images // self.batch_size
 
     @property
@@ -37,44 +43,8 @@ class Plan:
         return scaled_lr(self.optimizer, self.batch_size)
 
 
-class Options(Protocol):
-    """What the configs of trained classifiers have in common; None: by default."""
-
-    @property
-    def epochs(self) -> int | None:
-        """Passes over the training images."""
-
-    @property
-    def batch_size(self) -> int | None:
-        """Images of a step over all processes."""
-
-    @property
-    def lr(self) -> float | None:
-        """Base learning rate."""
-
-    @property
-    def weight_decay(self) -> float | None:
-        """Of the weights."""
-
-    @property
-    def flip(self) -> float | None:
-        """Probability of a horizontal flip."""
-
-    @property
-    def min_scale(self) -> float | None:
-        """Smallest share of an image's area that a crop keeps."""
-
-    @property
-    def seed(self) -> int | None:
-        """Of every random draw."""
-
-
-def check_options(options: Options) -> None:
-    """Refuse values out of range.
-
-    Raises:
-        ValueError: for the first of them.
-    """
+def check_options(options: "Options") -> None:
+    """Raise ValueError for a value out of range."""
     for name, value, least in (("epochs", options.epochs, 1), ("batch_size", options.batch_size, 2)):
         if value is not None and value < least:
             raise ValueError(f"{name}: expected at least {least}, got {value}")
@@ -90,14 +60,14 @@ def check_options(options: Options) -> None:
         raise ValueError(f"seed: expected 0 to 2**63 - 1, got {options.seed}")
 
 
-def fitted_plan(usual: Plan, options: Options, *, images: int, devices: int) -> Plan:
-    """The usual plan with what the options change, for so many training images and processes.
+def fitted_plan(usual: Plan, options: "Options", *, images: int, devices: int) -> Plan:
+    """The usual plan, changed by the options, for this number of training images and processes.
 
-    A batch larger than the set is an error where it was asked for. Where it is the usual one, the largest power of two
-    that fits is taken, which `say_batch` says; a learning rate that scales with the batch follows.
+    A usual batch that is larger than the set becomes the largest power of two that fits, which `say_batch` reports; a
+    learning rate that scales with the batch follows. A batch that was asked for must fit.
 
     Raises:
-        ValueError: a batch that does not fit the images or the processes, or a learning rate under the schedule's end.
+        ValueError: a batch that does not fit the images or the processes, or a learning rate below the schedule's end.
 
     >>> from ldreg.evaluate.finetune import USUAL, FinetuneConfig
     >>> plan = fitted_plan(USUAL, FinetuneConfig(epochs=3), images=200, devices=1)
@@ -122,8 +92,8 @@ def fitted_plan(usual: Plan, options: Options, *, images: int, devices: int) -> 
     return plan
 
 
-def say_batch(plan: Plan, usual: Plan, options: Options, images: int) -> None:
-    """Say that the batch is smaller than usual because the set is small."""
+def say_batch(plan: Plan, usual: Plan, options: "Options", images: int) -> None:
+    """Warn that the batch is smaller than usual because the set is small."""
     if options.batch_size is None and plan.batch_size != usual.batch_size:
         logger.warning(
             "batch_size: %d in place of %d, as there are %d training images", plan.batch_size, usual.batch_size, images
@@ -131,7 +101,7 @@ def say_batch(plan: Plan, usual: Plan, options: Options, images: int) -> None:
 
 
 def say_steps(plan: Plan, images: int, *, data: str, otherwise: str = "--batch_size or --epochs") -> None:
-    """Say that the set is too small for the settings, which are made for larger ones."""
+    """Warn that the set is small for these settings."""
     steps = plan.schedule.epochs * plan.steps(images)
     if steps < FEW_STEPS:
         logger.warning(
@@ -139,24 +109,24 @@ def say_steps(plan: Plan, images: int, *, data: str, otherwise: str = "--batch_s
         )
 
 
-def augmentation(options: Options, data: DataConfig) -> dict[str, float]:
-    """The flip and the smallest crop of the training views; digits are not mirrored unless that is asked for."""
+def augmentation(options: "Options", data: DataConfig) -> dict[str, float]:
+    """The flip and the smallest crop of the training views; by default, digits are not mirrored."""
     flip = options.flip if options.flip is not None else (0.0 if data.name == "digits" else 0.5)
     return {"flip": flip, "min_scale": MIN_SCALE if options.min_scale is None else options.min_scale}
 
 
-def identity(encoder: LoadedEncoder, plan: Plan, train: ImageSet, **more: Any) -> str:
-    """All that decides what a training ends with, as text; how many processes share it does not."""
-    plan_told = asdict(plan)
-    del plan_told["optimizer"]["decay_all"]  # which no protocol sets: trainings of before the option are the same
-    told = {"encoder": encoder.key, "plan": plan_told, "train": images_key(train), **more}
-    return json.dumps(told, sort_keys=True)
+def identity(encoder: LoadedEncoder, plan: Plan, train: ImageSet, **more: Any) -> dict[str, Any]:
+    """Everything that decides what a training ends with; the number of processes does not."""
+    settings = asdict(plan)
+    del settings["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
+    return {"encoder": encoder.key, "plan": settings, "train": images_key(train), **more}
 
 
-def folder_name(title: str, identity: str) -> str:
-    """A name that is another for another identity, so that one evaluation never takes another's checkpoint.
+def folder_name(title: str, identity: Any) -> str:
+    """A name with a hash of the identity, so that one evaluation never takes the checkpoint of another.
 
     >>> folder_name("linear", "a") != folder_name("linear", "b")
     True
     """
-    return f"{title}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    text = json.dumps(identity, sort_keys=True)
+    return f"{title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

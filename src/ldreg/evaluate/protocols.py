@@ -1,6 +1,5 @@
 """Linear evaluation: the paper's two protocols on augmented images, and a fast one on cached representations."""
 
-import json
 import logging
 import time
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.classes import load_classification
 from ldreg.evaluate.compute import Compute, Synchronize
 from ldreg.evaluate.features import Progress, features, plain_views
-from ldreg.evaluate.judgment import Judgment, judged
+from ldreg.evaluate.judgment import Judgment
 from ldreg.evaluate.kept import Kept, read, write
 from ldreg.evaluate.linear import LARGEST_STRENGTH, linear_accuracy
 from ldreg.evaluate.plans import (
@@ -114,8 +113,8 @@ def linear_evaluation(
     """The accuracy of a linear classifier on the encoder's representations.
 
     The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
-    whose representations come from the cache; the fast one takes both from there. Interrupted, the same call goes on
-    after the last whole epoch; finished, it gives what was found.
+    whose representations come from the cache; the fast one takes both from there. After an interruption the
+    same call resumes after the last whole epoch; a finished training is not repeated.
 
     Args:
         encoder: a loaded encoder, which stays as it is.
@@ -125,7 +124,7 @@ def linear_evaluation(
         compute: device, processes, precision.
         cache: of representations; None: as `data.cache` or LDREG_CACHE says.
         progress: called with what is done and the fraction that is done.
-        synchronize: as in `fit`.
+        synchronize: as in `train_classifier`.
 
     Raises:
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
@@ -136,8 +135,7 @@ def linear_evaluation(
     train, test = load_classification(data)
     if config.protocol == "fast":
         return _fast(encoder, data, config, train, test, work=work, compute=compute, cache=cache, progress=progress)
-    from ldreg.evaluate.classifier import Classifier, linear_head  # Lightning takes seconds to import
-    from ldreg.evaluate.fit import fit
+    from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
 
     usual = PROTOCOLS[config.protocol]
     plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
@@ -148,7 +146,7 @@ def linear_evaluation(
         images=test,
     )  # fmt: skip
     views = augmentation(config, data)
-    whole = identity(encoder, plan, train, kind="linear", test=known.key, precision=compute.precision, **views)
+    settings = identity(encoder, plan, train, kind="linear", test=known.key, precision=compute.precision, **views)
     classifier = Classifier(
         encoder.module,
         linear_head(known.representations.shape[1], len(train.classes), normalized=True, seed=plan.seed),
@@ -158,11 +156,9 @@ def linear_evaluation(
         plan=plan,
         precision=compute.precision,
         workers=worker_count(data, processes=compute.devices),
-        identity=whole,
     )
-    folder = work / folder_name(f"linear-{config.protocol}-{data.name}", whole)
-    fitted = fit(classifier, folder=folder, identity=whole, compute=compute, progress=progress, synchronize=synchronize)
-    return judged(fitted, plan, train, tested=len(known.labels))
+    folder = work / folder_name(f"linear-{config.protocol}-{data.name}", settings)
+    return train_classifier(classifier, folder, settings, compute=compute, progress=progress, synchronize=synchronize)
 
 
 def check_linear(data: DataConfig, config: LinearConfig, *, devices: int = 1) -> None:
@@ -201,8 +197,8 @@ def _fast(
     asked = features(encoder, data, "test", images=test, progress=progress, **shared)
     strength = STRENGTH if config.strength is None else config.strength
     iterations = config.iterations or ITERATIONS
-    whole = json.dumps([__version__, known.key, asked.key, strength, iterations])
-    path = work / f"{folder_name(f'linear-fast-{data.name}', whole)}.json"
+    settings = [__version__, known.key, asked.key, strength, iterations]
+    path = work / f"{folder_name(f'linear-fast-{data.name}', settings)}.json"
     kept = read(path)
     if kept is None:
         if progress is not None:

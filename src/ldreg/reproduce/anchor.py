@@ -15,7 +15,7 @@ from ldreg.evaluate.compute import torch_device
 from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.source import Source
 from ldreg.record import Record
-from ldreg.reproduce.lightly_run import Trained, train
+from ldreg.reproduce.lightly import Trained, train
 from ldreg.reproduce.lightly_settings import DIMENSION, Recipe
 from ldreg.reproduce.measure import judged
 from ldreg.train.folder import RunFolder, environment

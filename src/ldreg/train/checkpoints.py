@@ -16,6 +16,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from ldreg.io.torch_files import load_torch
+from ldreg.text import printable
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 SETTINGS = "ldreg_settings"  # key of a checkpoint: the settings that it was made with, as JSON
@@ -53,23 +54,24 @@ def latest(folder: Path) -> Saved | None:
     Raises:
         ValueError: there are checkpoints and none can be read.
     """
-    paths = [path for path in (folder / LAST, folder / PREVIOUS) if path.exists()]
-    for path in paths:
-        if (saved := _read(path)) is not None:
-            return saved
-    if paths:
-        raise ValueError(f"{paths[0]}: expected a checkpoint of ldreg, got one that cannot be read")
+    failures: list[str] = []
+    for path in (folder / LAST, folder / PREVIOUS):
+        if not path.exists():
+            continue
+        try:
+            return _read(path)
+        except Exception as error:  # any file may lie there
+            reason = printable(" ".join(str(error).split()))[:200]
+            failures.append(f"{path}: expected a checkpoint of ldreg, got one that cannot be read ({reason})")
+    if failures:
+        raise ValueError(failures[0])
     return None
 
 
-def _read(path: Path) -> Saved | None:
-    try:
-        content: Any = load_torch(path)
-        settings = next(content[key] for key in (SETTINGS, *_OLDER_KEYS) if key in content)
-        step, epoch = int(content["global_step"]), int(content["epoch"])
-        return Saved(path, dict(json.loads(settings)), step, epoch, _seconds(content))
-    except Exception:  # any file may lie there
-        return None
+def _read(path: Path) -> Saved:
+    content: Any = load_torch(path)
+    settings = dict(json.loads(next(content[key] for key in (SETTINGS, *_OLDER_KEYS) if key in content)))
+    return Saved(path, settings, int(content["global_step"]), int(content["epoch"]), _seconds(content))
 
 
 def _seconds(content: Mapping[str, Any]) -> float:
@@ -212,6 +214,11 @@ def _check_weights(trainer: pl.Trainer) -> None:
     norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
     if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
         raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
+
+
+def seconds_taken(trainer: pl.Trainer) -> float:
+    """Time that a running training has taken so far, over all interruptions."""
+    return next(callback.seconds for callback in trainer.callbacks if isinstance(callback, Checkpoints))  # type: ignore[attr-defined]
 
 
 class CheckpointFiles(TorchCheckpointIO):

@@ -26,6 +26,8 @@ from ldreg.train.processes import LOST_PROCESS, check_hardware, ending_together,
 
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
+SAME_COMMAND = "the same command"  # what most trainings are resumed with
+
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SIGNAL_STEPS = 8  # steps between two exchanges of received signals by several processes
 
@@ -78,11 +80,12 @@ def fit(
     nodes: int = 1,
     precision: str = "fp32",
     callbacks: Sequence[Callback] = (),
+    displays: Sequence[Callback] = (),
     check_steps: int = 20,
     checkpoint_epochs: int = 1,
     checkpoint_steps: int | None = None,
     save_on_signal: bool = False,
-    resume_with: str = "the same command",
+    resume_with: str = SAME_COMMAND,
     **options: Any,
 ) -> Fitted:
     """Train a Lightning module to its end, with checkpoints that it can be resumed from exactly.
@@ -100,6 +103,7 @@ def fit(
         nodes: machines, as torchrun or SLURM started them.
         precision: fp32, bf16 or fp16.
         callbacks: called before a checkpoint is saved at the end of an epoch.
+        displays: called after it.
         check_steps: steps between checks for a finite loss on a GPU.
         checkpoint_epochs: epochs between checkpoints.
         checkpoint_steps: steps between checkpoints within an epoch; None: none.
@@ -131,7 +135,7 @@ def fit(
         # All processes compute the same batch statistics, and MoCo's queue is large: buffers are not sent around.
         "strategy": DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto",
         "precision": PRECISION[precision],
-        "callbacks": [guard, *callbacks, checkpoints, StopOnSignal()],
+        "callbacks": [guard, *callbacks, checkpoints, *displays, StopOnSignal()],
         "plugins": [CheckpointFiles(), *slurm()],
         "default_root_dir": folder,  # Lightning would look for checkpoints in the working directory
         "benchmark": cuda,
@@ -144,14 +148,9 @@ def fit(
     }
     with quiet(), saying_what_is_saved(folder, resume_with), _errors_of_lightning():
         trainer = pl.Trainer(**{**own, **options})
-        try:
-            with _sigint_restored(), report_lost_workers(), ending_together():
-                rejoin(cuda=cuda)
-                trainer.fit(module, ckpt_path=saved.path if saved else None, weights_only=True if saved else None)
-        except SystemExit as leave:  # Lightning raises it for SIGINT and SIGTERM
-            code = leave.code if isinstance(leave, SIGTERMException) and isinstance(leave.code, int) else 130
-            message = f"interrupted at step {trainer.global_step}; {_what_is_saved(folder, resume_with)}"
-            raise InterruptedRunError(message, code) from leave
+        with interruptible(trainer, folder, resume_with), report_lost_workers(), ending_together():
+            rejoin(cuda=cuda)
+            trainer.fit(module, ckpt_path=saved.path if saved else None, weights_only=True if saved else None)
     return Fitted(trainer, checkpoints)
 
 
@@ -162,8 +161,9 @@ class StopOnSignal(Callback):
     this one. It also stops between the parts of an accumulated step, whose gradients no checkpoint holds, and under
     SLURM it saves into the working directory at SIGUSR1.
 
-    A single process stops after its current step. Several exchange what they received after the first step of an
-    epoch, every few steps and at the end of an epoch. The exit code is 128 plus the number of the signal.
+    A single process stops after its current step, of training or testing. Several exchange what they received after
+    the first step of an epoch, every few steps and at the end of an epoch. The exit code is 128 plus the number of the
+    signal.
     """
 
     def __init__(self) -> None:
@@ -194,6 +194,15 @@ class StopOnSignal(Callback):
         if part == 0 and due and batch_idx + 1 < trainer.num_training_batches:
             self._stop_together(trainer)
 
+    def on_test_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Install the handlers."""
+        self.on_train_start(trainer, module)
+
+    def on_test_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *args: Any) -> None:
+        """Stop a single process between two batches; several need not have the same number of batches."""
+        if trainer.world_size == 1:
+            self._stop_together(trainer)
+
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Stop between two epochs."""
         if trainer.current_epoch + 1 != trainer.max_epochs:
@@ -207,6 +216,21 @@ class StopOnSignal(Callback):
             number = int(received.item())
         if number:
             raise SIGTERMException(128 + number)
+
+
+@contextmanager
+def interruptible(trainer: pl.Trainer, folder: Path, resume_with: str) -> Iterator[None]:
+    """Raise InterruptedRunError after a signal, and restore the handler of SIGINT, which Lightning leaves ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as leave:  # Lightning raises it for SIGINT and SIGTERM
+        code = leave.code if isinstance(leave, SIGTERMException) and isinstance(leave.code, int) else 130
+        message = f"interrupted at step {trainer.global_step}; {_what_is_saved(folder, resume_with)}"
+        raise InterruptedRunError(message, code) from leave
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -260,14 +284,3 @@ def _errors_of_lightning() -> Iterator[None]:
         if "peer" in str(error):  # gloo's word for a process at the other end
             raise ConnectionError(LOST_PROCESS) from error
         raise
-
-
-@contextmanager
-def _sigint_restored() -> Iterator[None]:
-    """Restore the handler of SIGINT, which Lightning leaves ignored."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
