@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ldreg.dimension import estimators
 from ldreg.dimension.estimators import Convention, Estimator, estimate_from, estimate_lid, lid, mle, mom
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.neighbors import neighbor_distances
@@ -154,7 +155,7 @@ def test_a_likelihood_of_zero_beside_a_duplicate_has_no_gradient() -> None:
 def test_tight_estimate_in_chunks_equals_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(40, 6)
     whole = estimate_lid(x, 8, estimator="tle")
-    monkeypatch.setitem(estimate_lid.__globals__["tle"].__globals__, "_CHUNK_BYTES", 4096)
+    monkeypatch.setattr(estimators, "_TLE_BYTES", 4096)
     chunked = estimate_lid(x, 8, estimator="tle")
     torch.testing.assert_close(chunked.lid, whole.lid)
     torch.testing.assert_close(chunked.standard_error, whole.standard_error)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ldreg.dimension import search as details
 from ldreg.dimension.neighbors import neighbor_distances, neighbors
-from ldreg.dimension.search import _PAIR_BYTES, _SEARCH_BYTES, search
+from ldreg.dimension.search import _PAIR_BYTES, _SEARCH_BYTES
 
 
 def brute_force(x: Tensor, k: int, reference: Tensor | None = None, self_index: Tensor | None = None) -> Tensor:
@@ -371,7 +372,7 @@ def test_duplicates_and_outliers_do_not_need_the_slow_stage(monkeypatch: pytest.
     def slow(*_: object, **__: object) -> None:
         raise AssertionError("searched by differences")
 
-    monkeypatch.setitem(search.__globals__, "select_by_differences", slow)
+    monkeypatch.setattr(details, "by_differences", slow)
     repeated = random(10, 32)[torch.arange(600) % 10]
     assert not neighbor_distances(repeated, 20).any()
     outlier = random(600, 32)

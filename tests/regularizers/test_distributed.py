@@ -1,4 +1,4 @@
-"""Two gloo processes against one that holds the whole batch."""
+"""Regularizers over two gloo processes against one process with the whole batch."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
 from ldreg.distributed import gather, leave, total
+from ldreg.regularizers import Covariance, KoLeo, SIGReg, VarianceCovariance
 
 WORLD = 2
 OPTIONS: list[dict[str, Any]] = [
@@ -23,6 +24,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"estimator": "tle", "reference_grad": True},
     {"queue_size": 40},
 ]
+BASELINES: list[type[nn.Module]] = [Covariance, VarianceCovariance, KoLeo, SIGReg]
+ROWS = (12, 2)  # of the whole batch: a usual one, and one row for each rank
 
 
 def batch(*, world: int) -> Tensor:
@@ -53,6 +56,24 @@ def gradients(x: Tensor, options: dict[str, Any], *, momentum: bool, distributed
     return [*(parameter.grad for parameter in model.parameters() if parameter.grad is not None), reg.regular_share]
 
 
+def baseline_steps(kind: type[nn.Module], rows: int, rank: int | None = None) -> list[tuple[Tensor, Tensor]]:
+    """Value and weight gradient of two training steps; the directions of SIGReg differ between them."""
+    model, regularizer = encoder(), kind(beta=1.0, gather=rank is not None)
+    x = torch.randn(rows, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    steps = []
+    for _ in range(2):
+        model.zero_grad()
+        value = regularizer(model(x if rank is None else x.chunk(WORLD)[rank]))
+        value.backward()
+        gradient = model.weight.grad
+        assert isinstance(gradient, Tensor)
+        if rank is not None:  # as DistributedDataParallel does
+            dist.all_reduce(gradient)
+            gradient /= WORLD
+        steps.append((value.detach().clone(), gradient.clone()))
+    return steps
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
@@ -67,6 +88,7 @@ def worker(rank: int, folder: str) -> None:
     except ValueError as error:
         uneven = str(error)
     Path(f"{folder}/uneven{rank}").write_text(uneven)
+    torch.save([[baseline_steps(kind, rows, rank) for kind in BASELINES] for rows in ROWS], f"{folder}/baselines{rank}")
     Path(f"{folder}/beyond{rank}").write_text("\n".join(beyond(x)))
     dist.destroy_process_group()
     leave(0)
@@ -105,6 +127,22 @@ def test_gradient_is_that_of_one_process(folder: Path, index: int, momentum: boo
 def gradients_whole(options: dict[str, Any], momentum: bool) -> list[Tensor]:
     """One process with the whole batch; BYOL's references lie rank by rank, which changes no neighbor."""
     return gradients(batch(world=WORLD), options, momentum=momentum, distributed=False)
+
+
+@pytest.mark.parametrize("kind", BASELINES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_baselines_have_the_gradient_of_one_process(folder: Path, kind: type[nn.Module], rows: int) -> None:
+    expected = baseline_steps(kind, rows)
+    assert expected[0][1].abs().max() > 1e-3
+    for rank in range(WORLD):
+        found = torch.load(folder / f"baselines{rank}")[ROWS.index(rows)][BASELINES.index(kind)]
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", BASELINES)
+def test_gather_changes_nothing_in_one_process(kind: type[nn.Module]) -> None:
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    assert kind(gather=True)(x) == kind()(x)
 
 
 def test_local_batches_alone_would_differ() -> None:
