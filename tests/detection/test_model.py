@@ -14,10 +14,8 @@ from torchvision.models.detection.image_list import ImageList
 from ldreg.detection import DetectionConfig
 from ldreg.detection.coco import read_coco
 from ldreg.detection.config import lr_factor
-from ldreg.detection.heads import box_losses, mask_loss
-from ldreg.detection.model import MaskRCNN, build_model
-from ldreg.detection.module import measure_statistics, parameter_groups
-from ldreg.detection.regions import Anchors, build_proposals
+from ldreg.detection.model import Anchors, MaskRCNN, box_losses, build_model, build_proposals, mask_loss
+from ldreg.detection.run import measure_statistics, parameter_groups
 from ldreg.detection.samples import Sample, TrainingSamples, readable
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ldreg.detection import DetectionConfig, DetectionResult, detect, write_generated
-from ldreg.detection.heads import Res5Heads
+from ldreg.detection.model import Res5Heads
 from ldreg.detection.run import RESULT, WEIGHTS
 from ldreg.encoders import LoadedEncoder
 from ldreg.train.checkpoints import LAST, latest

@@ -45,7 +45,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
     from ldreg.bench import results
     from ldreg.data.decoding import read_content
-    from ldreg.detection import annotations
+    from ldreg.detection import coco
     from ldreg.detection import run as detection
     from ldreg.encoders import cards
     from ldreg.evaluate import classifier, kept, records
@@ -67,7 +67,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: results._read(path, "lid", "cpu"),
         "cost": cost.read_step_cost,
-        "annotations": annotations.load,
+        "annotations": coco.load_annotations,
         "detection": lambda path: detection._finished(path.parent, {}),
         "checkpoint": lambda path: latest(path.parent),
         "classifier": lambda path: classifier._saved(path.parent, {}),

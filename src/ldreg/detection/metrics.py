@@ -11,8 +11,8 @@ from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 from ldreg.detection.coco import Scene
-from ldreg.detection.heads import Detections
 from ldreg.detection.masks import encode, paste
+from ldreg.detection.model import Detections
 
 Found = dict[str, Any]  # a detection as COCO's result format has it
 
