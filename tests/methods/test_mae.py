@@ -143,17 +143,17 @@ class Pooled(nn.Flatten):
 
 
 def test_unfit_encoders_and_images_are_refused(make_transformer: Make) -> None:
-    with pytest.raises(ValueError, match="expected a timm VisionTransformer for MAE, got Pooled"):
+    with pytest.raises(ValueError, match=r"^encoder: .*Pooled"):
         MAE(Pooled(), SMALL)
     averaged = VisionTransformer(8, 2, 1, num_classes=0, embed_dim=16, depth=1, num_heads=2, global_pool="avg")
     averaged.dimension = 16  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="class token for MAE, got 'avg'"):
+    with pytest.raises(ValueError, match=r"^encoder: .*'avg'"):
         MAE(averaged, SMALL)
-    with pytest.raises(ValueError, match="mask_ratio: expected to keep"):
+    with pytest.raises(ValueError, match=r"^mask_ratio: "):
         MAE(make_transformer(), MAEConfig(mask_ratio=0.99))
-    with pytest.raises(ValueError, match="norm_pix_loss: expected False"):
+    with pytest.raises(ValueError, match=r"^norm_pix_loss: "):
         MAE(make_transformer(4, 1, 1), SMALL)
-    with pytest.raises(ValueError, match=r"views: expected shape \(2, 1, 8, 8\), got \(2, 1, 16, 16\)"):
+    with pytest.raises(ValueError, match=r"^views: .*\(2, 1, 16, 16\)"):
         MAE(make_transformer(), SMALL)((torch.zeros(2, 1, 16, 16),))
 
 

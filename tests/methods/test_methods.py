@@ -18,7 +18,6 @@ from ldreg.methods import (
     SimCLRTunedConfig,
     VICRegConfig,
 )
-from ldreg.methods.outcome import dimension
 
 Make = Callable[..., Method]
 
@@ -155,28 +154,25 @@ def test_defaults_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "option", "value"),
     [
-        ("simclr", {"temperature": 0.0}, "temperature: expected a finite number above 0, got 0.0"),
-        ("simclr", {"projector": ()}, "projector: expected one or more widths"),
-        ("simclr_tuned", {"temperature": float("nan")}, "temperature: expected"),
-        ("simclr_tuned", {"projector": (8, 0)}, r"projector: expected .* got \(8, 0\)"),
-        ("byol", {"momentum": 1.1}, "momentum: expected a number from 0 to 1, got 1.1"),
-        ("byol", {"momentum_end": -0.1}, "momentum_end: expected"),
-        ("byol", {"predictor": (8, 4)}, "predictor: expected to end in the projector's last width, 256"),
-        ("vicreg", {"covariance": -1.0}, "covariance: expected a finite number from 0 on, got -1.0"),
-        ("vicreg", {"variance": float("inf")}, "variance: expected"),
-        ("barlow_twins", {"redundancy": -0.1}, "redundancy: expected"),
+        ("simclr", "temperature", 0.0),
+        ("simclr", "projector", ()),
+        ("simclr_tuned", "temperature", float("nan")),
+        ("simclr_tuned", "projector", (8, 0)),
+        ("byol", "momentum", 1.1),
+        ("byol", "momentum_end", -0.1),
+        ("byol", "predictor", (8, 4)),  # does not end in the projector's last width
+        ("vicreg", "covariance", -1.0),
+        ("vicreg", "variance", float("inf")),
+        ("barlow_twins", "redundancy", -0.1),
     ],
 )
-def test_options_out_of_range_are_refused(name: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        METHODS[name].config(**options)
+def test_options_out_of_range_are_rejected(name: str, option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: expected"):
+        METHODS[name].config(**{option: value})
 
 
-def test_an_encoder_without_dimension_is_refused() -> None:
-    with pytest.raises(ValueError, match="encoder: expected an integer attribute `dimension` from 1 on, got None"):
+def test_an_encoder_without_dimension_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"encoder: .*`dimension`.* None"):
         SimCLR(nn.Flatten(), SimCLRConfig())
-    encoder = nn.Flatten()
-    encoder.dimension = 3  # type: ignore[assignment]
-    assert dimension(encoder) == 3

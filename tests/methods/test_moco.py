@@ -100,19 +100,19 @@ def test_defaults_are_those_of_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "options"),
     [
-        ({"version": "v1"}, "version: expected one of v2, v3, got 'v1'"),
-        ({"predictor": (8, 4)}, "predictor: expected None with version 'v2'"),
-        ({"version": "v3", "queue_size": 8}, "queue_size: expected None with version 'v3'"),
-        ({"queue_size": 0}, "queue_size: expected"),
-        ({"temperature": 0.0}, "temperature: expected"),
-        ({"momentum": 1.5}, "momentum: expected"),
-        ({"momentum_end": -1.0}, "momentum_end: expected"),
-        ({"projector": ()}, "projector: expected"),
-        ({"version": "v3", "predictor": (8, 4)}, "predictor: expected to end in 256"),
+        ("version", {"version": "v1"}),
+        ("predictor", {"predictor": (8, 4)}),  # an option of version 3
+        ("queue_size", {"version": "v3", "queue_size": 8}),  # an option of version 2
+        ("queue_size", {"queue_size": 0}),
+        ("temperature", {"temperature": 0.0}),
+        ("momentum", {"momentum": 1.5}),
+        ("momentum_end", {"momentum_end": -1.0}),
+        ("projector", {"projector": ()}),
+        ("predictor", {"version": "v3", "predictor": (8, 4)}),  # does not end in the projector's last width
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_options_that_do_not_fit_are_rejected(option: str, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: "):
         MoCoConfig(**options)  # type: ignore[arg-type]

@@ -1,19 +1,20 @@
 """Self-supervised methods: an encoder and two views of images in, a loss and the encoder's representations out.
 
-Methods know nothing of local intrinsic dimensionality and of regularizers.
+To add a method, write `methods/NAME.py` and add a line to `METHODS`. Methods know nothing of dimensionality and of
+regularizers.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import nn
 
 from ldreg.methods.barlow_twins import BarlowTwins, BarlowTwinsConfig
+from ldreg.methods.base import Method, Outcome
 from ldreg.methods.batch_norm import GlobalBatchNorm, synchronize_batch_norm
 from ldreg.methods.byol import BYOL, BYOLConfig
 from ldreg.methods.mae import MAE, MAEConfig
 from ldreg.methods.moco import MoCoConfig, MoCoV2, MoCoV3, build_moco
-from ldreg.methods.outcome import Method, Outcome
 from ldreg.methods.simclr import SimCLR, SimCLRConfig, SimCLRTunedConfig
 from ldreg.methods.vicreg import VICReg, VICRegConfig
 
@@ -28,6 +29,7 @@ __all__ = [
     "MAEConfig",
     "Method",
     "MethodEntry",
+    "MethodName",
     "MoCoConfig",
     "MoCoV2",
     "MoCoV3",
@@ -42,7 +44,7 @@ __all__ = [
 
 
 class MethodEntry(NamedTuple):
-    """A method's config class, and what builds the method from an encoder and such a config."""
+    """A method's config class, and the function that builds the method from an encoder and a config."""
 
     config: type[Any]
     build: Callable[[nn.Module, Any], Method]
@@ -57,3 +59,8 @@ METHODS: dict[str, MethodEntry] = {
     "barlow_twins": MethodEntry(BarlowTwinsConfig, BarlowTwins),
     "mae": MethodEntry(MAEConfig, MAE),
 }
+
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]

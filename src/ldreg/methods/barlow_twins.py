@@ -1,4 +1,4 @@
-"""Barlow Twins: the two views' cross-correlation is to be the identity."""
+"""Barlow Twins: bring the cross-correlation of two views to the identity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods import checks
+from ldreg.methods.base import Method, Outcome, check_weight, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import barlow_twins
-from ldreg.methods.outcome import Method, Outcome
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,15 @@ class BarlowTwinsConfig:
     projector: tuple[int, ...] = (8192, 8192, 8192)
 
     def __post_init__(self) -> None:
-        checks.weight("redundancy", self.redundancy)
-        checks.widths("projector", self.projector)
+        check_weight("redundancy", self.redundancy)
+        check_widths(self.projector)
 
 
 class BarlowTwins(Method):
     """Make each column agree between views and be uncorrelated with the others (Zbontar et al., ICML 2021).
 
-    Both views pass the encoder in one call, so its batch statistics are of both views together, where the original
-    takes each view's own; the loss standardizes each view by itself, over the batch of all ranks. The terms to log
-    are unweighted.
+    Both views pass the encoder in one call, so batch statistics are of both views together; the original takes each
+    view's own. The loss standardizes each view by itself, over the batch of all ranks. The logged terms are unweighted.
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
@@ -52,7 +50,7 @@ class BarlowTwins(Method):
         self.projector = mlp(self.dimension, config.projector)
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; nothing is drawn from the generator."""
+        """The outcome of two views; the generator is not used."""
         self._check(views)
         representations = self.encoder(torch.cat(tuple(views)))
         loss, terms = barlow_twins(*self.projector(representations).chunk(2), redundancy=self.redundancy)

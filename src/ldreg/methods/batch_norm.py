@@ -10,10 +10,10 @@ from ldreg.distributed import active, total
 
 
 class GlobalBatchNorm(_BatchNorm):
-    """`nn.BatchNorm1d`, `2d` and `3d` with statistics of all ranks' batches: (N, C, ...) to the same shape.
+    """`nn.BatchNorm1d`, `2d` and `3d` with the statistics of all ranks' batches: (N, C, ...) to the same shape.
 
-    `nn.SyncBatchNorm` needs a GPU; this one runs wherever `torch.distributed` does. Without other processes, and in
-    evaluation, it is the plain layer; parameters, buffers and their names always are.
+    `nn.SyncBatchNorm` needs a GPU; this one runs wherever `torch.distributed` does. With one process, and in
+    evaluation, it equals the plain layer. Parameters, buffers and their names are always those of the plain layer.
 
     >>> GlobalBatchNorm(3)(torch.randn(4, 3, 2, 2)).shape
     torch.Size([4, 3, 2, 2])
@@ -21,7 +21,7 @@ class GlobalBatchNorm(_BatchNorm):
 
     def __init__(self, num_features: int, **options: Any) -> None:
         super().__init__(num_features, **options)
-        # What timm's BatchNormAct2d does after its norm, under the names that it has there.
+        # Named as in timm's BatchNormAct2d, which applies them after the norm.
         self.drop: nn.Module = nn.Identity()
         self.act: nn.Module = nn.Identity()
 
@@ -55,7 +55,7 @@ class GlobalBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics as `nn.BatchNorm2d` does, whose running variance is the unbiased one."""
+        """Update the running statistics as `nn.BatchNorm2d` does, with the unbiased variance."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -66,12 +66,12 @@ class GlobalBatchNorm(_BatchNorm):
 
 
 def synchronize_batch_norm(module: nn.Module, *, device: torch.device | str = "cpu") -> nn.Module:
-    """The module with every batch norm in it taking statistics over all ranks; parameters and names stay.
+    """Convert every batch norm in the module to statistics over all ranks; parameters and names stay.
 
     Args:
         module: Changed in place, unless it is a batch norm itself.
-        device: Where it will run: on CUDA `nn.SyncBatchNorm` takes the place of batch norms (by timm's converter,
-            which keeps the activation that some of timm's hold), elsewhere `GlobalBatchNorm`.
+        device: Where it will run. On CUDA batch norms become `nn.SyncBatchNorm` (by timm's converter, which keeps the
+            activations of timm's own batch norms), elsewhere `GlobalBatchNorm`.
 
     >>> synchronize_batch_norm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     Sequential(

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods import checks
-from ldreg.methods.heads import mlp
+from ldreg.methods.base import Method, Outcome, check_share, check_widths
+from ldreg.methods.heads import MomentumBranch, mlp
 from ldreg.methods.losses import byol
-from ldreg.methods.momentum import MomentumBranch, cosine_momentum
-from ldreg.methods.outcome import Method, Outcome
 
 
 @dataclass(frozen=True)
@@ -18,10 +16,10 @@ class BYOLConfig:
     """Options of BYOL (Grill et al., NeurIPS 2020), by default as the LDReg paper sets them.
 
     Args:
-        momentum: How much of the momentum branch stays at a step, at the start of the training.
-        momentum_end: The same at the end; in between it follows half a cosine.
+        momentum: Share of the momentum branch that a step keeps, at the start of training.
+        momentum_end: The same at the end; between them it follows half a cosine.
         projector: Widths of the projector's layers.
-        predictor: Widths of the predictor's layers; the last is the projector's last.
+        predictor: Widths of the predictor's layers; it ends in the projector's last width.
 
     Raises:
         ValueError: a momentum is not from 0 to 1, a width is not positive, or the two last widths differ.
@@ -33,22 +31,17 @@ class BYOLConfig:
     predictor: tuple[int, ...] = (4096, 256)
 
     def __post_init__(self) -> None:
-        checks.share("momentum", self.momentum)
-        checks.share("momentum_end", self.momentum_end)
-        checks.widths("projector", self.projector)
-        checks.widths("predictor", self.predictor)
-        if self.predictor[-1] != self.projector[-1]:
-            raise ValueError(
-                f"predictor: expected to end in the projector's last width, {self.projector[-1]}, got {self.predictor}"
-            )
+        check_share("momentum", self.momentum)
+        check_share("momentum_end", self.momentum_end)
+        check_widths(self.projector, self.predictor)
 
 
 class BYOL(Method):
     """Predict the momentum branch's embedding of the other view, in both directions (Grill et al., NeurIPS 2020).
 
-    Both views pass each encoder in one call, so batch statistics are of both views together, where the original
-    takes each view's own. Neighbors of the online representations are sought among those of both branches
-    (LDReg paper, appendix "LDReg and SSL methods").
+    Both views pass each encoder in one call, so batch statistics are of both views together; the original takes
+    each view's own. Neighbors of the online representations are searched among those of both branches (LDReg paper,
+    appendix "LDReg and SSL methods").
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
@@ -62,13 +55,12 @@ class BYOL(Method):
 
     def __init__(self, encoder: nn.Module, config: BYOLConfig) -> None:
         super().__init__(encoder)
-        self.start, self.end = config.momentum, config.momentum_end
         self.projector = mlp(self.dimension, config.projector)
         self.predictor = mlp(config.projector[-1], config.predictor)
-        self.target = MomentumBranch(encoder, self.projector)
+        self.target = MomentumBranch(encoder, self.projector, start=config.momentum, end=config.momentum_end)
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; nothing is drawn from the generator."""
+        """The outcome of two views; the generator is not used."""
         self._check(views)
         images = torch.cat(tuple(views))
         representations = self.encoder(images)
@@ -88,6 +80,5 @@ class BYOL(Method):
         return [self.encoder, self.target.encoder]
 
     def after_step(self, progress: float) -> None:
-        """Let the momentum branch follow."""
-        momentum = cosine_momentum(progress, start=self.start, end=self.end)
-        self.target.update(self.encoder, self.projector, momentum=momentum)
+        """Update the momentum branch."""
+        self.target.update(self.encoder, self.projector, progress)

@@ -1,8 +1,7 @@
 """The methods' losses, each of the batch of all ranks.
 
-Ranks hold embeddings of their own images. Every loss is computed in float32 at least, also under autocast, has the
-same value on every rank, and gradients averaged over ranks, as DDP does, are those of one process that holds the
-whole batch.
+Each rank holds the embeddings of its own images. Losses are computed in float32 or wider, also under autocast, and have
+the same value on every rank. Gradients averaged over ranks, as by DDP, equal those of one process with the whole batch.
 """
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ldreg.distributed import active, gather, rank, total
 
-# As in the two papers' code, and in lightly's.
+# As in the code of the papers and in lightly.
 VICREG_EPSILON = 1e-4
 BARLOW_EPSILON = 1e-5
 PIXEL_EPSILON = 1e-6
@@ -20,7 +19,7 @@ PIXEL_EPSILON = 1e-6
 def nt_xent(embeddings_a: Tensor, embeddings_b: Tensor, *, temperature: float) -> Tensor:
     """The normalized, temperature-scaled cross-entropy of two views' embeddings (N, E): a scalar.
 
-    Each of the 2N rows is to pick out its other view among the 2N - 1 others by cosine similarity
+    Each of the 2N rows has to find its other view among the 2N - 1 others by cosine similarity
     (Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020).
 
     Raises:
@@ -35,12 +34,12 @@ def nt_xent(embeddings_a: Tensor, embeddings_b: Tensor, *, temperature: float) -
         x = F.normalize(torch.cat((a, b)), dim=1)
         start, rows = rank() * len(x), torch.arange(len(x), device=x.device)
         similarities = (x / temperature) @ gather(x).T
-        similarities.diagonal(start).fill_(float("-inf"))  # a row is no candidate for itself
+        similarities.diagonal(start).fill_(float("-inf"))  # a row is not its own candidate
         return _mean(F.cross_entropy(similarities, start + (rows + len(a)) % len(x), reduction="none"))
 
 
 def info_nce(queries: Tensor, keys: Tensor, *, temperature: float, queue: Tensor | None = None) -> Tensor:
-    """The cross-entropy of picking out each query's own key by cosine similarity, (N, E) both: a scalar.
+    """The cross-entropy of finding each query's own key by cosine similarity, (N, E) both: a scalar.
 
     The other candidates are the rows of `queue` (Q, E), which have length 1 (He et al., "Momentum Contrast for
     Unsupervised Visual Representation Learning", CVPR 2020); without a queue, the other keys of the batch.
@@ -117,10 +116,10 @@ def vicreg(
 def barlow_twins(
     embeddings_a: Tensor, embeddings_b: Tensor, *, redundancy: float = 0.005
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """How far the cross-correlation (E, E) of two views' embeddings (N, E) is from the identity, and its two terms.
+    """Bring the cross-correlation (E, E) of two views' embeddings (N, E) to the identity: the loss and its two terms.
 
     The loss is the sum of the diagonal's squared deviations from 1 plus `redundancy` times the sum of squares off the
-    diagonal; the terms come detached and unweighted (Zbontar et al., "Barlow Twins", ICML 2021).
+    diagonal; the terms are detached and unweighted (Zbontar et al., "Barlow Twins", ICML 2021).
 
     Raises:
         ValueError: the two are not (N, E) of one shape, or all ranks together hold fewer than two rows.
@@ -138,7 +137,7 @@ def barlow_twins(
 
 
 def reconstruction(predictions: Tensor, patches: Tensor, *, normalize: bool = True) -> Tensor:
-    """The mean squared error of predicted patches (N, L, P), each patch being normalized first where asked: a scalar.
+    """The mean squared error of predicted patches (N, L, P), by default of normalized patches: a scalar.
 
     (He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022.)
 
@@ -157,12 +156,12 @@ def reconstruction(predictions: Tensor, patches: Tensor, *, normalize: bool = Tr
 
 
 def _full_precision(x: Tensor) -> torch.autocast:
-    """A context in which autocast leaves the arithmetic of x's device in the dtype of its tensors."""
+    """Autocast turned off on x's device."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def _wide(*tensors: Tensor, ndim: int = 2) -> list[Tensor]:
-    """The tensors in float32 at least, checked to be of one shape."""
+    """The tensors in float32 or wider, which must have one shape."""
     if len({x.shape for x in tensors}) != 1 or tensors[0].ndim != ndim:
         shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
         raise ValueError(f"embeddings: expected tensors of one shape with {ndim} dimensions, got {shapes}")
@@ -170,7 +169,7 @@ def _wide(*tensors: Tensor, ndim: int = 2) -> list[Tensor]:
 
 
 def _gathered(a: Tensor, b: Tensor) -> list[Tensor]:
-    """Two views' rows of all ranks, in float32 at least."""
+    """Two views' rows of all ranks, in float32 or wider."""
     a, b = gather(torch.stack(_wide(a, b), 1)).unbind(1)
     if len(a) < 2:
         raise ValueError(f"embeddings: expected at least 2 rows, got shape {tuple(a.shape)}")
@@ -188,9 +187,9 @@ def _mean(values: Tensor) -> Tensor:
 def _off_diagonal_squares(a: Tensor, b: Tensor) -> Tensor:
     """The sum of the squares off the diagonal of aᵀb, a and b being the rows (N, E) of all ranks.
 
-    All squares together are also the sum over aaᵀ * bbᵀ, which is the smaller product where rows are few; each rank
-    then takes its share of rows. With half as many rows as columns at most, aᵀb has so low a rank that a good part of
-    its squares is off the diagonal: little cancels when the diagonal's are taken off.
+    The sum of all squares is also the sum of aaᵀ * bbᵀ, which is smaller when rows are few; each rank then takes a
+    share of the rows. With at most half as many rows as columns, aᵀb has a low rank, so much of its squares is off
+    the diagonal and subtracting the diagonal cancels little.
     """
     if 2 * len(a) > a.shape[1]:
         return (a.T @ b).fill_diagonal_(0).square().sum()

@@ -1,4 +1,4 @@
-"""MAE: reconstruct the patches of an image that the encoder did not see."""
+"""MAE: reconstruct the patches of an image that are hidden from the encoder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods import checks
+from ldreg.methods.base import Method, Outcome, check_positive
 from ldreg.methods.losses import reconstruction
-from ldreg.methods.outcome import Method, Outcome
 
-if TYPE_CHECKING:  # lightly and timm are imported where they are used, as they take seconds
+if TYPE_CHECKING:  # slow imports
     from lightly.models.modules import MaskedVisionTransformerTIMM
     from timm.models import VisionTransformer
 
@@ -28,7 +27,7 @@ class MAEConfig:
         norm_pix_loss: Whether each patch to be reconstructed is normalized to mean 0 and variance 1 first.
 
     Raises:
-        ValueError: a value out of range, or a width that is no multiple of the heads or of 4.
+        ValueError: a value is out of range, or the width is not a multiple of the heads and of 4.
     """
 
     mask_ratio: float = 0.75
@@ -41,7 +40,7 @@ class MAEConfig:
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"mask_ratio: expected a number between 0 and 1, got {self.mask_ratio}")
         for name in ("decoder_width", "decoder_depth", "decoder_heads"):
-            checks.positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
             raise ValueError(
                 f"decoder_width: expected a multiple of 4 and of decoder_heads ({self.decoder_heads}), "
@@ -52,12 +51,12 @@ class MAEConfig:
 class MAE(Method):
     """Reconstruct hidden patches from the few that the encoder sees (He et al., CVPR 2022).
 
-    The encoder is a timm `VisionTransformer` with a class token; its weights are initialized anew as MAE's are, with
+    The encoder is a timm `VisionTransformer` with a class token; its weights are initialized again as in MAE, with
     fixed sine-cosine positions. Representations (N, D) are the class token of the masked image after the final norm.
 
     Raises:
-        ValueError: the encoder is another one, or has too few patches or pixels for the options; in the call, images
-            of another size than the encoder's.
+        ValueError: the encoder is of another type, or has too few patches or pixels for the options; in the call,
+            images do not have the encoder's size.
 
     >>> from timm.models import VisionTransformer
     >>> encoder = VisionTransformer(
@@ -80,11 +79,12 @@ class MAE(Method):
         self.patch_size, self.channels = vit.patch_embed.patch_size[0], vit.patch_embed.proj.in_channels
         self.patches, self.prefix = vit.patch_embed.num_patches, vit.num_prefix_tokens
         self.size = self.patch_size * round(self.patches**0.5)
-        self.kept, self.normalize = int(self.patches * (1 - config.mask_ratio)), config.norm_pix_loss
+        self.visible, self.normalize = int(self.patches * (1 - config.mask_ratio)), config.norm_pix_loss
         pixels = self.channels * self.patch_size**2
-        if not 0 < self.kept < self.patches:
+        if not 0 < self.visible < self.patches:
             raise ValueError(
-                f"mask_ratio: expected to keep and to hide a patch at least of {self.patches}, got {config.mask_ratio}"
+                f"mask_ratio: expected to leave 1 to {self.patches - 1} of {self.patches} patches visible, "
+                f"got {config.mask_ratio}"
             )
         if self.normalize and pixels == 1:
             raise ValueError("norm_pix_loss: expected False where a patch is a single number, got True")
@@ -104,43 +104,43 @@ class MAE(Method):
             nn.init.zeros_(layer.bias)
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of one view; the hidden patches are drawn from the generator."""
-        from lightly.models import utils as tokens_of
+        """The outcome of one view; the generator draws the hidden patches."""
+        from lightly.models import utils
 
         self._check(views)
         images = views[0]
         if images.shape[1:] != (self.channels, self.size, self.size):
             expected = (len(images), self.channels, self.size, self.size)
             raise ValueError(f"views: expected shape {expected}, got {tuple(images.shape)}")
-        kept, hidden = self.masks(len(images), device=images.device, generator=generator)
-        tokens = self._masked.encode(images, idx_keep=kept)
-        predictions = self.predict(tokens_of.get_at_index(self._decode(tokens, kept), hidden))
-        patches = tokens_of.get_at_index(tokens_of.patchify(images, self.patch_size), hidden - self.prefix)
+        visible, hidden = self.masks(len(images), device=images.device, generator=generator)
+        tokens = self._masked.encode(images, idx_keep=visible)
+        predictions = self.predict(utils.get_at_index(self._decode(tokens, visible), hidden))
+        patches = utils.get_at_index(utils.patchify(images, self.patch_size), hidden - self.prefix)
         loss = reconstruction(predictions, patches, normalize=self.normalize)
         return Outcome(loss, {"reconstruction": loss.detach()}, tokens[:, 0])
 
     def compiled_parts(self) -> list[nn.Module]:
-        """The blocks of encoder and decoder; the encoder as a whole is not called on a masked image."""
+        """The blocks of encoder and decoder; the whole encoder is never called on a masked image."""
         return [self._masked.vit.blocks, self.decoder.blocks]
 
     def masks(
         self, count: int, *, device: torch.device | str = "cpu", generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Which tokens of each of `count` images are kept and which hidden: two index tensors (count, ·).
+        """Indices of the visible and of the hidden tokens of each of `count` images: two tensors (count, ·).
 
-        The class token, and registers where the encoder has them, are kept and come first.
+        The class token and any registers are visible and come first.
         """
         order = torch.rand(count, self.patches, device=device, generator=generator).argsort(1) + self.prefix
         prefix = torch.arange(self.prefix, device=device).expand(count, -1)
-        return torch.cat((prefix, order[:, : self.kept]), 1), order[:, self.kept :]
+        return torch.cat((prefix, order[:, : self.visible]), 1), order[:, self.visible :]
 
-    def _decode(self, tokens: Tensor, kept: Tensor) -> Tensor:
-        """The decoder's tokens (N, L, W) from the encoder's of the kept places, the mask token at the others."""
-        from lightly.models import utils as tokens_of
+    def _decode(self, tokens: Tensor, visible: Tensor) -> Tensor:
+        """The decoder's tokens (N, L, W), from the encoder's visible tokens and mask tokens elsewhere."""
+        from lightly.models import utils
 
         seen = self.embed(tokens)
         blank = self.decoder.mask_token.to(seen.dtype).expand(len(seen), self.patches + self.prefix, -1)
-        decoded: Tensor = self.decoder(tokens_of.set_at_index(blank, kept, seen))
+        decoded: Tensor = self.decoder(utils.set_at_index(blank, visible, seen))
         return decoded
 
 

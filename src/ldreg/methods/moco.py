@@ -9,27 +9,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ldreg.distributed import gather
-from ldreg.methods import checks
-from ldreg.methods.heads import mlp
+from ldreg.methods.base import Method, Outcome, check_positive, check_share, check_widths
+from ldreg.methods.heads import MomentumBranch, mlp
 from ldreg.methods.losses import info_nce
-from ldreg.methods.momentum import MomentumBranch, cosine_momentum
-from ldreg.methods.outcome import Method, Outcome
 
 Version = Literal["v2", "v3"]
 
 
 @dataclass(frozen=True)
 class MoCoConfig:
-    """Options of MoCo; those left out take the chosen version's original value.
+    """Options of MoCo; the defaults are the original values of the chosen version.
 
     Args:
         version: "v2": queue, one direction (Chen et al., 2020); "v3": batch, symmetric, predictor (ICCV 2021).
         temperature: Divisor of the cosine similarities; v2: 0.2, v3: 1.0.
-        momentum: How much of the momentum branch stays at a step, at the start; v2: 0.999, v3: 0.99.
+        momentum: Share of the momentum branch that a step keeps, at the start; v2: 0.999, v3: 0.99.
         momentum_end: The same at the end, along half a cosine; v2: 0.999, or `momentum` where given; v3: 1.0.
         projector: Widths of the projector's layers; v2: 2048, 128, v3: 4096, 256.
-        predictor: Widths of the predictor's layers, v3 alone: 4096, 256.
-        queue_size: Number of past keys that are candidates, v2 alone: 65536.
+        predictor: Widths of the predictor's layers, v3 only: 4096, 256.
+        queue_size: Number of past keys that are candidates, v2 only: 65536.
 
     Raises:
         ValueError: a value out of range, or an option of the other version.
@@ -46,34 +44,28 @@ class MoCoConfig:
     def __post_init__(self) -> None:
         if self.version not in get_args(Version):
             raise ValueError(f"version: expected one of {', '.join(get_args(Version))}, got {self.version!r}")
-        foreign = "predictor" if self.version == "v2" else "queue_size"
-        if getattr(self, foreign) is not None:
-            raise ValueError(f"{foreign}: expected None with version {self.version!r}, got {getattr(self, foreign)}")
+        unused = "predictor" if self.version == "v2" else "queue_size"
+        if getattr(self, unused) is not None:
+            raise ValueError(f"{unused}: expected None with version {self.version!r}, got {getattr(self, unused)}")
         whole = self.settings()
-        checks.positive("temperature", whole.temperature)
-        checks.share("momentum", whole.momentum)
-        checks.share("momentum_end", whole.momentum_end)
-        checks.widths("projector", whole.projector)
+        check_positive("temperature", whole.temperature)
+        check_share("momentum", whole.momentum)
+        check_share("momentum_end", whole.momentum_end)
+        check_widths(whole.projector, whole.predictor if self.version == "v3" else None)
         if self.version == "v2":
-            checks.positive("queue_size", whole.queue_size)
-        else:
-            checks.widths("predictor", whole.predictor)
-            if whole.predictor[-1] != whole.projector[-1]:
-                raise ValueError(
-                    f"predictor: expected to end in {whole.projector[-1]} as the projector does, got {whole.predictor}"
-                )
+            check_positive("queue_size", whole.queue_size)
 
     def settings(self) -> "MoCoSettings":
-        """All values, the version's own where none was given."""
+        """All values, with the version's defaults filled in."""
         given = {field.name: getattr(self, field.name) for field in fields(MoCoSettings)}
         if self.version == "v2" and self.momentum_end is None:
             given["momentum_end"] = self.momentum
-        return replace(ORIGINAL[self.version], **{name: value for name, value in given.items() if value is not None})
+        return replace(DEFAULTS[self.version], **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
 class MoCoSettings:
-    """`MoCoConfig` without gaps; what a version does not have is empty."""
+    """A complete `MoCoConfig`; options that the version does not have are empty."""
 
     temperature: float
     momentum: float
@@ -83,7 +75,7 @@ class MoCoSettings:
     queue_size: int = 0
 
 
-ORIGINAL: dict[Version, MoCoSettings] = {
+DEFAULTS: dict[Version, MoCoSettings] = {
     "v2": MoCoSettings(0.2, 0.999, 0.999, (2048, 128), queue_size=65536),
     "v3": MoCoSettings(1.0, 0.99, 1.0, (4096, 256), predictor=(4096, 256)),
 }
@@ -92,10 +84,10 @@ ORIGINAL: dict[Version, MoCoSettings] = {
 class MoCoV2(Method):
     """Tell an image's key from a queue of past keys (Chen et al., "Improved Baselines with Momentum Contrast", 2020).
 
-    The first view is the query, of the encoder, the second the key, of the momentum branch; representations are the
-    queries' (N, D). Keys of all ranks enter the queue of every rank in the same order, in the place of the oldest,
-    and the queue is part of the state dict. The original shuffles keys between devices because each normalizes by its
-    own batch; with statistics of all ranks' batch, a shuffle would change nothing, and there is none.
+    The encoder makes queries of the first view, the momentum branch makes keys of the second; representations (N, D)
+    are those of the first view. Keys of all ranks replace the oldest of the queue, in the same order on every rank;
+    the queue is part of the state dict. The original shuffles keys between devices, because each device normalizes by
+    its own batch. Here batch statistics are of all ranks, so a shuffle would change nothing.
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
@@ -113,13 +105,15 @@ class MoCoV2(Method):
         super().__init__(encoder)
         self.settings = config.settings()
         self.projector = mlp(self.dimension, self.settings.projector, batch_norm=False)
-        self.target = MomentumBranch(encoder, self.projector)
+        self.target = MomentumBranch(
+            encoder, self.projector, start=self.settings.momentum, end=self.settings.momentum_end
+        )
         queue = torch.randn(self.settings.queue_size, self.settings.projector[-1])
         self.register_buffer("queue", F.normalize(queue, dim=1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views, whose keys then enter the queue; nothing is drawn from the generator."""
+        """The outcome of two views, whose keys then enter the queue; the generator is not used."""
         self._check(views)
         representations = self.encoder(views[0])
         queries = self.projector(representations)
@@ -135,13 +129,12 @@ class MoCoV2(Method):
         return [self.encoder, self.target.encoder]
 
     def after_step(self, progress: float) -> None:
-        """Let the momentum branch follow."""
-        momentum = cosine_momentum(progress, start=self.settings.momentum, end=self.settings.momentum_end)
-        self.target.update(self.encoder, self.projector, momentum=momentum)
+        """Update the momentum branch."""
+        self.target.update(self.encoder, self.projector, progress)
 
     @torch.no_grad()
     def _enqueue(self, keys: Tensor) -> None:
-        """Put all ranks' keys in the place of the oldest; the size of the queue need be no multiple of the batch."""
+        """Replace the oldest keys by those of all ranks; the queue size need not be a multiple of the batch size."""
         new = gather(F.normalize(keys.to(self.queue.dtype), dim=1))[-len(self.queue) :]
         place = (self.pointer + torch.arange(len(new), device=new.device)) % len(self.queue)
         self.queue.index_copy_(0, place, new)
@@ -153,7 +146,7 @@ class MoCoV3(Method):
 
     The loss is 2τ times the cross-entropy, summed over both directions. Heads are those of the original for ResNet:
     batch norm in every layer but the predictor's last, without scale and shift in the projector's last. Both views
-    pass each encoder in one call, so batch statistics are of both views together, where the original takes each
+    pass each encoder in one call, so batch statistics are of both views together; the original takes each
     view's own.
 
     >>> encoder = nn.Flatten()
@@ -168,10 +161,12 @@ class MoCoV3(Method):
         self.settings = config.settings()
         self.projector = mlp(self.dimension, self.settings.projector, last="plain")
         self.predictor = mlp(self.settings.projector[-1], self.settings.predictor)
-        self.target = MomentumBranch(encoder, self.projector)
+        self.target = MomentumBranch(
+            encoder, self.projector, start=self.settings.momentum, end=self.settings.momentum_end
+        )
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; nothing is drawn from the generator."""
+        """The outcome of two views; the generator is not used."""
         self._check(views)
         images, temperature = torch.cat(tuple(views)), self.settings.temperature
         representations = self.encoder(images)
@@ -187,9 +182,8 @@ class MoCoV3(Method):
         return [self.encoder, self.target.encoder]
 
     def after_step(self, progress: float) -> None:
-        """Let the momentum branch follow."""
-        momentum = cosine_momentum(progress, start=self.settings.momentum, end=self.settings.momentum_end)
-        self.target.update(self.encoder, self.projector, momentum=momentum)
+        """Update the momentum branch."""
+        self.target.update(self.encoder, self.projector, progress)
 
 
 VERSIONS: dict[Version, type[MoCoV2] | type[MoCoV3]] = {"v2": MoCoV2, "v3": MoCoV3}

@@ -1,4 +1,4 @@
-"""SimCLR, and the tuned version of it."""
+"""SimCLR and its tuned version."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods import checks
+from ldreg.methods.base import Method, Outcome, check_positive, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import nt_xent
-from ldreg.methods.outcome import Method, Outcome
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class SimCLRConfig:
     projector: tuple[int, ...] = (2048, 128)
 
     def __post_init__(self) -> None:
-        checks.positive("temperature", self.temperature)
-        checks.widths("projector", self.projector)
+        check_positive("temperature", self.temperature)
+        check_widths(self.projector)
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,15 @@ class SimCLRTunedConfig:
     projector: tuple[int, ...] = (8192, 8192, 512)
 
     def __post_init__(self) -> None:
-        checks.positive("temperature", self.temperature)
-        checks.widths("projector", self.projector)
+        check_positive("temperature", self.temperature)
+        check_widths(self.projector)
 
 
 class SimCLR(Method):
-    """Tell the other view of an image from all other images' views (Chen et al., ICML 2020).
+    """Tell the other view of an image from the views of all other images (Chen et al., ICML 2020).
 
-    Both views pass the encoder in one call, so batch statistics are of both views together. The projector ends in
-    batch norm with a scale and no shift, as the original's does.
+    Both views pass the encoder in one call, so batch statistics are of both views together. As in the
+    original, the projector ends in batch norm with a scale but no shift.
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
@@ -71,7 +70,7 @@ class SimCLR(Method):
         self.projector = mlp(self.dimension, config.projector, last="scale")
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; nothing is drawn from the generator."""
+        """The outcome of two views; the generator is not used."""
         self._check(views)
         representations = self.encoder(torch.cat(tuple(views)))
         loss = nt_xent(*self.projector(representations).chunk(2), temperature=self.temperature)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods import checks
+from ldreg.methods.base import Method, Outcome, check_weight, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import vicreg
-from ldreg.methods.outcome import Method, Outcome
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,15 @@ class VICRegConfig:
 
     def __post_init__(self) -> None:
         for name in ("invariance", "variance", "covariance"):
-            checks.weight(name, getattr(self, name))
-        checks.widths("projector", self.projector)
+            check_weight(name, getattr(self, name))
+        check_widths(self.projector)
 
 
 class VICReg(Method):
     """Pull two views together while each column varies and no two covary (Bardes, Ponce & LeCun, ICLR 2022).
 
-    Both views pass the encoder in one call, so batch statistics are of both views together, where the original takes
-    each view's own. The terms to log are unweighted.
+    Both views pass the encoder in one call, so batch statistics are of both views together; the original takes each
+    view's own. The logged terms are unweighted.
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
@@ -56,7 +55,7 @@ class VICReg(Method):
         self.projector = mlp(self.dimension, config.projector)
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; nothing is drawn from the generator."""
+        """The outcome of two views; the generator is not used."""
         self._check(views)
         representations = self.encoder(torch.cat(tuple(views)))
         loss, terms = vicreg(

@@ -11,7 +11,7 @@ from torch import nn
 
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
-from ldreg.methods import METHODS
+from ldreg.methods import METHODS, MethodName
 from ldreg.monitor.config import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
 from ldreg.options import Option, built, fields_of, nearest, typed
@@ -19,7 +19,6 @@ from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovaria
 from ldreg.train.recipes import Tree, flattened
 from ldreg.views import ViewsConfig
 
-MethodName = Literal["simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "mae"]
 RegularizerName = Literal["none", "ldreg", "minlid", "covariance", "variance_covariance", "koleo", "sigreg"]
 
 
