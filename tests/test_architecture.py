@@ -19,7 +19,7 @@ ORDER = (
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "train.processes", "train.checkpoints", "train.engine", "encoders"),
     *("evaluate.inputs", "evaluate.compute", "evaluate.extract", "evaluate.knn", "evaluate.linear"),
-    *("evaluate.channels", "evaluate.cache", "evaluate.features", "evaluate.measure", "detection", "monitor", "train"),
+    *("evaluate.channels", "evaluate.features", "evaluate.measure", "detection", "monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo_plain", "demo", "cli", "__main__"),
 )

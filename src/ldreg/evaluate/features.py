@@ -1,7 +1,10 @@
-"""Representations of a split of images: taken from the encoder once, kept, and reused by every protocol."""
+"""Representations of a split of images: extracted once, cached under their content key, and reused."""
 
 import hashlib
 import json
+import logging
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -9,6 +12,8 @@ from pathlib import Path
 
 import torch
 from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ldreg.data import (
@@ -28,14 +33,18 @@ from ldreg.data.file_batches import report_lost_workers
 from ldreg.data.resident import fingerprint
 from ldreg.data.samples import resize_and_crop
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.cache import VERSION, Stored, location, read, write
 from ldreg.evaluate.channels import with_channels
 from ldreg.evaluate.compute import AUTOCAST, Precision, torch_device
 from ldreg.evaluate.extract import representations
 from ldreg.io.locks import filling
+from ldreg.text import printable
 from ldreg.views import Views, ViewsConfig
 
+logger = logging.getLogger("ldreg")
+
 Progress = Callable[[str, float], None]
+
+VERSION = 2  # of the file and of how its content is computed; part of every key
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +72,17 @@ class Features:
         if not self.classes or bool((self.labels < 0).any()):
             return None
         return [self.classes[label] for label in self.labels.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """The content of a cache file; `transparent` counts the image files with transparent pixels."""
+
+    representations: Tensor
+    labels: Tensor
+    indices: Tensor
+    classes: tuple[str, ...]
+    transparent: int = 0
 
 
 def features(
@@ -101,9 +121,9 @@ def features(
     torch_device(device)  # before the work
     images = load_images(data, split) if images is None else images
     key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
-    path = location(cache_folder(data) if cache is None else cache, key)
+    path = _location(cache_folder(data) if cache is None else cache, key)
     with filling(path):
-        stored = read(path, key, images)
+        stored = _read(path, key, images)
         if stored is not None:
             if isinstance(images, ImageFiles):
                 images.tally.finish_pass(len(stored.indices), transparent=stored.transparent)
@@ -111,7 +131,7 @@ def features(
         stored = _extract(
             encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
         )
-        write(path, key, stored)
+        _write(path, key, stored)
     return _features(stored, key, reused=False)
 
 
@@ -188,7 +208,7 @@ def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tenso
     return views.plain(with_channels(resize_and_crop(pixels, size=views.size), views.channels)[None])[0]
 
 
-def _features(stored: Stored, key: str, *, reused: bool) -> Features:
+def _features(stored: _Stored, key: str, *, reused: bool) -> Features:
     return Features(stored.representations, stored.labels, stored.indices, stored.classes, key, reused)
 
 
@@ -201,7 +221,7 @@ def _extract(
     precision: Precision,
     batch_size: int,
     report: Progress | None,
-) -> Stored:
+) -> _Stored:
     place, indices = torch_device(device), []
     views = plain_views(encoder)
 
@@ -225,4 +245,76 @@ def _extract(
     if wrong:
         raise ValueError(f"encoder: expected finite representations, got NaN or inf for {wrong} of {len(x)} images")
     transparent = images.tally.transparent if isinstance(images, ImageFiles) else 0
-    return Stored(x, labels, torch.cat(indices), images.classes, transparent)
+    return _Stored(x, labels, torch.cat(indices), images.classes, transparent)
+
+
+def _location(cache: Path, key: str) -> Path:
+    """The file of a key below a cache folder."""
+    return cache / "representations" / f"{key}.safetensors"
+
+
+def _read(path: Path, key: str, images: ImageSet) -> _Stored | None:
+    """The cached representations of these images; None if there are none, with a warning if the file is damaged."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            if metadata.get("key") != key:
+                raise ValueError("it belongs to another key")
+            parts = {name: opened.get_tensor(name) for name in ("representations", "labels", "indices")}
+            classes, transparent = json.loads(metadata["classes"]), int(metadata["transparent"])
+        if classes != list(images.classes):
+            raise ValueError("its classes are not those of the images")
+        stored = _checked(_Stored(**parts, classes=images.classes, transparent=transparent))
+        _check_rows(stored, images)
+        return stored
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
+        reason = printable(" ".join(str(error).split()))[:200]
+        logger.warning("%s: cannot be used and is made again (%s)", path, reason)
+        return None
+
+
+def _write(path: Path, key: str, stored: _Stored) -> None:
+    """Write representations in one step, so that no other process sees a part; warn if that fails."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+        os.close(handle)
+        tensors = {
+            "representations": stored.representations.contiguous(),
+            "labels": stored.labels.contiguous(),
+            "indices": stored.indices.contiguous(),
+        }
+        metadata = {"key": key, "classes": json.dumps(stored.classes), "transparent": str(stored.transparent)}
+        save_file(tensors, temporary, metadata=metadata)
+        Path(temporary).replace(path)
+    except (SafetensorError, OSError) as error:
+        logger.warning("%s: the representations cannot be kept (%s)", path, error)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _checked(stored: _Stored) -> _Stored:
+    x, labels, indices = stored.representations, stored.labels, stored.indices
+    rows = x.shape[0] if x.ndim == 2 else -1
+    if x.dtype != torch.float32 or labels.shape != (rows,) or indices.shape != (rows,):
+        shapes = [tuple(part.shape) for part in (x, labels, indices)]
+        raise ValueError(f"expected float32 (N, D) with N labels and indices, got {x.dtype} of shapes {shapes}")
+    if {labels.dtype, indices.dtype} != {torch.int64}:
+        raise ValueError(f"expected int64 labels and indices, got {labels.dtype} and {indices.dtype}")
+    return stored
+
+
+def _check_rows(stored: _Stored, images: ImageSet) -> None:
+    """Check that rows are those of the images: in order, all but unreadable files, with their labels."""
+    indices, rows = stored.indices, len(stored.indices)
+    if rows > len(images) or (rows < len(images) and not isinstance(images, ImageFiles)) or not rows:
+        raise ValueError(f"expected a row for each of the {len(images)} images, got {rows}")
+    if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
+        raise ValueError(f"expected ascending indices of the {len(images)} images, got others")
+    if not torch.equal(stored.labels, images.labels[indices]):
+        raise ValueError("its labels are not those of the images")
+    if not bool(stored.representations.isfinite().all()):
+        raise ValueError("expected finite representations, got NaN or inf")

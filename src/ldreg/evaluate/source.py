@@ -1,4 +1,4 @@
-"""What is to be judged: an encoder from a run folder or a checkpoint, and the images that go with it."""
+"""An encoder from a run folder or a checkpoint, and the images to evaluate it on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ldreg.train.recipes import read_yaml
 from ldreg.train.settings import Settings, resolve
 from ldreg.views.config import Normalization
 
-# What says how images are read, not which; it stays where another set is named.
+# Settings of how images are read, not of which; they stay if another set is named.
 HOW = ("cache", "workers", "resident_limit", "max_unreadable")
 
 
@@ -24,11 +24,11 @@ class Source:
 
     Args:
         encoder: with its weights.
-        name: of the run's folder or of the file.
+        name: of the run's folder or the file.
         path: to the folder or file.
         folder: of the run whose encoder it is; None for a plain checkpoint.
         settings: of that run, or of the run in whose folder a checkpoint lies; None for others.
-        data: the images to judge it by: the run's own unless others are asked for; None where nothing says which.
+        data: the images to evaluate on: the run's own unless others are asked for; None if unknown.
     """
 
     encoder: LoadedEncoder
@@ -70,11 +70,11 @@ def open_source(
 
     Args:
         path: a run folder, an encoder.safetensors, or a state dict in timm's, torchvision's or the authors' layout.
-        encoder: which encoder, where the file does not say.
-        size: side of the images, where the file does not say.
-        normalization: of the images, where the file does not say.
-        data: options such as ("data.path", "X") over the run's own. A name other than the run's leaves the rest of the
-            run's out.
+        encoder: which encoder, if the file does not say.
+        size: side of the images, if the file does not say.
+        normalization: of the images, if the file does not say.
+        data: options such as ("data.path", "X") that replace the run's. With another name, the run's own options are
+            dropped.
 
     Raises:
         ValueError: no encoder there, or options that do not fit it or are unknown.
@@ -95,7 +95,7 @@ def _run(path: Path) -> RunFolder | None:
 
 
 def _name(path: Path) -> str:
-    """What the run is called, or the file; every run's encoder.safetensors has the same name, its folder has not."""
+    """The name of the run's folder, or of the file unless it is a run's encoder.safetensors."""
     whole = path.resolve()
     named = whole if whole.is_dir() else whole.parent if whole.name == ENCODER else whole.with_suffix("")
     return named.name or "encoder"
@@ -124,7 +124,7 @@ def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) 
 
 
 def reading(source: Source, options: Sequence[tuple[str, str | None]]) -> DataConfig:
-    """How images are read (cache, workers, ...): as the run does, with these options over it.
+    """How images are read (cache, workers, ...): as in the run, unless these options replace it.
 
     Raises:
         ValueError: an option of the wrong type or range.
@@ -134,6 +134,6 @@ def reading(source: Source, options: Sequence[tuple[str, str | None]]) -> DataCo
 
 
 def _kept(own: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
-    """The run's data settings, without those that are about its own images where others are named."""
+    """The run's data settings; if other images are named, only how images are read."""
     name = dict(options).get("data.name", own["name"])
     return dict(own) if name == own["name"] else {key: own[key] for key in HOW}

@@ -91,7 +91,7 @@ def linear_on(
     work: Path | None = None,
     cache: Path | None = None,
 ) -> float:
-    """Accuracy of a linear classifier on a set that the encoder may never have seen, after the last epoch.
+    """Accuracy of a linear classifier on any set, after the last epoch.
 
     Args:
         source: the encoder.
@@ -112,10 +112,10 @@ def linear_on(
 
 
 def like_the_run(config: Augmented, source: Source) -> Augmented:
-    """The config with the flip and the smallest crop that the run's settings name, where neither is given.
+    """The config with the flip and the smallest crop of the run's settings, unless the config has its own.
 
-    Whoever pretrained without mirroring, as with digits, had reason to. What a policy has by itself is no such choice:
-    MAE pretrains on crops of at least 0.2 of the area, and is judged on the usual ones.
+    Defaults of a view policy do not count: MAE pretrains on crops of at least 0.2 of the area, and is evaluated on the
+    usual ones.
     """
     if source.settings is None or (isinstance(config, LinearConfig) and config.protocol == "fast"):
         return config
@@ -162,7 +162,7 @@ def transfer(
     progress: Progress | None = None,
     synchronize: Synchronize | None = None,
 ) -> dict[str, Judgment]:
-    """Linear evaluation over datasets, by their names; all are looked at before the first is evaluated.
+    """Linear evaluation over datasets by name; all are checked before the first is evaluated.
 
     Args:
         encoder: a loaded encoder, which stays as it is.
@@ -200,17 +200,17 @@ def transfer(
 
 @contextmanager
 def _named(name: str, data: DataConfig) -> Iterator[None]:
-    """Have an error say which dataset it speaks of."""
+    """Name the dataset in an error."""
     try:
         yield
     except ValueError as error:
-        told = str(error)
-        told = told if told.startswith(f"{name}: ") else f"{name}: {told}"
-        raise ValueError(f"{told}{_perhaps_meant(name, data)}") from error
+        message = str(error)
+        message = message if message.startswith(f"{name}: ") else f"{name}: {message}"
+        raise ValueError(f"{message}{_perhaps_meant(name, data)}") from error
 
 
 def _perhaps_meant(name: str, data: DataConfig) -> str:
-    """Which datasets may be meant by a name that is like theirs, where no images of classes are found under it."""
+    """A hint at datasets of similar name, if a folder of that name has no images of classes."""
     near = [one for one in similar_datasets(name) if one != "folder"]
     if data.name != "folder" or name == "folder" or not near or _has_classes(data):
         return ""

@@ -1,4 +1,4 @@
-"""The arguments of `inspect`: what they must be, and what they become."""
+"""Check and convert the arguments of `inspect`."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from ldreg.dimension.estimators import Convention, Estimator, check_options
 from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
 from ldreg.distributed import local_rank
 
-_WIDE = 4  # times as many columns as rows: too few rows may be columns
+_WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
 
 
 def check_settings(
@@ -48,13 +48,13 @@ def check_settings(
 
 
 def as_embeddings(value: Any, name: str, k: int) -> Tensor:
-    """A floating tensor (N, D) of more than k rows, not copied where it is one; ValueError otherwise."""
+    """A floating tensor (N, D) of more than k rows; a tensor is not copied. ValueError otherwise."""
     if isinstance(value, str | PathLike):
         raise ValueError(f"{name}: expected an array (N, D), got {value!r}; files are for the command `ldreg inspect`")
     if len(shape := getattr(value, "shape", ())) > 2:
         raise no_matrix(shape, name)
     with warnings.catch_warnings():
-        # Of a memory-mapped array opened for reading, torch warns that it must not be written to; nothing here does.
+        # torch warns that a read-only memory-mapped array must not be written to; nothing here writes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_matrix(value, name).detach()
     if k >= len(x):
@@ -63,14 +63,14 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
 
 
 def _hint(points: int, dimensions: int) -> str:
-    """What to do about too few points: a power of two up to 64 that is at most half of them as k; or transpose them."""
+    """Advice for too few points: a smaller k, a power of two up to 64, or transposing."""
     smaller = min(64, 2 ** int(math.log2(points / 2))) if points >= 4 else 0
     exchanged = "; are rows and columns exchanged?" if dimensions > _WIDE * points else ""
     return (f"; try k={smaller}" if smaller else "") + exchanged
 
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
-    """A label for each point, as text; ValueError where there are more or fewer, or rows in the place of labels."""
+    """A label for each point, as text; ValueError for another number of labels, or for rows of several."""
     if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
         raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
     if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
@@ -85,14 +85,14 @@ def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str)
 
 
 def _plain(value: Any) -> Any:
-    """An array as a list, or as the number where it is one; anything else as it is."""
+    """An array as a list or number; anything else unchanged."""
     return value.tolist() if isinstance(value, Tensor | numpy.ndarray) else value
 
 
 def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
-    """Where to measure x: as is wanted, or else where x is, or else on a GPU if there is one.
+    """The device to measure x on: the wanted one, or else a GPU if there is one, or else that of x.
 
-    Ranks that share the work and are not told otherwise each take the GPU of their own.
+    Ranks that share the work take one GPU each unless a device is wanted.
 
     Raises:
         ValueError: there are fewer GPUs than ranks.

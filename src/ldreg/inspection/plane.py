@@ -1,14 +1,14 @@
-"""Rows drawn at random, and the map that they are shown on."""
+"""Random rows of a set, and their coordinates on a map."""
 
 import torch
 from torch import Tensor
 
-# Rows that the plane of the map is fitted to, and the most numbers that may be copied for it (64 MiB of float32).
+# Rows that the plane is fitted to, and the most numbers copied for it (64 MiB of float32).
 ROWS, _NUMBERS = 4096, 2**24
 
 
 def draw(points: int, sample: int | None, seed: int) -> Tensor:
-    """Rows of a set, ascending: all of them, or `sample` drawn at random where there are more.
+    """Rows of a set, ascending: all of them, or `sample` of them drawn at random.
 
     >>> draw(4, 9, 0)
     tensor([0, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""The points to measure, shared out among ranks, and their results together again."""
+"""Divide the points to measure among ranks, and gather their results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sharing:
-    """This process among those that share the work; alone by default, whatever group there may be."""
+    """This process among those that share the work; by default alone, whatever group there is."""
 
     rank: int = 0
     world: int = 1
@@ -26,7 +26,7 @@ class Sharing:
         return self.world > 1
 
     def share(self, rows: Tensor) -> Tensor:
-        """The part of the rows that is this rank's; a single row that nobody needs where there are more ranks.
+        """The rows of this rank; with more ranks than rows, a single spare row.
 
         >>> import torch
         >>> [Sharing(rank, 3).share(torch.arange(5)).tolist() for rank in range(3)]
@@ -36,7 +36,7 @@ class Sharing:
         return rows[start : max(stop, start + 1)]
 
     def gathered(self, part: LIDEstimate, count: int) -> LIDEstimate:
-        """On rank 0 the estimates of all `count` rows, from those of every rank's share; elsewhere just the latter."""
+        """The estimates of all `count` rows on rank 0; elsewhere those of the rank's own share."""
         if not self.several:
             return part
         start, stop = self._edges(count)
@@ -45,11 +45,11 @@ class Sharing:
         return LIDEstimate(values, errors, Neighbors(*found))
 
     def agreed(self, work: Callable[[], T]) -> T:
-        """What `work` returns here, once it has on all ranks."""
+        """The result of `work` on this rank, once every rank has its own."""
         return distributed.agreed(work) if self.several else work()
 
     def from_first(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, for all."""
+        """The result of `work` on rank 0, for all ranks."""
         return distributed.from_first(work) if self.several else work()
 
     def _edges(self, count: int) -> tuple[int, int]:
