@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy
 import pytest
+from PIL import Image
 
 from ldreg.cli import main
 from ldreg.demo import Demo, _draw_panels, demo
@@ -88,6 +90,18 @@ def test_demo_writes_its_report(made: Made) -> None:
     for name in ("local_collapse.png", "target_lid.png"):
         assert (found.report.parent / name).read_bytes().startswith(b"\x89PNG")
     assert len(found.reached) == 6
+
+
+def test_pictures_hold_a_row_of_five_panels_and_two_rows_of_three(made: Made) -> None:
+    folder = made.demo.report.parent
+    collapse, targets = (
+        numpy.asarray(Image.open(folder / f"{name}.png").convert("L")) for name in ("local_collapse", "target_lid")
+    )
+    for pixels, rows, columns in ((collapse, 1, 5), (targets, 2, 3)):
+        height, width = pixels.shape
+        assert width / columns == pytest.approx(height / rows, rel=0.2)
+        for panel in (half for row in numpy.array_split(pixels, rows) for half in numpy.array_split(row, columns, 1)):
+            assert (panel < 128).mean() > 0.005
 
 
 def test_demo_trains_without_and_with_ldreg(made: Made) -> None:

@@ -39,4 +39,4 @@ def case(*, slow: bool = False, training: bool = False) -> Callable[[Body], Body
 
 
 # The modules below register their cases in CASES.
-from tests.golden import command_line, measured, public, trained  # noqa: E402, F401
+from tests.golden import command_line, long, measured, public, trained  # noqa: E402, F401

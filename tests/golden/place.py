@@ -101,10 +101,10 @@ class Place:
         return Path(shutil.copytree(self.run(), self.folder / name))
 
     def tree(self, folder: str | Path = ".") -> list[str]:
-        """Every file below a folder, but those that an evaluation keeps for itself."""
+        """Every file below a folder, but caches and what an evaluation keeps for itself."""
         root = self.folder / folder
         files = [file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file()]
-        return sorted(file for file in files if "evaluation/work/" not in file)
+        return sorted(file for file in files if "evaluation/work/" not in file and "cache/" not in file)
 
     def json(self, name: str | Path) -> Any:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))

@@ -1,10 +1,12 @@
 """Cases of commands that train or judge an encoder of digits."""
 
 import csv
+import tarfile
 from typing import Any
 
+import safetensors.torch
 from tests.golden.cases import case
-from tests.golden.frozen import VOLATILE
+from tests.golden.frozen import DATA, VOLATILE
 from tests.golden.measured import seen
 from tests.golden.place import TINY, Place
 
@@ -84,3 +86,43 @@ def exit_of_failed_training(place: Place) -> Any:
     """Training that diverges ends with 1."""
     answer = place.answer("pretrain", "--out", "run", *TINY, "--optimizer.lr", "1e30", "--optimizer.name", "sgd")
     return {"code": answer.code, "lines": len(answer.err.strip().splitlines()) > 0}
+
+
+def old_runs(place: Place) -> None:
+    """Unpack what the version before has written; see old_run.py."""
+    with tarfile.open(DATA / "old_runs.tar.xz") as archive:
+        archive.extractall(place.folder, filter="data")
+
+
+@case(training=True)
+def resume_old_run(place: Place) -> Any:
+    """A run that the version before left in the midst of an epoch ends with the numbers of that version."""
+    old_runs(place)
+    place.ldreg("pretrain", "--resume", "interrupted")
+    run = place.folder / "interrupted"
+    weights = safetensors.torch.load_file(run / "encoder.safetensors")
+    sums = {
+        name: [float(weight.double().sum()), float(weight.double().abs().sum())] for name, weight in weights.items()
+    }
+    return {**what_a_run_leaves(place, run), "weights": sums}
+
+
+@case(training=True)
+def read_old_run(place: Place) -> Any:
+    """A run that the version before finished is evaluated, and compared with what it has evaluated."""
+    old_runs(place)
+    for words in (
+        ("linear", "finished"),
+        ("knn", "finished/encoder.safetensors", "--data.name", "digits", "--k", "10"),
+    ):
+        place.ldreg("evaluate", *words, "--json", f"{words[0]}.json")
+    place.ldreg("report", "finished", "--json", "records")
+    found = {name: place.json(name) for name in ("linear.json", "knn.json", "records/finished.json")}
+    return {"json": found, "files": place.tree()}
+
+
+@case(training=True)
+def transfer(place: Place) -> Any:
+    words = ("--datasets", "digits,shapes", "--protocol", "fast", "--json", "transfer.json")
+    place.ldreg("evaluate", "transfer", place.copy(), *words)
+    return {"json": place.json("transfer.json"), "files": place.tree()}

@@ -60,6 +60,14 @@ def test_patches_are_told_from_registers() -> None:
     assert method((images,), seeded()).loss.item() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(0.5, 8), (0.6, 6), (0.7, 4), (0.8, 3), (0.9, 1)])
+def test_patches_kept_are_rounded_down(make_transformer: Make, ratio: float, count: int) -> None:
+    """Of 16 patches, as in the authors' code: int(16 * (1 - ratio))."""
+    kept, hidden = MAE(make_transformer(), dataclasses.replace(SMALL, mask_ratio=ratio)).masks(3, generator=seeded())
+    assert kept.shape == (3, 1 + count)
+    assert hidden.shape == (3, 16 - count)
+
+
 @pytest.mark.parametrize(("size", "patch", "channels"), [(8, 2, 1), (32, 4, 3), (32, 16, 3)])
 def test_masks_split_the_patches(make_transformer: Make, size: int, patch: int, channels: int) -> None:
     method = MAE(make_transformer(size, patch, channels), SMALL)

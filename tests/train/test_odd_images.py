@@ -1,5 +1,6 @@
 """Folders with every kind of odd file: what can be read is trained on, the rest is counted, listed and left out."""
 
+import shutil
 import struct
 import zlib
 from multiprocessing import active_children
@@ -141,6 +142,23 @@ def test_one_more_than_the_share_that_is_borne_ends_the_run(folder: Path, capsys
     assert "Traceback" not in said
     assert f"got {len(bad)} of {COUNT + len(bad)}" in said
     assert not RunFolder(Path("run")).encoder.exists()
+
+
+def test_a_failed_resume_keeps_the_run(folder: Path) -> None:
+    """A new run that fails before its first step leaves no folder; one that is resumed loses nothing."""
+    options = {"data__resident": "no", "data__max_unreadable": "0.5"}
+    assert pretrain(**options) == 0
+    shutil.rmtree("run/checkpoints")
+    Path("run/card.json").unlink()
+    encoder, config = Path("run/encoder.safetensors"), Path("run/config.yaml")
+    before = encoder.read_bytes(), config.read_bytes()
+    for path in sorted(folder.rglob("*.png"))[1:]:
+        path.write_bytes(b"")
+    assert main(["pretrain", "--resume", "run"]) == 2
+    assert (encoder.read_bytes(), config.read_bytes()) == before
+    encoder.parent.rename("elsewhere")
+    assert pretrain(**options) == 2
+    assert not Path("run").exists()
 
 
 def test_odd_images_have_the_pixels_that_they_show(folder: Path) -> None:
