@@ -296,7 +296,7 @@ def bench_command(
         out: write RESULTS.md, plots and numbers into this folder
         command: as it was typed
     """
-    from ldreg.bench.command import bench
+    from ldreg.bench.results import bench
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
     bench(what, device, sizes, names, k, repeats, threads, seed, json=json, out=out, command=command)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ldreg.bench.goals import verdicts
+from ldreg.bench.benchmark import Batches, Pictures, Points
 from ldreg.bench.measure import Device, Measurement
 from ldreg.bench.record import Result, Run
-from ldreg.bench.sizes import Batches, Pictures, Points
 from ldreg.bench.suite import BENCHMARKS
+from ldreg.bench.tables import verdicts
 
 WIDE, LARGE, FLAT = Points(10_000, 2048), Points(20_000, 2048), Points(10_000, 128)
 HUGE = Points(1_281_167, 2048)

@@ -10,8 +10,8 @@ import pytest
 
 from ldreg.bench import runner
 from ldreg.bench.measure import Measurement
-from ldreg.bench.plan import Plan
 from ldreg.bench.record import Result, from_json
+from ldreg.bench.runner import Plan
 from ldreg.cli import main
 
 Capture = pytest.CaptureFixture[str]

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from ldreg.bench import lid, points, regularizer
-from ldreg.bench.contest import Benchmark, Setting
+from ldreg.bench.benchmark import Benchmark, Points, Setting
 from ldreg.bench.points import OnPoints, checked_rows, exact_neighbors, sample
-from ldreg.bench.sizes import Points
 
 K = 20
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from ldreg.bench.benchmark import Points
 from ldreg.bench.record import Result, Run
-from ldreg.bench.sizes import Points
 
 WIDE, LARGE, FLAT = Points(10_000, 2048), Points(20_000, 2048), Points(10_000, 128)
 

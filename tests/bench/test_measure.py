@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from ldreg.bench import measure as module
-from ldreg.bench import meters
-from ldreg.bench.measure import Measurement, measure
-from ldreg.bench.meters import available_bytes
+from ldreg.bench.measure import Measurement, available_bytes, measure
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of memory")
 
@@ -121,7 +119,7 @@ def test_short_calls_on_a_gpu_are_timed_in_bursts_after_a_warm_up(monkeypatch: p
     measured, _ = measure(work, repeats=2, device="cuda")
     assert measured.seconds == pytest.approx([1e-3] * len(measured.seconds))  # the first call compiled
     assert len(measured.seconds) == pytest.approx(15, abs=1)  # bursts of 20 calls until 0.3 s are timed
-    assert len(calls) == 1 + meters._SETTLING + 20 * len(measured.seconds)
+    assert len(calls) == 1 + module._SETTLING + 20 * len(measured.seconds)
     assert measured.extra_mb == pytest.approx(30)
     assert measured.host is not None
     assert 0 < measured.host < 1e-3

@@ -4,9 +4,9 @@ import matplotlib
 import pytest
 from matplotlib.axes import Axes
 
-from ldreg.bench.plot import draw, png, svg
+from ldreg.bench.benchmark import Points
+from ldreg.bench.plots import draw, png, svg
 from ldreg.bench.record import Result, Run
-from ldreg.bench.sizes import Points
 from ldreg.bench.suite import BENCHMARKS
 
 

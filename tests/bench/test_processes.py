@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ldreg.bench import processes
-from ldreg.bench.processes import TerminatedError, output_of, stoppable
+from ldreg.bench import runner
+from ldreg.bench.runner import TerminatedError, output_of, stoppable
 
 # A process with a child, both of which sleep for long; the first keeps or refuses the wish that it end.
 SLEEPER = """
@@ -55,7 +55,7 @@ def kill_when(path: Path, number: int) -> subprocess.Popen[bytes]:
 def test_a_signal_ends_the_process_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, deaf: bool
 ) -> None:
-    monkeypatch.setattr(processes, "_ENDING", 0.2)
+    monkeypatch.setattr(runner, "_ENDING", 0.2)
     before, started = children(), tmp_path / "child"  # other tests may keep processes of their own
     helper = kill_when(started, number)
     code = SLEEPER.format(deaf=deaf, path=str(started))

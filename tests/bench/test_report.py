@@ -3,17 +3,17 @@ from typing import Any
 
 import pytest
 
-from ldreg.bench import report
+from ldreg.bench import tables
+from ldreg.bench.benchmark import Points
 from ldreg.bench.record import Result, Run, from_json, to_json
-from ldreg.bench.sizes import Points
 
 
 def lines_of(run: Run, width: int = 100) -> list[str]:
-    return [" ".join(line.split()) for line in report.as_text([run], width=width).splitlines()]
+    return [" ".join(line.split()) for line in tables.as_text([run], width=width).splitlines()]
 
 
 def test_text_holds_every_number_and_reason(lid_run: Run) -> None:
-    assert max(map(len, report.as_text([lid_run]).splitlines())) <= 80
+    assert max(map(len, tables.as_text([lid_run]).splitlines())) <= 80
     lines = lines_of(lid_run)
     assert "LID of a set among itself, on the CPU" in lines
     assert "scikit-learn 3.00 s 20 1.50 × 1e-06" in lines
@@ -29,7 +29,7 @@ def test_text_holds_every_number_and_reason(lid_run: Run) -> None:
 
 
 def test_columns_without_a_value_are_left_out(lid_run: Run) -> None:
-    assert report.rows(lid_run, Points(10_000, 128))[0] == ("", "time", "time vs ldreg", "off by")
+    assert tables.rows(lid_run, Points(10_000, 128))[0] == ("", "time", "time vs ldreg", "off by")
 
 
 def test_estimates_are_marked(fabricate: Any) -> None:
@@ -59,7 +59,7 @@ def test_views_are_told_in_images_and_views(views_run: Run) -> None:
 
 
 def test_a_step_is_told_in_parts(step_run: Run) -> None:
-    assert max(map(len, report.as_text([step_run]).splitlines())) <= 80
+    assert max(map(len, tables.as_text([step_run]).splitlines())) <= 80
     lines = lines_of(step_run)
     assert "ldreg 50,196 10.2 ms 2.0 % 5000 1.00 ×" in lines
     assert "authors' LDReg 46,545 11.0 ms 10.0 % 5000 1.08 ×" in lines
@@ -69,7 +69,7 @@ def test_a_step_is_told_in_parts(step_run: Run) -> None:
 
 
 def test_missing_contenders_are_named_beside_the_verdict(lid_run: Run) -> None:
-    row = report.goal_row(lid_run.verdicts[1])
+    row = tables.goal_row(lid_run.verdicts[1])
     assert row[2] == "missed (scikit-learn, without scikit-dimension, faiss, pseudocode)"
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ldreg.bench.benchmark import Points
 from ldreg.bench.record import Run, from_json, to_json
 from ldreg.bench.results import RESULTS, as_markdown, read_folder, write_folder
-from ldreg.bench.sizes import Points
 from ldreg.bench.suite import BENCHMARKS
 
 KEPT = Path(__file__).parents[2] / "benchmarks"

@@ -1,9 +1,9 @@
 from typing import Any
 
+from ldreg.bench.benchmark import Pictures, Points
 from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run
-from ldreg.bench.scaling import headline, series
-from ldreg.bench.sizes import Pictures, Points
+from ldreg.bench.tables import headline, series
 
 
 def run_of(*sizes: Any, benchmark: str = "lid") -> Run:

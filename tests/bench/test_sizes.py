@@ -1,7 +1,6 @@
 import pytest
 
-from ldreg.bench.contest import parse_sizes
-from ldreg.bench.sizes import Batches, Pictures, Points, Size
+from ldreg.bench.benchmark import Batches, Pictures, Points, Size, parse_sizes
 from ldreg.bench.suite import BENCHMARKS
 
 

@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from ldreg.bench import lightly_step, training_step
-from ldreg.bench.contest import Setting
+from ldreg.bench.benchmark import Batches, Setting
+from ldreg.bench.measure import PARTS, Stopwatch
 from ldreg.bench.regularizer import pseudocode_penalty
-from ldreg.bench.sizes import Batches
-from ldreg.bench.stopwatch import PARTS, Stopwatch
 from ldreg.regularizers import LDReg
 
 SETTING = Setting(Batches(16, 16, "small_cnn"), k=8, repeats=2)

@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 
 from ldreg.bench import view_makers, views
-from ldreg.bench.contest import Setting
+from ldreg.bench.benchmark import Pictures, Setting
 from ldreg.bench.pictures import CLASS, as_pil, draw, write_files
-from ldreg.bench.sizes import Pictures
 from ldreg.bench.suite import BENCHMARKS
 
 MAKERS = {name: {"compiled": False, "decode": "auto"} if name == "ours" else {} for name in view_makers.MAKERS}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ldreg.bench.benchmark import Batches
 from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run, to_json
-from ldreg.bench.sizes import Batches
 from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.cost import step_cost

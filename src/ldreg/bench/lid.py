@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ldreg.bench.contest import OWN, Benchmark, Contender, Goal
+from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Points
 from ldreg.bench.measure import Device
 from ldreg.bench.points import OnPoints, Way, checked_rows, exact_neighbors
-from ldreg.bench.sizes import Points
 from ldreg.dimension.estimators import lid
 
 _CHUNKS = {"cpu": 1024, "cuda": 4096}  # queries at a time, where a contender takes them in chunks

@@ -12,9 +12,8 @@ from lightly.transforms.simclr_transform import SimCLRTransform
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ldreg.bench.contest import Setting
-from ldreg.bench.measure import Measurement
-from ldreg.bench.meters import METERS
+from ldreg.bench.benchmark import Setting
+from ldreg.bench.measure import METERS, Measurement
 from ldreg.bench.training_step import settings_of, synthetic
 from ldreg.bench.view_makers import InMemory
 from ldreg.encoders import build_encoder

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from ldreg.bench.sizes import Pictures
+from ldreg.bench.benchmark import Pictures
 
 _GRAIN = 8  # pixels between independent colors
 _NOISE = 12.0  # gray levels of what varies from pixel to pixel, so that files take as many bits as photographs do

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ldreg.bench.contest import Outcome, Setting
+from ldreg.bench.benchmark import Outcome, Points, Setting
 from ldreg.bench.measure import Device, measure
-from ldreg.bench.sizes import Points
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # of points in float64 at a time
 _WARM_UP = 256  # points of the first call

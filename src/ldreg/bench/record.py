@@ -4,9 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ldreg.bench.contest import OWN, Goal
+from ldreg.bench.benchmark import OWN, Goal, Size
 from ldreg.bench.measure import Device, Measurement
-from ldreg.bench.sizes import Size
 from ldreg.bench.suite import BENCHMARKS
 
 

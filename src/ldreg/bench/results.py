@@ -1,16 +1,32 @@
-"""The folder that holds the last run of each benchmark on each device, and the page that shows them."""
+"""`ldreg bench`: measure, print, and keep the last run of each benchmark on each device with a page of all."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ldreg.bench.measure import Device
-from ldreg.bench.plot import draw, png, svg
+from ldreg.bench.plots import draw, png, svg
 from ldreg.bench.record import Run, from_json, to_json
-from ldreg.bench.report import goal_row, machine, method, notes, part_rows, rows, series_rows, title
-from ldreg.bench.scaling import headline, series
+from ldreg.bench.runner import Plan, stoppable
+from ldreg.bench.runner import run as run_plan
 from ldreg.bench.suite import BENCHMARKS
-from ldreg.io.files import read_text, write_atomically
+from ldreg.bench.tables import (
+    as_text,
+    goal_row,
+    headline,
+    machine,
+    method,
+    notes,
+    part_rows,
+    rows,
+    series,
+    series_rows,
+    title,
+)
+from ldreg.io.files import check_outputs, read_text, write_atomically
+from ldreg.terminal import progress_bar, show
 from ldreg.text import printable
 
 RESULTS = "RESULTS.md"
@@ -112,3 +128,135 @@ def _markdown_table(columns: Sequence[str], content: Sequence[Sequence[str]], *,
     last = len(columns) - 1 if remark else len(columns)
     rule = ["---:" if 0 < place < last else "---" for place in range(len(columns))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *content))
+
+
+class Keeper:
+    """The runs so far and their files.
+
+    Args:
+        json: the file for all numbers; None: none is written.
+        folder: of results; None: none is written.
+        replaced: names of those records in the folder that the coming runs will replace.
+        warn: is told in one line about each file of the folder that cannot be read, now or later.
+    """
+
+    def __init__(
+        self, json: str | None, folder: Path | None, *, replaced: Sequence[str], warn: Callable[[str], None]
+    ) -> None:
+        self.runs: list[Run] = []
+        self.written: dict[Path, None] = {}
+        self.problems: dict[str, Exception] = {}  # by their words: one folder that is full is one problem
+        self._json, self._folder, self._warn = json, folder, warn
+        self._replaced, self._warned, self._waiting = set(replaced), set[Path](), list[Run]()
+        self._look()
+
+    def take(self, run: Run) -> None:
+        """Keep a run, and write it into the folder at once: a long run may be interrupted."""
+        self.runs.append(run)
+        if run.measured:  # else the last run that has something to show stays
+            self._waiting.append(run)
+        self._write_waiting()
+
+    def finish(self) -> None:
+        """Write what an interruption has left unwritten, and all numbers."""
+        self._write_waiting()
+        if self._json is not None and self.runs:
+            try:
+                write(Path(self._json), to_json(self.runs))
+                self.written[Path(self._json)] = None
+            except OSError as error:
+                self.problems[str(error)] = error
+
+    def settle(self, stopped: KeyboardInterrupt | None) -> None:
+        """Raise what came in between, now that the runs are shown; where it is several things, warn of the others."""
+        problems: list[BaseException] = [*([] if stopped is None else [stopped]), *self.problems.values()]
+        if empty := [run.benchmark for run in self.runs if not run.measured]:
+            nothing = ValueError(f"nothing was measured of {', '.join(empty)}; the reasons are given above")
+            if problems or any(run.measured for run in self.runs):
+                self._warn(str(nothing))
+            else:
+                problems.append(nothing)
+        for problem in problems[1:]:
+            self._warn(str(problem))
+        if problems:
+            raise problems[0]
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            if self._folder is not None:
+                try:
+                    self.written.update(dict.fromkeys(write_folder(self._folder, self._waiting[0])))
+                except Exception as error:  # raised by whoever shows the runs, once they are shown
+                    self.problems[str(error)] = error
+                self._look()
+            del self._waiting[0]
+
+    def _look(self) -> None:
+        if self._folder is None:
+            return
+        for path, reason in read_folder(self._folder).unreadable.items():
+            if path not in self._warned:
+                fate = "will be replaced" if path.stem in self._replaced else f"is left out of {RESULTS}"
+                self._warn(f"{path} cannot be read and {fate}: {reason}")
+            self._warned.add(path)
+
+
+def replaced_by(benchmarks: Sequence[str], device: str) -> list[str]:
+    """The names of the records that runs of these benchmarks on this device replace."""
+    return [path_of(Path(), name, device).stem for name in benchmarks]
+
+
+def bench(
+    what: str,
+    device: Literal["auto", "cpu", "cuda"],
+    sizes: str,
+    contenders: tuple[str, ...],
+    k: int,
+    repeats: int,
+    threads: int | None,
+    seed: int,
+    *,
+    json: str | None,
+    out: str | None,
+    command: str,
+) -> None:
+    """Measure, print and write, as `ldreg bench` documents its options.
+
+    Raises:
+        ValueError: an unknown name or a number out of range.
+        OSError: a file cannot be written.
+    """
+    chosen = tuple(BENCHMARKS) if what == "all" else (what,)
+    plan = Plan(chosen, sizes, contenders, k, repeats, threads, seed, command, device)
+    _measure(plan, _keeper(plan, json, None if out is None else Path(out)))
+
+
+def _keeper(plan: Plan, json: str | None, folder: Path | None) -> Keeper:
+    """Who takes the results of the plan; that they can be written is found out now."""
+
+    def warn(line: str) -> None:
+        print(f"ldreg bench: warning: {line}", file=sys.stderr)
+
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    check_outputs(inputs=[], outputs=[json, None if folder is None else folder / RESULTS])
+    if plan.left_out:
+        warn(f"left out, as none of the contenders takes part: {', '.join(plan.left_out)}")
+    return Keeper(json, folder, replaced=replaced_by(plan.taken, plan.place), warn=warn)
+
+
+def _measure(plan: Plan, keeper: Keeper) -> None:
+    """Carry out the plan; interrupted, what is measured by then is shown and written all the same."""
+    stopped: KeyboardInterrupt | None = None
+    with stoppable():
+        try:
+            with progress_bar() as progress:
+                run_plan(plan, progress, keeper.take)
+        except KeyboardInterrupt as stop:
+            stopped = stop
+        keeper.finish()
+        if keeper.runs:
+            show(partial(as_text, keeper.runs))
+    for path in keeper.written:
+        print(f"wrote {path}", file=sys.stderr)
+    keeper.settle(stopped)

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from ldreg.bench.contest import OWN, Benchmark, Contender, Goal, Outcome, Setting
-from ldreg.bench.sizes import Batches
+from ldreg.bench.benchmark import OWN, Batches, Benchmark, Contender, Goal, Outcome, Setting
 
 
 def _trained(**options: Any) -> Callable[[Setting], Outcome]:

@@ -1,7 +1,7 @@
 """All benchmarks by name."""
 
 from ldreg.bench import lid, regularizer, step, views
-from ldreg.bench.contest import Benchmark
+from ldreg.bench.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     "lid": lid.BENCHMARK,

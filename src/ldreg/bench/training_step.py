@@ -10,13 +10,10 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ldreg.bench.contest import Setting
-from ldreg.bench.measure import Measurement
-from ldreg.bench.meters import METERS
+from ldreg.bench.benchmark import Pictures, Setting
+from ldreg.bench.measure import METERS, Measurement, Stopwatch
 from ldreg.bench.pictures import draw
 from ldreg.bench.regularizer import pseudocode_penalty
-from ldreg.bench.sizes import Pictures
-from ldreg.bench.stopwatch import Stopwatch
 from ldreg.data import ResidentImages
 from ldreg.methods import Outcome
 from ldreg.train.assembly import build_module, build_views

@@ -14,9 +14,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from ldreg.bench.contest import VIEWS, Setting
+from ldreg.bench.benchmark import VIEWS, Pictures, Setting
 from ldreg.bench.pictures import CLASS, as_pil, draw, write_files
-from ldreg.bench.sizes import Pictures
 from ldreg.data import FileLoader, ImageFiles, RandomCrops
 from ldreg.data.config import Decode
 from ldreg.views import Views, ViewsConfig

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ldreg.bench.contest import OWN, Benchmark, Contender, Goal, Outcome, Setting
+from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Outcome, Pictures, Setting
 from ldreg.bench.measure import measure
-from ldreg.bench.sizes import Pictures
 
 _RESERVE = 3  # batches of each worker before the first that is timed: two are made in advance, and one is at work
 

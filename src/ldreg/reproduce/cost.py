@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ldreg.bench.goals import images_per_second, regularizer_share
 from ldreg.bench.measure import Measurement
 from ldreg.bench.record import Result, Run, from_json
-from ldreg.bench.report import machine, method, title
+from ldreg.bench.tables import images_per_second, machine, method, regularizer_share, title
 from ldreg.io.files import read_text
 from ldreg.report.tables import Cell, Table, table_markdown
 from ldreg.text import count, markdown_text, printable
