@@ -221,6 +221,44 @@ def test_halves_of_a_set_are_similar_and_noise_is_higher() -> None:
     assert compare(fewer, second, find(fewer), find(second)).kind == "not_compared"
 
 
+def test_random_halves_of_unequal_clusters_are_not_collapsed_beside_each_other() -> None:
+    generator = torch.Generator().manual_seed(2)
+    chances = torch.arange(1, 61) ** -1.2
+    y = torch.multinomial(chances, 1000, replacement=True, generator=generator)
+    x = torch.nn.functional.normalize(normal(60, 64, 3)[y] / 8 + 0.04 * normal(1000, 64, 4), dim=1)
+    for seed in range(3):
+        order = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))
+        first, second = (points(x[order[part::2].sort().values], 32) for part in (0, 1))
+        assert compare(first, second, find(first), find(second)).kind != "collapsed_beside"
+        assert compare(second, first, find(second), find(first)).kind != "collapsed_beside"
+
+
+def test_rows_of_the_same_things_are_compared_one_by_one() -> None:
+    x, y = structured()
+    low = x.clone()
+    low[y == 3] = squeezed(x, y == 3, 6)[y == 3] + 0.1 * (x - squeezed(x, y == 3, 6))[y == 3]
+    first, second = points(low, 16), points(x, 16)
+    found = compare(first, second, (), ())
+    assert found.kind == "collapsed_beside"
+    assert found.numbers["fell"] == pytest.approx(1 / 12, abs=0.03)
+    shuffled = points(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))], 16)
+    assert compare(shuffled, second, (), ()).numbers["fell"] == 0
+
+
+def test_dense_clusters_are_neither_near_copies_nor_collapsed() -> None:
+    x = normal(1000, 16)
+    x[:200] = 0.05 * x[:200] + normal(8, 16, 5).repeat_interleave(25, 0)
+    assert not kinds(find(points(x))) & {"near_duplicates", "collapsed_group"}
+
+
+def test_a_collapsed_majority_is_found_with_few_neighbors() -> None:
+    x = normal(500, 64) * torch.arange(1, 65) ** -0.25
+    low = x.clone()
+    low[:450, 3:] *= 0.01
+    groups = [finding for finding in find(points(low, 16)) if finding.kind == "collapsed_group"]
+    assert sum(finding.share for finding in groups) == pytest.approx(0.9, abs=0.05)
+
+
 def test_the_most_serious_is_first() -> None:
     found = [
         Finding("hubs", "note", 0.9, {}),

@@ -1,11 +1,14 @@
 """Sentences of findings: one for each kind, with its numbers, harmless whatever the labels are."""
 
+import warnings
 from dataclasses import replace
 from typing import get_args
 
 import pytest
+import torch
 from tests.report.conftest import MakeReport
 
+import ldreg
 from ldreg.record import Finding, Kind
 from ldreg.report.inspection_tables import inspection_text
 from ldreg.report.pages import inspection_page
@@ -70,3 +73,18 @@ def test_labels_are_harmless(make_report: MakeReport) -> None:
     assert "<b>x" not in inspection_page(report)
     assert "\x1b" not in inspection_text(report)
     assert "<i>" not in inspection_page(report)
+
+
+def test_emoji_in_a_label_is_drawn_without_a_warning() -> None:
+    report = ldreg.inspect(torch.randn(60, 4), labels=["\N{PILE OF POO}", "b"] * 30, k=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "\N{PILE OF POO}" in inspection_page(report)
+
+
+def test_rows_that_fell_are_mentioned(make_report: MakeReport) -> None:
+    found = finding("collapsed_beside")
+    report = make_report(comparison="other.npy", findings=(found,))
+    fallen = replace(found, numbers={**found.numbers, "fell": 0.123})
+    assert "12.3 %" in sentence(fallen, report)
+    assert "12.3 %" not in sentence(replace(fallen, kind="similar_beside"), report)

@@ -1,7 +1,7 @@
 """Findings: what is wrong with a set of embeddings, from the LID and the neighbors of its points.
 
-Every function is pure: it takes the results of one search and returns fields. `reporting.words` makes sentences of
-them. The thresholds were set on half of the sources of `benchmarks/findings.py` and judged on the other half.
+All functions are pure: they take the results of one search and return fields. `report.words` turns them into
+sentences. The thresholds were set and judged with `benchmarks/findings.py`.
 """
 
 import math
@@ -26,42 +26,51 @@ _ORDER: tuple[Severity, ...] = ("critical", "warning", "note")
 _BLOCK = 2**22  # neighbor pairs handled at a time
 _EXAMPLES = 5  # rows named for a finding, or groups of duplicates
 
-_CONSTANT = 1e-3  # spread beside norm: less is rounding noise around a constant
-_ALL = 0.95  # of the points: that many equal rows are all
+_CONSTANT = 1e-3  # spread divided by norm: less is rounding noise around a constant
+_ALL = 0.95  # of the points: if so many rows are equal, all are
 _DEGENERATE, _MANY_DEGENERATE = 0.01, 0.1  # of the points
-_TRIM = 8  # the largest eighth of the spacings is left out: a jump in the distances is among them
-_TIED = 0.6  # of the distances of a point: where more tie, they tell of steps (half do where every row is doubled)
-_LOW, _LOW_NEARER = 1.8, 1.5  # times: the bulk's LID beside a collapsed group's, from k and from fewer neighbors
-_LOW_MAJORITY = 2.2  # the same from k where the group is most of the points, as outliers read high
-_GAP = 1.5  # times: a collapsed group stays the same while the threshold on LID rises by this factor
-_GROWTH = 0.5  # of the points of the group, or of the rest if fewer: with as many more it is still the same group
-_GROWTH_OF_ALL = 0.1  # of all points: the most that a group may gain
-_SLACK = 0.01  # of its points: extra growth allowed when a group replaces its subgroups
-_LEAST_BULK = 0.08  # of the points: fewer that read high are outliers and no bulk
-_STEP = math.log(1.08)  # between two thresholds
+_TRIM = 8  # the largest eighth of the spacings is left out, because a jump in the distances is among them
+_TIED = 0.6  # of a point's distances: more ties than this come from a grid or from copies
+
+_LEAST_K = 16  # neighbors: with fewer, chance makes groups
 _LEAST_GROUP, _LARGE_GROUP = 0.01, 0.05  # of the points
-_LEAST_OF_K = 1.5  # times k points: fewer do not hold the neighbors of their points
+_LEAST_OF_K = 1.5  # times k points: smaller groups do not hold the neighbors of their points
+_LEAST_BULK = 0.08  # of the points: fewer high points are outliers
+_LOW, _LOW_NEARER = 1.8, 1.5  # times: LID of the bulk over that of a group, from k and from fewer neighbors
+_CUT, _CUT_NEARER = 1.7, 1.3  # times: LID between group and bulk that few points have, less if it shows at small k
+_LOW_CUT = 2.0  # times: the ratio that such a group needs
+_MOST, _LOW_MOST = 0.8, 4.0  # of the points; a larger group needs a larger ratio, because outliers read high
+_GAP, _GAP_ALL = 1.5, 1.35  # times: one group, or all groups, stay the same while the threshold on LID rises so much
+_GROWTH = 0.5  # of the points of the group, or of the rest if fewer: a group that gains more is another group
+_GROWTH_OF_ALL = 0.1  # of all points: the most that a group may gain
+_SLACK = 0.01  # of its points: extra gain allowed when a group replaces the groups inside it
+_STEP = math.log(1.08)  # between two thresholds
+
 _CLASS = 0.6  # times the LID of the other classes
-_LEAST_K = 16  # neighbors: from fewer, chance makes groups
-_FEWEST = 8  # neighbors: fewer read LID with an error above a third
+_FEWEST = 8  # neighbors: LID from fewer has an error above a third
 _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
-_NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where more points are so near by chance
+_NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where chance puts more points so near
+_DENSE = 0.1  # times nearer: copies in groups as large as a dense cluster
 _JUMP = 14.0  # times the mean spacing
 _JUMPING = 0.3  # of the points
-_COPIES = 9  # neighbors: where fewer lie before the jump they are copies of one thing
+_COPIES = 9  # neighbors: if fewer come before the jump, they are copies of one thing
 _LINE, _FEW = 1.5, 0.05  # effective rank; share of all directions
-_FEW_DIMENSIONS = 8  # in fewer, a low rank says little
+_FEW_DIMENSIONS = 8  # with fewer, a low rank says little
 _HUBS, _TOP = 0.2, 0.01  # of all neighbor places, taken by this share of the points
+
 _ALIKE = 1.1  # times as many points
-_BESIDE = {0.05: 0.6, 0.25: 0.75, 0.5: 0.75}  # quantiles of LID, and times the other set's that count as lower
+_BESIDE = {0.05: 0.6, 0.25: 0.75, 0.5: 0.75}  # quantiles of LID, and the ratios to the other set's that are lower
+_ERRORS = 2.0  # standard errors of a quantile
+_FALL, _FELL = 0.7, 0.04  # times the LID of the same row in the other set; share of the rows
+_SHARED = 0.1  # of the neighbors beyond chance: rows of two sets with so many in common are of the same things
 _HIGHER = 1.25  # times the other set's quantiles
 _LOWER_RANK = 0.6  # times the other set's effective rank, which differs more between sound encoders
-_MORE_DEGENERATE = 0.02  # of the points: that many more without a LID, or with an exact duplicate
+_MORE_DEGENERATE = 0.02  # of the points: so many more without a LID, or with an exact duplicate
 
 
 @dataclass(frozen=True)
 class Points:
-    """What one search and the spectrum tell of a set (N, D).
+    """Results of one search and the spectrum of a set (N, D).
 
     Args:
         lid: (n,) of the measured points.
@@ -71,9 +80,9 @@ class Points:
         total: N.
         dimensions: D.
         effective_rank: of the covariance.
-        spread: root-mean-square distance to the mean, beside the root-mean-square norm.
+        spread: root-mean-square distance to the mean, divided by the root-mean-square norm.
         scale: root-mean-square distance to the mean.
-        dead: (n,) whether all entries of a measured point are 0; None: none is known.
+        dead: (n,) whether all entries of a measured point are 0; None: no point is known to be.
         labels: (n,) of the measured points, or None.
     """
 
@@ -104,22 +113,19 @@ def find(points: Points) -> tuple[Finding, ...]:
     found = [*_degenerate(points), *groups, *_duplicates(points, groups)]
     if points.k >= _FEWEST:
         found += _classes(points)
-        if not groups:  # from outside, a collapsed group is a jump in the distances too
+        if not groups:  # points near a collapsed group see it as a jump in the distances
             found += _jumps(points)
     return ranked([*found, *_low_rank(points), *_hubs(points)]) or (Finding("nothing_unusual", "note", 0.0, {}),)
 
 
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The most serious first, and of equally serious ones that of the larger share.
-
-    That nothing unusual was found is left out where there is something else to say.
-    """
+    """Sort by severity, then by share. "nothing_unusual" is dropped if there is another finding."""
     found = [finding for finding in found if finding.kind != "nothing_unusual" or len(found) == 1]
     return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.severity), -finding.share)))
 
 
 def serious(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings that are more than a note."""
+    """The findings that are warnings or critical."""
     return tuple(finding for finding in found if finding.severity != "note")
 
 
@@ -131,7 +137,7 @@ def _complete_collapse(points: Points) -> Finding | None:
 
 
 def _degenerate(points: Points) -> list[Finding]:
-    """Points without a LID, from 1 % on."""
+    """Points without a LID."""
     without = _without_lid(points)
     share = without.double().mean().item()
     if share < _DEGENERATE:
@@ -143,14 +149,14 @@ def _degenerate(points: Points) -> list[Finding]:
 
 
 def _without_lid(points: Points) -> Tensor:
-    """Which points (n,) have no LID, or none that means anything: dead ones, all zeros, and those in noise."""
+    """Which points (n,) have no LID, are all zeros, or have neighbors that differ by rounding noise."""
     return (~regular(points.lid)).cpu() | _dead(points) | _noise(points)
 
 
 def _noise(points: Points) -> Tensor:
-    """Which points (n,) have k neighbors that differ by rounding noise only, though they have 3 dimensions or more.
+    """Which points (n,) have k neighbors that differ by rounding noise only.
 
-    In one or two dimensions, the neighbors among very many points are as near by nature.
+    Neighbors of fewer than 3 dimensions are left out: among very many points they are as near by nature.
     """
     if points.k < _FEWEST:
         return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu")
@@ -163,12 +169,12 @@ def _dead(points: Points) -> Tensor:
 
 
 def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
-    """A LID (n,) for each row of neighbor distances (n, K) that a jump among the first k does not lower; NaN: none.
+    """LID (n,) from the first k of the neighbor distances (n, K) that a jump among them does not lower; NaN: none.
 
     In a neighborhood of d dimensions j ln(r(j+1) / r(j)) is exponential with mean 1/d for every j (Rényi). Where a
-    cluster ends before the k-th neighbor one of them is very large, and LID by any mean is low. The largest eighth is
-    left out, and the mean of the rest is divided by what it is for an exponential. There is none where most distances
-    tie, as on a grid or around dead rows.
+    cluster ends before the k-th neighbor, one of these spacings is very large and every mean LID is low. So the largest
+    eighth is left out, and the mean of the rest is divided by its value for an exponential. Points whose distances
+    mostly tie, as on a grid, have none.
 
     >>> within, beyond = torch.linspace(1, 2, 40), torch.linspace(50, 51, 8)
     >>> local_dimension(torch.cat([within, beyond])[None]).item() > 1
@@ -192,73 +198,130 @@ def _spacings(distances: Tensor) -> Tensor:
     return (ranks * distances.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=math.inf)
 
 
-def _groups(points: Points) -> list[Finding]:
-    """Connected groups of points whose LID is far below the bulk's."""
-    n, k = len(points.rows), points.k
-    place = torch.full((points.total,), -1, dtype=torch.long, device="cpu")
-    place[points.rows.cpu()] = torch.arange(n, device="cpu")
-    indices = place[points.indices.cpu()]  # of measured points; -1: not measured
+def _scaled(points: Points) -> list[NDArray[np.float64]]:
+    """Log of `local_dimension` (n,) from k / 4, k / 2 and k neighbors, at least 8."""
+    k = points.k
     scales = sorted({min(k, max(_FEWEST, scale)) for scale in (k // 4, k // 2, k)})
-    readings = np.stack([local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales])
-    known = np.isfinite(readings).all(0)
-    height = _height(torch.from_numpy(np.where(known, readings[-1], math.nan)), indices).numpy()
+    return [local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales]
+
+
+def _positions(points: Points) -> Tensor:
+    """Each neighbor (n, k) as its position among the measured points; -1: not measured."""
+    place = torch.full((points.total,), -1, dtype=torch.long, device="cpu")
+    place[points.rows.cpu()] = torch.arange(len(points.rows), device="cpu")
+    return place[points.indices.cpu()]
+
+
+def _smoothed(values: NDArray[np.float64], points: Points, indices: Tensor) -> NDArray[np.float64]:
+    """Mean of a value over each point and its mutual neighbors; NaN: none.
+
+    It takes out the noise of single points. Points near a collapsed group have their neighbors in it, but are not among
+    the neighbors of these, so the group does not lower them.
+    """
+    own, last = torch.from_numpy(values), points.distances[:, -1].cpu()
+    size, parts = max(1, _BLOCK // points.k), []
+    for mine, block, near in zip(own.split(size), indices.split(size), points.distances.split(size), strict=True):
+        place = block.clamp_min(0)
+        mutual = (block >= 0) & (near.cpu() <= last[place])
+        around = torch.where(mutual, own[place], math.nan)
+        parts.append(torch.where(mine.isnan(), math.nan, torch.cat([mine[:, None], around], 1).nanmean(1)))
+    return torch.cat(parts).numpy()
+
+
+def _groups(points: Points) -> list[Finding]:
+    """Connected groups of points whose LID is far below that of the others."""
+    n, k = len(points.rows), points.k
+    indices, readings = _positions(points), np.stack(_scaled(points))
+    known = np.logical_and.reduce(np.isfinite(readings))
+    height = _smoothed(np.where(known, readings[-1], math.nan), points, indices)
     least = math.ceil(max(_LEAST_OF_K * k * n / points.total, _LEAST_GROUP * n))
     if known.sum() < 2 * least:
         return []
-    near = min(k, math.ceil(max(_FEWEST, k / 4) * points.total / n))  # of whom a sample measures a part
+    near = min(k, math.ceil(max(_FEWEST, k / 4) * points.total / n))  # of a sample, only some are measured
     tree = _tree(height, indices[:, :near].numpy())
-    low = _low(_basins(height, tree, least), readings, known, math.log(_most(points)))
+    low = _low(_candidates(height, tree, least), height, readings, known, math.log(_highest(points)))
     if low is None:
         return []
     edge = _edge(height, low)
     part = _parts(tree, edge, height <= edge)
-    groups = [part == label for label in np.flatnonzero(np.bincount(part[part >= 0], minlength=1) >= least)]
     bulk = known & (height > edge)
     found = []
-    for group in groups:
+    for label in np.flatnonzero(np.bincount(part[part >= 0], minlength=1) >= least):
+        group = part == label
         lid, others = (float(np.exp(np.median(readings[-1][members]))) for members in (group & known, bulk))
-        share = group.sum() / n
-        found.append(
-            _finding(
-                points,
-                "collapsed_group",
-                "critical" if share >= _LARGE_GROUP else "warning",
-                torch.from_numpy(group),
-                {"points": float(group.sum()), "lid": lid, "bulk": others},
-                examples=_middle(points, torch.from_numpy(group), indices),
-            )
-        )
+        members = torch.from_numpy(group)
+        severity: Severity = "critical" if group.sum() >= _LARGE_GROUP * n else "warning"
+        numbers = {"points": float(group.sum()), "lid": lid, "bulk": others}
+        examples = _middle(points, members, indices)
+        found.append(_finding(points, "collapsed_group", severity, members, numbers, examples=examples))
     return found
 
 
-def _most(points: Points) -> float:
-    """The LID that a Gaussian of all dimensions reads. Outliers read more, and wrongly so."""
+def _highest(points: Points) -> float:
+    """The LID of a Gaussian of all dimensions. Only outliers read more."""
     most = min(points.dimensions, points.total - 1)
     return gaussian_lid(most, points.k, points.total) or float(most)
 
 
-def _low(
-    groups: Sequence[NDArray[np.bool_]], readings: NDArray[np.float64], known: NDArray[np.bool_], most: float
-) -> NDArray[np.bool_] | None:
-    """The points of those disjoint groups that are collapsed: the lowest, where all read far less than the rest.
+class _Candidate(NamedTuple):
+    """Groups (each (n,) of bool) that may be collapsed together, and whether they are all points below a threshold."""
 
-    The rest counts with no more than `most`, the logarithm of a LID.
-    Of several choices that with the most variance between the two parts counts (Otsu).
+    groups: list[NDArray[np.bool_]]
+    whole: bool
+
+
+def _candidates(height: NDArray[np.float64], tree: coo_matrix, least: int) -> list[_Candidate]:
+    """The lowest, the two lowest, ... of the separate groups, and for some thresholds all groups below it."""
+    levels = np.arange(np.nanmin(height), np.nanquantile(height, 1 - _LEAST_BULK) + math.log(_GAP), _STEP)
+    layers = [_parts(tree, level, height <= level) for level in levels]
+    separate = sorted(_basins(height, layers, least), key=lambda group: float(np.median(height[group])))
+    found = [_Candidate(separate[:count], whole=False) for count in range(1, len(separate) + 1)]
+    for level, part in zip(levels, layers, strict=True):
+        sizes = np.bincount(part[part >= 0], minlength=1)
+        large = np.flatnonzero(sizes >= least)
+        size = int(sizes[large].sum())
+        if size and (height <= level + math.log(_GAP_ALL)).sum() - size <= _gain(size, len(height)):
+            found.append(_Candidate([part == label for label in large], whole=True))
+    return found
+
+
+def _gain(size: int, n: int) -> float:
+    """How many points a group of this size may gain and still count as the same group."""
+    return min(_GROWTH * min(size, n - size), _GROWTH_OF_ALL * n)
+
+
+def _low(
+    candidates: Sequence[_Candidate],
+    height: NDArray[np.float64],
+    readings: NDArray[np.float64],
+    known: NDArray[np.bool_],
+    highest: float,
+) -> NDArray[np.bool_] | None:
+    """The points of the candidate whose groups all read far less than the rest; None: there is none.
+
+    Of several, the one with the most variance between group and rest is taken (Otsu). The rest counts with at most
+    `highest`, the logarithm of a LID.
     """
-    ordered = sorted(groups, key=lambda group: float(np.median(readings[-1][group & known])))
     best, found = 0.0, None
-    for count in range(1, len(ordered) + 1):
-        union = np.any(ordered[:count], axis=0)
-        rest = known & ~union
+    for groups, whole in candidates:
+        union = np.any(groups, axis=0)
+        rest, share = known & ~union, union.mean()
         if rest.sum() < _LEAST_BULK * known.sum():
             continue
-        needed = _LOW if 2 * union.sum() <= known.sum() else _LOW_MAJORITY
-        bulk = np.minimum(np.median(readings[:, rest], axis=1), most)
-        # From fewer neighbors too: a small group reads low only at the largest k.
-        ratios = np.min([bulk - np.median(readings[:, group & known], axis=1) for group in ordered[:count]], axis=0)
-        apart = bulk[-1] - np.median(readings[-1][union & known])
-        between = apart**2 * union.mean() * (1 - union.mean())
-        if ratios[-1] >= math.log(needed) and ratios.min() >= math.log(_LOW_NEARER) and between > best:
+        bulk = np.minimum(np.median(readings[:, rest], axis=1), highest)
+        ratios = np.min([bulk - np.median(readings[:, group & known], axis=1) for group in groups], axis=0)
+        # A small cluster of many dimensions reads low from k neighbors, but not from fewer.
+        nearer = ratios.min() >= math.log(_LOW_NEARER if share <= 0.5 else _LOW)
+        cut = math.exp(np.quantile(height[rest], 0.1) - max(np.quantile(height[g & known], 0.9) for g in groups))
+        if share > _MOST:
+            low = ratios[-1] >= math.log(_LOW_MOST) and cut >= _CUT
+        elif whole:
+            clear = cut >= _CUT or (cut >= _CUT_NEARER and ratios.min() >= math.log(_LOW))
+            low = ratios[-1] >= math.log(_LOW_CUT) and ratios.min() >= math.log(_LOW_NEARER) and clear
+        else:
+            low = ratios[-1] >= math.log(_LOW) and nearer
+        between = (bulk[-1] - np.median(readings[-1][union & known])) ** 2 * share * (1 - share)
+        if low and between > best:
             best, found = between, union
     return found
 
@@ -271,22 +334,8 @@ def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
     return float(levels[int(np.argmin(counts))])
 
 
-def _height(own: Tensor, indices: Tensor) -> Tensor:
-    """Log LID of each point or the mean of it over the point and its neighbors, whichever is higher; NaN: none.
-
-    A point is low where its neighbors are low too, which takes the noise out of the lower tail. And it is not low for
-    its neighbors alone: points outside of a collapsed group often have their neighbors in it.
-    """
-    parts = []
-    size = max(1, _BLOCK // indices.shape[1])
-    for mine, block in zip(own.split(size), indices.split(size), strict=True):
-        near = torch.where(block >= 0, own[block.clamp_min(0)], math.nan)
-        parts.append(torch.cat([mine[:, None], near], 1).nanmean(1))
-    return torch.maximum(own, torch.cat(parts))
-
-
 def _tree(height: NDArray[np.float64], indices: NDArray[np.int64]) -> coo_matrix:
-    """Neighbors that are connected below every threshold: from the higher of their heights on."""
+    """Minimum spanning tree of the neighbor graph; an edge weighs as much as the higher of its two points."""
     n = len(height)
     start, end = np.repeat(np.arange(n), indices.shape[1]), indices.ravel()
     weight = np.maximum(height[start], np.where(end >= 0, height[end], math.nan))
@@ -297,22 +346,18 @@ def _tree(height: NDArray[np.float64], indices: NDArray[np.int64]) -> coo_matrix
     return coo_matrix((tree.data + low, (tree.row, tree.col)), shape=(n, n))
 
 
-def _basins(height: NDArray[np.float64], tree: coo_matrix, least: int) -> list[NDArray[np.bool_]]:
-    """Disjoint groups that are connected below a threshold and stay the same while it rises by a factor `_GAP`.
+def _basins(height: NDArray[np.float64], layers: Sequence[NDArray[np.int64]], least: int) -> list[NDArray[np.bool_]]:
+    """Separate groups, each connected below a threshold, that stay the same while it rises by a factor `_GAP`.
 
-    A group takes the place of those within it where it is about as low as they are and has as clear an edge.
+    A group replaces the groups inside it if it is about as low and has as clear an edge.
     """
-    n = len(height)
-    levels = np.arange(np.nanmin(height), np.nanquantile(height, 1 - _LEAST_BULK) + math.log(_GAP), _STEP)
-    parts = [_parts(tree, level, height <= level) for level in levels]
-    steps = math.ceil(math.log(_GAP) / _STEP)
-    found: list[_Basin] = []
-    for part, later in zip(parts, parts[steps:], strict=False):
+    steps, found = math.ceil(math.log(_GAP) / _STEP), list[_Basin]()
+    for part, later in zip(layers, layers[steps:], strict=False):
         sizes = np.bincount(part[part >= 0], minlength=1)
         for label in np.flatnonzero(sizes >= least):
             members = part == label
             added = int((later == later[np.argmax(members)]).sum() - sizes[label])
-            if added > min(_GROWTH * min(sizes[label], n - sizes[label]), _GROWTH_OF_ALL * n):
+            if added > _gain(int(sizes[label]), len(height)):
                 continue
             middle = float(np.median(height[members]))
             within = [other for other in found if (other.members & members).any()]
@@ -321,14 +366,13 @@ def _basins(height: NDArray[np.float64], tree: coo_matrix, least: int) -> list[N
                 middle <= min(other.height for other in within) + math.log(_GAP)
                 and added <= before + _SLACK * sizes[label]
             ):
-                added = min(added, before) if within else added
                 found = [other for other in found if not (other.members & members).any()]
-                found.append(_Basin(members, middle, added))
+                found.append(_Basin(members, middle, min(added, before) if within else added))
     return [basin.members for basin in found]
 
 
 class _Basin(NamedTuple):
-    """Which points are in a group, their median height, and how many more there are as the threshold rises."""
+    """The points of a group, their median height, and how many it gains as the threshold rises."""
 
     members: NDArray[np.bool_]
     height: float
@@ -336,7 +380,7 @@ class _Basin(NamedTuple):
 
 
 def _parts(tree: coo_matrix, level: float, below: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The number of the component of each point that is below the level, -1 of the others."""
+    """The connected component of each point below the level, and -1 for the others."""
     kept = tree.data <= level
     graph = csr_matrix((np.ones(kept.sum()), (tree.row[kept], tree.col[kept])), shape=tree.shape)
     labels = connected_components(graph, directed=False)[1]
@@ -344,7 +388,7 @@ def _parts(tree: coo_matrix, level: float, below: NDArray[np.bool_]) -> NDArray[
 
 
 def _middle(points: Points, members: Tensor, indices: Tensor) -> tuple[int, ...]:
-    """The members that most others of the group have among their neighbors."""
+    """Rows of the members that are neighbors of most others of the group."""
     inner = members.nonzero().flatten()
     near = indices[inner]
     counts = torch.bincount(near[near >= 0], minlength=len(points.rows))[inner]
@@ -353,10 +397,10 @@ def _middle(points: Points, members: Tensor, indices: Tensor) -> tuple[int, ...]
 
 
 def _classes(points: Points) -> list[Finding]:
-    """Classes whose LID is far below that of the other classes, each pair read at the same share of its points.
+    """Classes whose LID is far below that of the others, each pair read at the same share of its points.
 
-    k neighbors in a small class are a larger part of it than in a large one, and LID reads lower by that alone. So of
-    two classes of n < m points the smaller is read from k n / m neighbors, which one search has all of.
+    k neighbors are a larger part of a small class, which lowers its LID. So of two classes of n < m points the smaller
+    is read from k n / m neighbors.
     """
     if points.labels is None:
         return []
@@ -372,7 +416,7 @@ def _classes(points: Points) -> list[Finding]:
         squares = np.bincount(of[some], row[some] ** 2, len(names))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean[place] = total / count[place]
-            # Points share their neighbors: about one in scale / 2 of them is a draw of its own.
+            # Points share neighbors: about one in scale / 2 of them is independent.
             error[place] = np.sqrt(
                 np.maximum(squares / count[place] - mean[place] ** 2, 0) / count[place] * scales[place] / 2
             )
@@ -404,7 +448,7 @@ def _scales(k: int) -> list[int]:
 def _pair(
     own: int, other: int, sizes: NDArray[np.float64], scales: Sequence[int], mean: NDArray[np.float64]
 ) -> float | None:
-    """Log of the ratio of two classes' LID, each from the same share of its points; None where that is too few."""
+    """Log ratio of the LID of two classes, each from the same share of its points; None: too few points."""
     wanted = [scales[-1] * min(1.0, sizes[a] / sizes[b]) for a, b in ((own, other), (other, own))]
     if min(wanted) < scales[0] / 2**0.25 or min(sizes[own], sizes[other]) <= scales[-1]:
         return None
@@ -414,15 +458,15 @@ def _pair(
 
 
 def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
-    """Sets of equal rows, and of rows much nearer to each other than k neighbors of this dimension are by chance.
+    """Equal rows, and rows much nearer to each other than chance allows in this dimension.
 
-    Dead rows and points in a collapsed group are reported by those findings.
+    Dead rows and points of a collapsed group are left out, as other findings name them.
     """
     found = []
     grouped = torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
-    told = _dead(points) | torch.isin(points.rows.cpu(), grouped)
+    reported = _dead(points) | torch.isin(points.rows.cpu(), grouped)
     equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
-    if (exact := equal & ~told).double().mean() >= _DUPLICATES:
+    if (exact := equal & ~reported).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "duplicates", exact, of))
     if points.k < _FEWEST:
         return found
@@ -430,18 +474,20 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     if math.isnan(dimension):
         return found
     # The nearest of k neighbors is nearer than this share of the k-th with a chance of k share^dimension. In small
-    # clusters the k-th is far away, so the typical distance to the nearest neighbor counts too: where there are no
-    # copies, that is k^(-1 / dimension) times the distance to the k-th.
+    # clusters the k-th is far away, so the typical distance to the nearest neighbor, k^(-1 / dimension) times that to
+    # the k-th, counts too. Many neighbors that near are a dense cluster, unless they are nearer still.
     share = min(_NEAR, (_BY_CHANCE / points.k) ** (1 / dimension))
     typical = points.distances[:, -1].median() * points.k ** (-1 / dimension)
-    close, of = _linked(points, share * points.distances[:, -1].clamp_max(typical))
-    if (near := close & ~equal & ~told).double().mean() >= _DUPLICATES:
+    limit = share * points.distances[:, -1].clamp_max(typical)
+    dense = (points.distances <= limit[:, None]).sum(1) >= _COPIES
+    close, of = _linked(points, torch.where(dense, _DENSE * limit, limit))
+    if (near := close & ~equal & ~reported).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "near_duplicates", near, of))
     return found
 
 
 def _linked(points: Points, within: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
-    """Which points have a neighbor within so much (n,) of them, and the number of the group of each row (N,)."""
+    """Which points have a neighbor within their limit (n,), and the group of each row (N,) that such links make."""
     close = points.distances <= within[:, None].to(points.distances.device)
     start = points.rows[:, None].expand_as(close)[close].cpu().numpy()
     end = points.indices[close].cpu().numpy()
@@ -450,7 +496,7 @@ def _linked(points: Points, within: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
 
 
 def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: NDArray[np.int64]) -> Finding:
-    """One finding, whose examples are a row of each of the largest groups."""
+    """A finding with one row of each of the largest groups as examples."""
     rows = points.rows.cpu()[having].numpy()
     _, first, counts = np.unique(groups[rows], return_index=True, return_counts=True)
     largest = np.argsort(-counts, kind="stable")[:_EXAMPLES]
@@ -460,10 +506,10 @@ def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: NDArr
 
 
 def _jumps(points: Points) -> list[Finding]:
-    """Neighbor distances that jump: after few neighbors where points are copies, else where k is beyond clusters."""
+    """Neighbor distances that jump after few neighbors (copies), or later (clusters of fewer than k points)."""
     jumping, before = [], []
     for block in torch.split(points.distances, max(1, _BLOCK // points.k)):
-        largest, place = _spacings(block).nan_to_num(posinf=0.0).max(1)  # from an exact duplicate on there is no jump
+        largest, place = _spacings(block).nan_to_num(posinf=0.0).max(1)  # a jump from 0 is a duplicate
         jumping.append(largest * local_dimension(block) > _JUMP)
         before.append(place + 1)
     which, neighbors = torch.cat(jumping).cpu(), torch.cat(before).cpu()
@@ -483,7 +529,7 @@ def _low_rank(points: Points) -> list[Finding]:
 
 
 def _hubs(points: Points) -> list[Finding]:
-    """Few points that are neighbors of very many, seen where all points were measured."""
+    """Few points that are neighbors of very many; known only if all points were measured."""
     if len(points.rows) < points.total or points.total * _TOP < 1:
         return []
     counts = torch.bincount(points.indices.flatten().cpu(), minlength=points.total)
@@ -499,35 +545,38 @@ def _hubs(points: Points) -> list[Finding]:
 
 
 def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequence[Finding]) -> Finding:
-    """How a set compares with another, by its lower tail, degenerate points, rank and findings, not by its mean.
+    """Compare a set with another by its lower tail, rows, degenerate points, rank and findings, not by its mean.
 
-    A set with a collapse among its findings that the other has not is collapsed beside it, whatever its LID. LID
-    depends on the number of points, so sets of unlike size are compared by the rest. `labels` are the classes that
-    are collapsed beside themselves, where both sets have labels.
+    LID depends on the number of points, so it is compared only for sets of about as many. If both sets have the same
+    rows, LID is also compared row by row. `labels` of the finding are the classes that are lower in this set.
     """
     a, b = _numbers_of(own), _numbers_of(other)
-    numbers = {**a, **{f"other_{name}": value for name, value in b.items()}}
+    alike = abs(math.log(own.total / other.total)) < math.log(_ALIKE)
+    paired = _paired(own, other)
+    fell = _fell(own, other) if paired else 0.0
+    numbers = {**a, **{f"other_{name}": value for name, value in b.items()}, "fell": fell}
     mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
+    if not paired:
+        mine, theirs = _without_shared(mine, found, other), _without_shared(theirs, others, own)
     if "complete_collapse" in mine ^ theirs:
         return _compared("collapsed_beside" if "complete_collapse" in mine else "comparison_collapsed", numbers)
-    alike = abs(math.log(own.total / other.total)) < math.log(_ALIKE)
-    pairs = [(a[name] / b[name], limit) for name, limit in zip(a, _BESIDE.values(), strict=False) if b[name] > 0]
-    pairs = pairs if alike else []
     comparable = own.dimensions == other.dimensions and other.effective_rank > 0
     rank = own.effective_rank / other.effective_rank if comparable else 1.0
     classes = _classes_beside(own, other) if alike else ()
     more = max((a[name] - b[name] for name in ("degenerate", "duplicates")), key=abs)
-    copies = sum(sign * f.share for sign, one in ((1, found), (-1, others)) for f in one if f.kind == "near_duplicates")
-    worse = more > _MORE_DEGENERATE or copies > _MANY_DUPLICATES or bool(mine - theirs)
-    better = -more > _MORE_DEGENERATE or -copies > _MANY_DUPLICATES or bool(theirs - mine)
-    lower = rank < _LOWER_RANK or any(ratio < limit for ratio, limit in pairs) or bool(classes)
+    copies, there = (sum(f.share for f in one if f.kind == "near_duplicates") for one in (found, others))
+    by_chance = _MANY_DUPLICATES + _ERRORS * math.sqrt(max(copies, there) / min(_independent(own), _independent(other)))
+    worse = more > _MORE_DEGENERATE or copies > there + by_chance or bool(mine - theirs)
+    better = -more > _MORE_DEGENERATE or there > copies + by_chance or bool(theirs - mine)
+    lower = rank < _LOWER_RANK or bool(classes) or fell > _FELL or (alike and _lower(own, other))
     if worse or (lower and not better):
         return _compared("collapsed_beside", numbers, classes)
     if better:
         return _compared("comparison_collapsed", numbers)
     if not alike:
         return _compared("not_compared", numbers)
-    higher = bool(pairs) and min(ratio for ratio, _ in pairs) > _HIGHER and not serious(found)
+    ratios = [a[name] / b[name] for name, _ in zip(a, _BESIDE, strict=False) if b[name] > 0]
+    higher = bool(ratios) and min(ratios) > _HIGHER and not serious(found)
     return _compared("higher_beside" if higher else "similar_beside", numbers)
 
 
@@ -536,11 +585,58 @@ def _compared(kind: Kind, numbers: Mapping[str, float], classes: tuple[tuple[str
     return Finding(kind, severity, 1.0, numbers, labels=classes)
 
 
+def _without_shared(kinds: set[str], found: Sequence[Finding], other: Points) -> set[str]:
+    """Drop "collapsed_group" if the other set has half as many points that read as little."""
+    groups = [finding for finding in found if finding.kind == "collapsed_group"]
+    edge = max((math.sqrt(finding.numbers["lid"] * finding.numbers["bulk"]) for finding in groups), default=0.0)
+    low = (local_dimension(other.distances) < edge).double().mean().item()
+    shared = low > sum(finding.share for finding in groups) / 2
+    return kinds - {"collapsed_group"} if shared else kinds
+
+
+def _independent(points: Points) -> float:
+    """How many of the points are as good as independent, as they share neighbors."""
+    return 2 * len(points.rows) / points.k
+
+
+def _lower(own: Points, other: Points) -> bool:
+    """Whether a quantile of LID is lower than the other set's by more than chance, from every number of neighbors."""
+    pairs = [(own.lid.double().cpu().numpy(), other.lid.double().cpu().numpy())]
+    pairs += [(np.exp(a), np.exp(b)) for a, b in zip(_scaled(own), _scaled(other), strict=own.k == other.k)]
+    pairs = [(np.nan_to_num(a, nan=0.0), np.nan_to_num(b, nan=0.0)) for a, b in pairs]
+    for share, limit in _BESIDE.items():
+        error = _ERRORS * math.sqrt(share * (1 - share) * (1 / _independent(own) + 1 / _independent(other)))
+        if share + error < 1 and all(
+            np.quantile(a, share + error, method="lower") < limit * np.quantile(b, share, method="lower")
+            for a, b in pairs
+        ):
+            return True
+    return False
+
+
+def _paired(own: Points, other: Points) -> bool:
+    """Whether the rows of two sets are of the same things: they share more neighbors than by chance."""
+    if own.total != other.total or own.k != other.k or not torch.equal(own.rows.cpu(), other.rows.cpu()):
+        return False
+    some = torch.linspace(0, len(own.rows) - 1, min(len(own.rows), 1000)).long()
+    first, second = (some[:, None] * own.total + points.indices.cpu()[some] for points in (own, other))
+    chance = own.k / own.total
+    return bool(torch.isin(first, second).double().mean() >= chance + _SHARED * (1 - chance))
+
+
+def _fell(own: Points, other: Points) -> float:
+    """Share of the rows whose LID is lower than in the other set, less the share whose LID is higher."""
+    changes = _scaled(own)[-1] - _scaled(other)[-1]
+    change = _smoothed(np.where(np.isfinite(changes), changes, math.nan), own, _positions(own))
+    limit = math.log(_FALL)
+    return float((change < limit).mean() - (change > -limit).mean())
+
+
 _COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
 
 
 def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
-    """Classes of more than k points that read far less than the same class of the other set, lowest ratio first."""
+    """Classes of more than k points that read far less than in the other set, lowest ratio first."""
     if own.labels is None or other.labels is None:
         return ()
     sides = [(np.asarray(points.labels), points.lid.double().cpu().numpy(), points) for points in (own, other)]
@@ -558,17 +654,17 @@ def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
 
 
 def lid_quantiles(lid: Tensor, shares: Sequence[float]) -> list[float]:
-    """Quantiles of LID over all points, at 0 where rows coincide.
+    """Quantiles of LID over all points; equal rows count as 0.
 
     >>> lid_quantiles(torch.tensor([0.0, 2.0, math.inf]), (0.5, 1.0))
     [2.0, inf]
     """
-    # A value that is there: between two, inf would have no sum with a number.
+    # No interpolation, which has no result between a number and inf.
     return [float(value) for value in np.quantile(lid.double().cpu().numpy(), shares, method="lower")]
 
 
 def _numbers_of(points: Points) -> dict[str, float]:
-    """Quantiles of LID, with points that coincide at 0, the shares of degenerate and duplicate points, and the rank."""
+    """Quantiles of LID, shares of degenerate and duplicate points, and the effective rank."""
     quantiles = lid_quantiles(points.lid, tuple(_BESIDE))
     named = {f"lid_{round(100 * q)}": value for q, value in zip(_BESIDE, quantiles, strict=True)}
     degenerate = _without_lid(points).double().mean().item()

@@ -1,6 +1,7 @@
 """The common look of plots, and plots as SVG for a page or as files."""
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO, StringIO
@@ -42,7 +43,9 @@ _MANY_DECADES = 300.0  # an axis with a larger ratio labels powers of ten only
 @contextmanager
 def plain_style() -> Iterator[None]:
     """Use matplotlib's defaults, whatever a matplotlibrc or a notebook sets; needed for drawing and for saving."""
-    with matplotlib.style.context("default"):
+    with matplotlib.style.context("default"), warnings.catch_warnings():
+        # An emoji in a label: an SVG holds it as text, which the browser has a font for.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 

@@ -6,7 +6,7 @@ from ldreg.inspection.report import DimensionReport
 from ldreg.record import Finding
 from ldreg.text import count, number, percent, printable
 
-# Which number is for what: said once in every report.
+# Which number to use for what: once in every report.
 USES = (
     "Higher LID is not better in itself: noise raises it. Compare sets of as many points at the same k. Use the 5 % "
     "quantile of LID to see a part collapse, its geometric mean for neighborhoods as a whole, effective rank for how "
@@ -15,11 +15,12 @@ USES = (
 )
 
 _NAMED = 5  # classes
-_DOMINANT = 0.5  # of a group's points: a label of so many names it
+_MENTIONED = 0.01  # of the rows of both sets
+_DOMINANT = 0.5  # of a group's points: the label of so many describes it
 
 
 def sentence(finding: Finding, report: DimensionReport) -> str:
-    """What was found, with the numbers behind it."""
+    """A finding with its numbers, as a sentence."""
     return _SENTENCES[finding.kind](finding, report)
 
 
@@ -71,11 +72,11 @@ def _duplicates(found: Finding, report: DimensionReport) -> str:
 
 def _jump(found: Finding, report: DimensionReport) -> str:
     before = round(found.numbers["before"])
-    told = f"Around {percent(found.share)} of the points the distances jump after {before} of the {report.k} neighbors"
+    text = f"Around {percent(found.share)} of the points the distances jump after {before} of the {report.k} neighbors"
     if found.kind == "copies":
-        return f"{told}: the rows hold copies or views of the same things. Measure with one of each."
+        return f"{text}: the rows hold copies or views of the same things. Measure with one of each."
     smaller = next((k for k in (64, 32, 16, 8) if k < before), 8)
-    return f"{told}: clusters have fewer than {report.k} points. Measure with a smaller k, such as {smaller}."
+    return f"{text}: clusters have fewer than {report.k} points. Measure with a smaller k, such as {smaller}."
 
 
 def _low_rank(found: Finding, report: DimensionReport) -> str:
@@ -110,12 +111,16 @@ def _beside(found: Finding, report: DimensionReport) -> str:
     shares = [percent(found.numbers[name]) for name in ("degenerate", "other_degenerate")]
     if any(found.numbers[name] > 0 for name in ("degenerate", "other_degenerate")):
         pairs.append(f"degenerate points {shares[0]} (there {shares[1]})")
-    told = f"{lead}: {', '.join(pairs)}."
+    text = f"{lead}: {', '.join(pairs)}."
+    if found.kind == "collapsed_beside" and found.numbers.get("fell", 0.0) >= _MENTIONED:
+        text += (
+            f" The LID of {percent(found.numbers['fell'])} of the rows, net of those that rose, is at least 30 % lower."
+        )
     if not found.labels:
-        return told
+        return text
     named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED])
     more = f" and {count(len(found.labels) - _NAMED)} more" if len(found.labels) > _NAMED else ""
-    return f"{told} Classes that read far less than there: {named}{more}."
+    return f"{text} Classes that read far less than there: {named}{more}."
 
 
 def _nothing(found: Finding, report: DimensionReport) -> str:
@@ -144,13 +149,13 @@ _SENTENCES: dict[str, Callable[[Finding, DimensionReport], str]] = {
 
 def _named(found: Finding) -> str:
     """The rows in the middle of a group, and the labels that it is made of."""
-    told = f" In its middle: {_rows(found)}."
+    text = f" In its middle: {_rows(found)}."
     if not found.labels:
-        return told
+        return text
     label, points = found.labels[0]
     if points >= _DOMINANT * len(found.rows):
-        return f"{told} {percent(points / len(found.rows))} of it is class {printable(label)}."
-    return f"{told} It has points of {count(len(found.labels))} classes."
+        return f"{text} {percent(points / len(found.rows))} of it is class {printable(label)}."
+    return f"{text} It has points of {count(len(found.labels))} classes."
 
 
 def _rows(found: Finding) -> str:
