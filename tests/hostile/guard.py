@@ -47,7 +47,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.data.decoding import read_content
     from ldreg.detection import coco
     from ldreg.detection import run as detection
-    from ldreg.encoders import cards
+    from ldreg.encoders.checkpoints import read_card
     from ldreg.evaluate import classifier, kept, records
     from ldreg.monitor.log import read_metrics
     from ldreg.record import Record
@@ -63,7 +63,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "facts": records._environment,
         "results": Record.from_json,
         "kept": kept.read,
-        "card": lambda path: cards.read_card(path.with_name("encoder.safetensors"), {}),
+        "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: results._read(path, "lid", "cpu"),
         "cost": cost.read_step_cost,

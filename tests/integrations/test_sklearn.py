@@ -245,7 +245,7 @@ def test_a_width_that_is_not_that_of_the_arrays_is_refused(
 
 
 def test_too_large_a_k_is_cut_and_said(ball: NDArray[Any]) -> None:
-    with pytest.warns(UserWarning, match="^k: expected fewer than the 30 points, got 64; 29 are taken$") as told:
+    with pytest.warns(UserWarning, match=r"^k: .*30 points, got 64; .*29") as told:
         found = LIDEstimator().fit(ball[:30])
     assert found.n_neighbors_ == 29
     assert found.k == 64

@@ -1,4 +1,4 @@
-"""Which encoder, with which options; all but the small CNN are models of timm, so that their weights load there."""
+"""Build encoders: the small CNN, and models of timm, whose weights load there."""
 
 import difflib
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from ldreg.encoders.small import SmallCNN
 
-if TYPE_CHECKING:  # imported where it is used, as it takes seconds
+if TYPE_CHECKING:  # a slow import
     import timm
 
 Stem = Literal["imagenet", "cifar"]
 Init = Literal["timm", "torch"]
 Family = Literal["resnet", "vision_transformer"]  # modules of timm
 
-# Short names of the paper's encoders and what timm calls them.
+# Short names of the paper's encoders, and their names in timm.
 ALIASES = {
     "resnet18": "resnet18",
     "resnet50": "resnet50",
@@ -25,7 +25,7 @@ ALIASES = {
     "vit_base": "vit_base_patch16_224",
 }
 NAMES = ("small_cnn", *ALIASES)
-# Families of the models of timm in the recipes, of which timm, whose import takes seconds, need not be asked.
+# Families of the timm models in the recipes, so that checking them does not import timm.
 FAMILIES: dict[str, Family] = {
     "resnet18": "resnet",
     "resnet50": "resnet",
@@ -35,15 +35,15 @@ FAMILIES: dict[str, Family] = {
     "test_vit": "vision_transformer",
 }
 KNOWN = ("small_cnn", *FAMILIES)
-# Options that say how an encoder begins, and nothing of one that is trained.
+# Options of the initialization, which a trained encoder no longer depends on.
 BEGINNINGS = ("init", "zero_init")
-# What timm's models raise, at their making or in use, where an image is too small for them or does not divide.
+# Errors of timm's models, when built or called, for image sizes that they cannot take.
 SIZE_ERRORS = (RuntimeError, AssertionError, ArithmeticError, ValueError)
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Which encoder maps images to representations.
+    """The encoder that maps images to representations.
 
     Args:
         name: small_cnn, resnet18, resnet50, vit_tiny, vit_small, vit_base, or any model name of timm.
@@ -52,14 +52,14 @@ class EncoderConfig:
         patch_size: Pixels along the side of a ViT's patch, a divisor of the image size; by default the model's own.
         drop_path: Probability with which the last residual branch is skipped in training, rising linearly from the
             first (stochastic depth).
-        freeze_patch_embedding: Keep a ViT's patch embedding as it was drawn, which steadies training (MoCo v3).
-        init: How the convolutions of a ResNet begin: timm (normal, by their outputs, as torchvision's too) or torch
-            (uniform, by their inputs, as PyTorch's layers do by themselves: in a ResNet-18 all but the first 1.7 to
-            2.4 times smaller, and before a batch norm smaller weights learn faster).
-        zero_init: Whether the last batch norm of every residual branch of a ResNet begins at 0 and not at 1.
+        freeze_patch_embedding: Do not train a ViT's patch embedding, which stabilizes training (MoCo v3).
+        init: Initialization of a ResNet's convolutions: timm (normal, by fan-out, as in torchvision) or torch (uniform,
+            by fan-in, PyTorch's default: in a ResNet-18 all but the first are 1.7 to 2.4 times smaller, and before a
+            batch norm smaller weights learn faster).
+        zero_init: Initialize the last batch norm of every residual branch of a ResNet with 0 instead of 1.
 
     Raises:
-        ValueError: an unknown name, a value out of range, or an option that this encoder does not have.
+        ValueError: the name is unknown, a value is out of range, or the encoder does not have an option.
 
     >>> EncoderConfig("resnet18", stem="cifar").stem
     'cifar'
@@ -78,7 +78,6 @@ class EncoderConfig:
     zero_init: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
         if self.name not in KNOWN:
             check_timm_name(self.name)
         if self.stem not in (None, "imagenet", "cifar"):
@@ -95,7 +94,7 @@ class EncoderConfig:
 
     @property
     def timm_name(self) -> str:
-        """What timm calls this encoder."""
+        """The name of this encoder in timm."""
         return ALIASES.get(self.name, self.name)
 
     def _check_options_apply(self) -> None:
@@ -109,10 +108,10 @@ class EncoderConfig:
         ):
             if given and not applies:
                 value = getattr(self, option)
-                raise ValueError(f"{option}: expected to be left out, as {self.name} is not {kind}, got {value!r}")
+                raise ValueError(f"{option}: applies only to {kind}, not to {self.name}, got {value!r}")
 
     def is_from(self, family: Family) -> bool:
-        """Whether it is a model of this module of timm."""
+        """Whether the encoder belongs to this module of timm."""
         if self.name in KNOWN:
             return FAMILIES.get(self.name) == family
         from timm.models import is_model_in_modules
@@ -123,20 +122,18 @@ class EncoderConfig:
 def build_encoder(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
     """An encoder with random weights that maps images (B, channels, size, size) to representations (B, D).
 
-    D is its attribute `dimension`. ResNets, ViTs and whatever else has a timm name are the models of timm themselves,
-    without a classifier: their state dict loads with `strict=True` into
-    `timm.create_model(name, num_classes=0)`, and a ResNet's into torchvision's too, once its `fc` is an
-    `nn.Identity()`. With the CIFAR stem, two lines prepare either:
+    D is its attribute `dimension`. All but the small CNN are timm's own models without a classifier: their state dict
+    loads with `strict=True` into `timm.create_model(name, num_classes=0)`, and a ResNet's also into torchvision's, with
+    `fc` replaced by `nn.Identity()`. For the CIFAR stem, prepare either with two lines:
 
         model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         model.maxpool = nn.Identity()
 
-    The last batch norm of every residual branch of a ResNet starts at 0 by default, as in timm, SimCLR, BYOL and Barlow
-    Twins. Pretrained weights are never loaded.
+    Pretrained weights are never loaded.
 
     Raises:
-        ValueError: channels or size below 1; a patch that does not divide the image; an option that the model does
-            not have; a model that yields no vector for images of this size.
+        ValueError: channels or size are below 1, a patch does not divide the image, the model does not have an option,
+            or it returns no vector for images of this size.
 
     >>> encoder = build_encoder(EncoderConfig("vit_tiny", patch_size=4), channels=3, size=32)
     >>> encoder.dimension, encoder(torch.zeros(2, 3, 32, 32)).shape
@@ -156,22 +153,17 @@ def build_encoder(config: EncoderConfig, *, channels: int, size: int) -> nn.Modu
                 part.reset_parameters()
     if config.freeze_patch_embedding:
         cast(nn.Module, model.patch_embed).requires_grad_(False)
-    # A plain attribute on timm's own module: a wrapper would change the keys of the state dict.
+    # A plain attribute, because a wrapper would change the keys of the state dict.
     cast(Any, model).dimension = measure_dimension(model, config=config, channels=channels, size=size)
     return model
 
 
 def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
-    """The timm model of this config for images (B, channels, size, size), without a classifier.
-
-    Raises:
-        ValueError: a patch that does not divide the image, a size the model cannot have, or drop_path for a model
-            without it.
-    """
+    """The timm model of this config for images (B, channels, size, size), without a classifier."""
     import timm
 
     options: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
-    # timm's own sign that a model is built for one image size and takes `img_size`.
+    # In timm, such a model is built for one image size and takes `img_size`.
     pretrained = timm.get_pretrained_cfg(config.timm_name)
     if pretrained is not None and pretrained.fixed_input_size:
         options["img_size"] = size
@@ -186,7 +178,7 @@ def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
     except TypeError as error:
         if "drop_path_rate" not in str(error):
             raise
-        raise ValueError(f"drop_path: expected 0, as {config.name} has none, got {config.drop_path}") from error
+        raise ValueError(f"drop_path: expected 0 for {config.name}, which has none, got {config.drop_path}") from error
     except SIZE_ERRORS as error:
         raise ValueError(wrong_size(config, size, error)) from error
     if isinstance(model, timm.models.VisionTransformer):
@@ -195,20 +187,16 @@ def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
 
 
 def check_patches(model: "timm.models.VisionTransformer", *, size: int) -> None:
-    """Refuse a ViT whose patches do not tile an image of `size` pixels; timm would leave the rest of it out."""
+    """Raise ValueError if a ViT's patches do not tile an image of `size` pixels; timm would ignore the rest of it."""
     patch = model.patch_embed.patch_size[0]
     if size % patch:
         raise ValueError(f"patch_size: expected a divisor of the image size {size}, got {patch}")
 
 
 def replace_stem(model: nn.Module, *, channels: int) -> None:
-    """Give a ResNet the stem for small images, in place: a 3x3 convolution of stride 1 and no max pool.
-
-    Raises:
-        ValueError: the stem is not one convolution and a max pool (ResNet-D and the like).
-    """
+    """Give a ResNet the stem for small images, in place: a 3x3 convolution of stride 1 and no max pool."""
     if not (isinstance(model.conv1, nn.Conv2d) and isinstance(model.maxpool, nn.MaxPool2d)):
-        raise ValueError("stem: expected imagenet, as this ResNet has a stem of its own, got 'cifar'")
+        raise ValueError("stem: expected imagenet for a ResNet with another stem than one convolution, got 'cifar'")
     model.conv1 = nn.Conv2d(channels, model.conv1.out_channels, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     model.maxpool = nn.Identity()
@@ -216,11 +204,7 @@ def replace_stem(model: nn.Module, *, channels: int) -> None:
 
 @torch.no_grad()
 def measure_dimension(model: nn.Module, *, config: EncoderConfig, channels: int, size: int) -> int:
-    """The D of the model's representations, found by one image: what timm models say of themselves is not uniform.
-
-    Raises:
-        ValueError: the model fails on images of this size, or yields no vector per image.
-    """
+    """The D of the model's representations of one image, because timm's models do not declare it uniformly."""
     training = model.training
     model.eval()
     try:
@@ -231,20 +215,20 @@ def measure_dimension(model: nn.Module, *, config: EncoderConfig, channels: int,
         model.train(training)
     if representations.ndim != 2:
         shape = tuple(representations.shape)
-        raise ValueError(f"name: expected a model that yields (B, D), got {config.name!r}, which yields {shape}")
+        raise ValueError(f"name: expected a model that returns (B, D), got {config.name!r}, which returns {shape}")
     return representations.shape[1]
 
 
 def wrong_size(config: EncoderConfig, size: int, error: Exception) -> str:
-    """The error message for images of a size that the model cannot take."""
-    return f"size: expected images that {config.name} takes, got {size} px ({error})"
+    """The error message for an image size that the model cannot take."""
+    return f"size: expected an image size that {config.name} accepts, got {size} px ({error})"
 
 
 def check_timm_name(name: str) -> None:
-    """Refuse a name that is neither ours nor timm's, and say the nearest that are."""
+    """Raise ValueError, with the nearest names, for a name that is neither ours nor timm's."""
     import timm
 
-    # timm takes a tag after a dot, which names pretrained weights; as none are loaded, it would have no effect.
+    # In timm, a tag after a dot names pretrained weights, which are never loaded here.
     if "." not in name and timm.is_model(name):
         return
     near = difflib.get_close_matches(name.partition(".")[0], sorted({*NAMES, *timm.list_models()}), n=3)

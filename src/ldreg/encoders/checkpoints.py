@@ -1,22 +1,30 @@
-"""An encoder from whoever has one: a run's folder, or a state dict of timm, torchvision or the paper's authors."""
+"""Load encoders: of a run's folder, or from a state dict of timm, torchvision or the paper's authors."""
 
 import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
 from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, create, replace_stem
-from ldreg.encoders.cards import MOST_PIXELS, Card, read_card
-from ldreg.encoders.layouts import Layout, Weights, beside, has_decoder, in_timm_names, unwrap
-from ldreg.encoders.recognition import completed, recognize
+from ldreg.encoders.layouts import (
+    Layout,
+    Weights,
+    completed,
+    has_decoder,
+    in_timm_names,
+    is_other_part,
+    recognize,
+    unwrap,
+)
+from ldreg.io.files import read_text
 from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.torch_files import load_torch
 from ldreg.text import one_line
@@ -24,14 +32,17 @@ from ldreg.views.config import NORMALIZATIONS, Normalization
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
 ENCODER = "encoder.safetensors"
+CARD = "card.json"
+# Above these, building the encoder would take all memory.
+MOST_CHANNELS, MOST_PIXELS = 1024, 4096
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedEncoder:
-    """An encoder with its weights, in float32, on the CPU, in eval mode, and what images it takes.
+    """An encoder with its weights, in float32, on the CPU, in eval mode, and the images that it takes.
 
     `module` maps normalized images (B, channels, size, size) to representations (B, D), D its attribute `dimension`;
-    `key` is a hash of its weights and of all that is said here of its images.
+    `key` is a hash of its weights and of the other fields.
     """
 
     module: nn.Module
@@ -43,6 +54,30 @@ class LoadedEncoder:
     key: str
 
 
+@dataclass(frozen=True)
+class Card:
+    """The encoder of a run and the images that it takes."""
+
+    encoder: EncoderConfig
+    channels: int
+    size: int
+    normalization: Normalization
+
+    def check(self, encoder: EncoderConfig | None, **given: object) -> None:
+        """Raise ValueError if arguments contradict the card; None and default options of an encoder do not."""
+        for name, value in given.items():
+            if value is not None and value != getattr(self, name):
+                raise ValueError(f"{name}: expected {getattr(self, name)}, as in its card, got {value}")
+        if encoder is None:
+            return
+        if encoder.timm_name != self.encoder.timm_name:
+            raise ValueError(f"encoder.name: expected {self.encoder.name}, as in its card, got {encoder.name}")
+        for field in (field for field in fields(EncoderConfig)[1:] if field.name not in BEGINNINGS):
+            asked, own = getattr(encoder, field.name), getattr(self.encoder, field.name)
+            if asked not in (field.default, own):
+                raise ValueError(f"encoder.{field.name}: expected {own}, as in its card, got {asked}")
+
+
 def load_encoder(
     path: str | PathLike[str],
     *,
@@ -51,25 +86,25 @@ def load_encoder(
     size: int | None = None,
     normalization: Normalization | None = None,
 ) -> LoadedEncoder:
-    """The encoder of a run's folder, or of a .pt, .pth or .safetensors file; no code in a file is ever run.
+    """Load the encoder of a run's folder or of a .pt, .pth or .safetensors file, without running code in the file.
 
-    A run's card says all there is to know. A state dict of timm, of torchvision or of the paper's authors, also under
-    a key such as "model" and with prefixes, says which encoder it is of where that is a usual ResNet or ViT; others
-    have to be named. Classifiers, projectors, probes, decoders and targets beside the encoder are left out. The
-    normalization is ImageNet's unless given; for the authors' it is theirs: none, and ImageNet's for their MAE.
+    A run's card describes its encoder completely. From a state dict of timm, torchvision or the paper's authors, also
+    under a key such as "model" and with prefixes, usual ResNets and ViTs are recognized; name any other encoder.
+    Classifiers, projectors, probes, decoders and targets are dropped. The default normalization is ImageNet's; for the
+    authors' files it is theirs: none, or ImageNet's for MAE.
 
     Args:
         path: the folder or file.
-        encoder: which encoder, where the file does not say.
-        channels: of the images; read from the weights unless given.
-        size: side of the images; by default the one that a ViT was made for, 224 for other models, and 32 for a
-            ResNet with the CIFAR stem.
-        normalization: what images are normalized by.
+        encoder: the encoder, if it is not recognized.
+        channels: of the images; by default from the weights.
+        size: side of the images; by default that of a ViT's position embedding, 32 for a ResNet with the CIFAR stem,
+            and 224 for other models.
+        normalization: how images are normalized.
 
     Raises:
-        ValueError: what is no checkpoint, or has code in it, does not fit the encoder, holds NaN or inf, or
+        ValueError: the file is not a checkpoint, contains code, does not fit the encoder, holds NaN or inf, or
             contradicts an argument.
-        OSError: there is no such file, or it cannot be read.
+        OSError: the file does not exist or cannot be read.
 
     >>> import tempfile, timm
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,27 +123,26 @@ def load_encoder(
             layout, weights, card = describe(weights, encoder=encoder, channels=channels, size=size)
             card = replace(card, normalization=normalization or card.normalization)
         else:
-            told = replace(card, encoder=completed(card.encoder, weights))
-            told.check(encoder, channels=channels, size=size, normalization=normalization)
+            full = replace(card, encoder=completed(card.encoder, weights))
+            full.check(encoder, channels=channels, size=size, normalization=normalization)
         if card.size > MOST_PIXELS:
             raise ValueError(f"size: expected at most {MOST_PIXELS}, got {card.size}")
-    # Making the encoder draws random weights, which must not change what is drawn after.
+    # Building the encoder draws random numbers, which must not affect later draws.
     with named_errors(file), torch.random.fork_rng(devices=[]):
         check_outline(card, weights)
         module = build_encoder(card.encoder, channels=card.channels, size=card.size)
     fill(module, weights, file=file, name=card.encoder.name)
-    key = content_key(module, json.dumps(_told(card), sort_keys=True))
+    description = asdict(card)
+    for name in BEGINNINGS:
+        del description["encoder"][name]
+    key = content_key(module, json.dumps(description, sort_keys=True))
     return LoadedEncoder(module.eval(), card.encoder, card.channels, card.size, card.normalization, layout, key)
 
 
 def describe(
     weights: Weights, *, encoder: EncoderConfig | None, channels: int | None, size: int | None
 ) -> tuple[Layout, Weights, Card]:
-    """The layout of a state dict without a card, its weights under timm's names, and what a card would say.
-
-    Raises:
-        ValueError: the encoder or the size cannot be told, or what is given contradicts the weights.
-    """
+    """The layout of a state dict without a card, its weights under timm's names, and the card it would have."""
     masked = has_decoder(weights)
     layout, weights = in_timm_names(weights)
     config, channels, size = recognize(weights, encoder=encoder, channels=channels, size=size)
@@ -118,11 +152,7 @@ def describe(
 
 
 def find_file(path: Path) -> Path:
-    """The file itself, or the encoder of a run's folder.
-
-    Raises:
-        ValueError: a folder without an encoder.
-    """
+    """The file itself, or the encoder of a run's folder."""
     if not path.is_dir():
         return path
     file = path / ENCODER
@@ -134,12 +164,7 @@ def find_file(path: Path) -> Path:
 
 
 def read_weights(path: Path) -> tuple[Weights, Card | None]:
-    """The state dict of a file, as it is named there, and the card of a run's encoder.
-
-    Raises:
-        ValueError: it is no checkpoint, damaged, or holds more than weights.
-        OSError: it cannot be read.
-    """
+    """The state dict of a file, under its own names, and the card of a run's encoder."""
     if check_file(path, SUFFIXES) != ".safetensors":
         return _read_torch(path), None
     with parse_errors("a safetensors file"), safe_open(path, framework="pt") as tensors:
@@ -151,7 +176,7 @@ def read_weights(path: Path) -> tuple[Weights, Card | None]:
 
 def _read_torch(path: Path) -> Weights:
     with warnings.catch_warnings():
-        # torch speaks to its users of a sparse tensor's checks; that it is sparse is said by `fill`.
+        # `check_weights` rejects sparse tensors.
         warnings.filterwarnings("ignore", message=".*sparse.*")
         return _unwrapped(load_torch(path))
 
@@ -159,16 +184,12 @@ def _read_torch(path: Path) -> Weights:
 def _unwrapped(content: object) -> Weights:
     try:
         return unwrap(content)
-    except RecursionError as error:  # a dict in a file of torch can hold itself
+    except RecursionError as error:  # a dict in a torch file can contain itself
         raise ValueError("expected a state dict of names and tensors, got dicts or prefixes without end") from error
 
 
 def check_outline(card: Card, weights: Weights) -> None:
-    """Hold the weights against an encoder that is not made yet: a name of a few letters can stand for billions of them.
-
-    Raises:
-        ValueError: the weights are not those of the encoder, or it does not fit into memory.
-    """
+    """Check the weights before building the encoder, since a short name can mean billions of weights."""
     if card.encoder.name == "small_cnn":
         return
     try:
@@ -179,19 +200,14 @@ def check_outline(card: Card, weights: Weights) -> None:
     except ValueError as error:
         if "meta tensors" not in str(error):
             raise
-        return  # a model that reads its tensors while it is made; with timm 1.0.30 none of 1,351 does
+        return  # the model reads its tensors while it is built; none of the 1,351 of timm 1.0.30 does
     own = model.state_dict()
     check_weights(own, weights, name=card.encoder.name)
     check_fits(sum(tensor.numel() * tensor.element_size() for tensor in own.values()))
 
 
 def restore(module: nn.Module, file: Path, *, name: str) -> None:
-    """Put the weights of a file into an encoder that is there already, in place.
-
-    Raises:
-        ValueError: it is no checkpoint, damaged, or of another encoder.
-        OSError: it cannot be read.
-    """
+    """Load the weights of a file into an existing encoder, in place."""
     with named_errors(file):
         weights, _ = read_weights(file)
     fill(module, weights, file=file, name=name)
@@ -199,11 +215,7 @@ def restore(module: nn.Module, file: Path, *, name: str) -> None:
 
 @torch.no_grad()
 def fill(module: nn.Module, weights: Weights, *, file: Path, name: str) -> None:
-    """Put the weights into the encoder, in place; what lies beside an encoder is left out.
-
-    Raises:
-        ValueError: keys are missing or unexpected, shapes or types differ, or a value is NaN or inf.
-    """
+    """Load the weights into the encoder, in place, without other parts; all must be finite."""
     own = module.state_dict()
     with named_errors(file):
         check_weights(own, weights, name=name)
@@ -214,18 +226,16 @@ def fill(module: nn.Module, weights: Weights, *, file: Path, name: str) -> None:
 
 
 def check_weights(own: Weights, weights: Weights, *, name: str) -> None:
-    """Refuse weights that are not those of an encoder, whose state dict is `own`.
-
-    Raises:
-        ValueError: keys are missing or unexpected, or shapes or types differ.
-    """
-    # Counts batches in training alone; files older than the counter go without.
+    """Raise ValueError if keys, shapes or types differ from those of `own`, the encoder's state dict."""
+    # `num_batches_tracked` only counts training batches, and old files lack it.
     missing = [key for key in own if key not in weights and not key.endswith(".num_batches_tracked")]
-    unexpected = [key for key in weights if key not in own and not beside(key)]
+    unexpected = [key for key in weights if key not in own and not is_other_part(key)]
     shared = [(key, own[key], weights[key]) for key in own if key in weights]
     unlike = [(key, mine, found) for key, mine, found in shared if mine.shape != found.shape]
     shapes = [f"{key}: expected {tuple(mine.shape)}, found {tuple(found.shape)}" for key, mine, found in unlike]
-    types = [told for key, mine, found in shared if mine.shape == found.shape and (told := _type(key, mine, found))]
+    types = [
+        wrong for key, mine, found in shared if mine.shape == found.shape and (wrong := _wrong_type(key, mine, found))
+    ]
     parts = {
         "keys missing": missing,
         "keys unexpected": unexpected,
@@ -236,34 +246,79 @@ def check_weights(own: Weights, weights: Weights, *, name: str) -> None:
         raise ValueError(f"does not fit {name}: {', '.join(counted)}")
 
 
-def _first(told: Sequence[str], count: int = 3) -> str:
-    more = f"; {len(told) - count} more" if len(told) > count else ""
-    return "; ".join(one_line(each, 100) for each in told[:count]) + more
+def _first(items: Sequence[str], count: int = 3) -> str:
+    more = f"; {len(items) - count} more" if len(items) > count else ""
+    return "; ".join(one_line(each, 100) for each in items[:count]) + more
 
 
-def _type(key: str, own: Tensor, found: Tensor) -> str | None:
-    """What keeps the values of a tensor from taking the place of the encoder's own; None where nothing does."""
+def _wrong_type(key: str, own: Tensor, found: Tensor) -> str | None:
+    """Why the encoder cannot take the values of a tensor; None if it can."""
     expected, dtype = (str(tensor.dtype).removeprefix("torch.") for tensor in (own, found))
     if found.layout != torch.strided or found.is_quantized or found.is_meta:
         kind = "meta" if found.is_meta else str(found.layout).removeprefix("torch.")
         return f"{key}: expected dense {expected}, found {kind} {dtype}"
     if found.is_floating_point() != own.is_floating_point():
         return f"{key}: expected {expected}, found {dtype}"
-    if found.numel() * found.element_size() > found.untyped_storage().nbytes():  # a few bytes, repeated
+    if found.numel() * found.element_size() > found.untyped_storage().nbytes():  # an expanded view repeats a few bytes
         return f"{key}: expected every value to be stored, found an expanded view"
     return None
 
 
-def _told(card: Card) -> dict[str, Any]:
-    """All that a card says of a trained encoder."""
-    told = asdict(card)
-    return {**told, "encoder": {name: value for name, value in told["encoder"].items() if name not in BEGINNINGS}}
-
-
 def content_key(module: nn.Module, description: str) -> str:
-    """A hash (sha256, hex) of all weights, by name, dtype, shape and bytes, and of a description."""
+    """A hash (sha256, hex) of a description and of the name, dtype, shape and bytes of all weights."""
     digest = hashlib.sha256(description.encode())
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
+    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none."""
+    file = path.with_name(CARD)
+    if "ldreg" in metadata:
+        return parse_card(metadata["ldreg"])
+    if path.name == ENCODER and file.is_file():
+        return parse_card(read_text(file))
+    return None
+
+
+def parse_card(text: str) -> Card:
+    """The card in this JSON.
+
+    Raises:
+        ValueError: a run would not write this.
+
+    >>> images = {"channels": 1, "size": 8, "mean": [0.5], "std": [0.5]}
+    >>> parse_card(json.dumps({"encoder": {"name": "small_cnn"}, "input": images})).normalization
+    'half'
+    """
+    try:
+        card = json.loads(text)
+        encoder = EncoderConfig(**card["encoder"])
+        channels, size, mean, std = (card["input"][name] for name in ("channels", "size", "mean", "std"))
+        normalization = name_normalization(list(map(float, mean)), list(map(float, std)), channels=channels)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        detail = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"expected the card of an ldreg run, got another or a damaged one ({detail})") from error
+    for name, value, most in (("channels", channels, MOST_CHANNELS), ("size", size, MOST_PIXELS)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError(f"expected the card of an ldreg run, got {name} {value!r} in it")
+    return Card(encoder, channels, size, normalization)
+
+
+def name_normalization(mean: list[float], std: list[float], *, channels: int) -> Normalization:
+    """The normalization with this mean and deviation; for one-channel images, the average of its three channels.
+
+    Raises:
+        ValueError: none has them.
+
+    >>> name_normalization([0.449], [0.226], channels=1)
+    'imagenet'
+    """
+    for name, known in NORMALIZATIONS.items():
+        means, deviations = known if channels == 3 else tuple((fmean(part),) for part in known)
+        pairs = zip([*mean, *std], [*means, *deviations], strict=False)
+        if len(mean) == len(means) and len(std) == len(deviations) and all(abs(a - b) < 1e-6 for a, b in pairs):
+            return name
+    raise ValueError(f"mean {mean} and std {std} are not a known normalization ({', '.join(NORMALIZATIONS)})")

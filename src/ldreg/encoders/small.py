@@ -1,4 +1,4 @@
-"""A convolutional encoder for small images that one CPU core trains."""
+"""A convolutional encoder for small images, small enough to train on one CPU core."""
 
 from torch import Tensor, nn
 
@@ -9,8 +9,8 @@ BLOCKS = ((16, 1), (32, 2), (64, 2), (128, 1))
 class SmallCNN(nn.Module):
     """Four blocks of 3x3 convolution, batch norm and ReLU, then the average over pixels: (B, C, S, S) to (B, 128).
 
-    Meant for images of 8 to 32 px; any size works. Its widths are such that one CPU core takes some 20,000 digits of
-    8 px a second forward and back.
+    For images of 8 to 32 px; any size works. One CPU core processes about 20,000 digits of 8 px per second, forward and
+    backward.
 
     >>> import torch
     >>> SmallCNN(channels=1)(torch.zeros(4, 1, 8, 8)).shape

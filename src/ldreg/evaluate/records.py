@@ -19,8 +19,8 @@ from ldreg.evaluate.source import HOW, Source
 from ldreg.inspection import quick_report
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import read_text
-from ldreg.monitor.config import MonitorConfig
 from ldreg.monitor.log import read_metrics
+from ldreg.monitor.watch import MonitorConfig
 from ldreg.record import CURVES, Finding, Record, most_serious_first, origin
 from ldreg.text import one_line
 from ldreg.thumbnails import Thumbnail, data_uri

@@ -1,63 +1,57 @@
 """The monitor as a callback for anyone's `LightningModule`, under `lightning` and under `pytorch_lightning` alike.
 
-Which of the two packages it serves is decided when a monitor is made: the one that is loaded by then, or both. The
-other is never imported.
+A monitor becomes a callback of the package that is loaded when it is made, or of both. It never imports the other.
 """
 
-import logging
 import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
 from ldreg.distributed import active
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import measure, spread
-from ldreg.integrations.settings import check_whole
-from ldreg.monitor.alarm import CollapseAlarm
-from ldreg.monitor.bases import callback_bases
+from ldreg.integrations import check_whole
+from ldreg.monitor.watch import Watch, callback_bases, check_settings, logger
 
 __all__ = ["DimensionMonitor"]
 
-logger = logging.getLogger("ldreg")
 
+class DimensionMonitor(Watch):
+    """Log LID and effective rank of representations while a LightningModule is trained, and warn when they collapse.
 
-class DimensionMonitor:
-    """Logs LID and effective rank of representations while a LightningModule is trained, and warns when they collapse.
+    `ldreg/train/lid` and the other measures of `ldreg.evaluate.measure.measure` are of a training batch, at the first
+    optimizer step and every `every_steps` after it. `ldreg/val/…` are of the first validation set. With several
+    processes they are of the rows of all. All go to the trainer's loggers, whatever its `log_every_n_steps`, and
+    `EarlyStopping` and `ModelCheckpoint` can use them.
 
-    `ldreg/train/lid` and the other measures of `ldreg.evaluate.measure.measure` are those of a training batch, at the
-    first optimizer step and every `every_steps` from there. `ldreg/val/…` are those of the first validation set. With
-    several processes they are those of all processes' rows together. All go to the trainer's loggers, whatever its
-    `log_every_n_steps`, and are there for `EarlyStopping` and `ModelCheckpoint`.
-
-    Where a name is given, the rows are what that submodule returned in the step itself, at its first call: of one view
-    where a step has several. They cost no forward pass, and training is not touched. A function is called after the
-    step, in eval mode, without gradients, and torch's random generators are afterwards as they were.
+    Given a name, the rows are what that submodule returned at its first call in the step: one view, if the step has
+    several. They cost no forward pass and training does not change. A function is called after the step, in eval mode
+    and without gradients; torch's random generators are restored.
 
     Args:
         representations: the name of a submodule that returns representations (N, D), as "backbone", or a function of
             module and batch that does.
-        k: number of neighbors, at least 2; batches and sets of no more rows are not measured, which is said once.
-        every_steps: optimizer steps between measurements of the training batch; 0: it is not measured.
-        points: rows that are measured, at most, evenly spread over the batch or set.
-        validation: whether the validation set is measured.
-        alarm: share of its running maximum under which LID, its 5 % quantile or effective rank raises the alarm, which
+        k: number of neighbors, at least 2; batches and sets of at most k rows are not measured, with one warning.
+        every_steps: optimizer steps between measurements of the training batch; 0: never.
+        points: measure at most this many rows, evenly spread over the batch or set.
+        validation: whether to measure the validation set.
+        alarm: share of its running maximum below which LID, its 5 % quantile or effective rank raises the alarm, which
             also watches spread and degenerate share; 0: no alarm.
         stop_on_alarm: whether the alarm ends training.
-        name: what is logged is then `ldreg/NAME/train/lid` and so on; several monitors of one trainer need one each.
+        name: log as `ldreg/NAME/train/lid` and so on; several monitors of one trainer need different names.
 
     Attributes:
         latest: the last value of every measure.
         alarms: all alarms raised, in order.
 
     Raises:
-        ValueError: for a setting out of range; in training, where there is no such submodule, it is not called in the
-            step, or what it returns is not (N, D).
+        ValueError: a setting is out of range; in training, the submodule does not exist, is not called in the step, or
+            does not return (N, D).
         ModuleNotFoundError: neither package is installed.
 
     >>> monitor = DimensionMonitor("backbone", k=20)
@@ -88,58 +82,58 @@ class DimensionMonitor:
         if isinstance(representations, Module):  # which is callable, but not with a module and a batch
             wanted = 'the name of a submodule, as "backbone", or a function of module and batch'
             raise ValueError(f"representations: expected {wanted}, got the module {type(representations).__name__}")
-        _check(k=k, every_steps=every_steps, points=points, alarm=alarm, stop_on_alarm=stop_on_alarm)
+        check_whole(2, k=k, points=points)
+        check_whole(0, every_steps=every_steps)
+        check_settings(k=k, points=points, alarm=alarm, stop_on_alarm=stop_on_alarm)
+        super().__init__(alarm)
         self.k = k
         self.every_steps = every_steps
         self.points = points
         self.validation = validation
         self.stop_on_alarm = stop_on_alarm
         self.name = name
-        self.latest: dict[str, float] = {}
-        self.alarms: list[str] = []
         self._source = representations
-        self._alarm = CollapseAlarm(alarm)
-        self._next = 0  # the step from which a training batch is due
-        self._before = 0  # the step that a training batch began at
+        self._next = 0  # the step from which a training batch is measured
+        self._before = 0  # the step at which a training batch began
         self._epoch = 0.0
         self._hook: Any = None
-        self._wanted = False  # whether what the submodule returns next is to be kept
+        self._wanted = False  # whether to keep what the submodule returns next
         self._returned: Any = None
         self._rows: list[Tensor] = []
         self._warned: set[str] = set()
 
     def __reduce__(self) -> Any:
-        """As made anew where it is unpickled: the class with a `Callback` for its base has no name to be found by."""
+        """Pickle by the plain class, because the class with a `Callback` base cannot be found by name."""
         return _remade, (getattr(type(self), "_plain", type(self)),), self.__dict__
 
     @property
     def state_key(self) -> str:
-        """By what a checkpoint tells this monitor from others of the trainer."""
+        """The name of this monitor in a checkpoint."""
         kind = type(self).__qualname__
         return kind if self.name is None else f"{kind}[{self.name}]"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold for a resumed run to log and warn as an unbroken one."""
+        """The state that makes a resumed run log and warn as an uninterrupted one."""
         return {"alarm": self._alarm.state_dict(), "next": self._next, "epoch": self._epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the state that a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         self._alarm.load_state_dict(state_dict["alarm"])
         self._next, self._epoch = state_dict["next"], state_dict["epoch"]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Watch the submodule."""
+        """Hook the submodule."""
         self._attach(pl_module)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Say whether this batch is due."""
+        """Decide whether to measure this batch."""
         self._before = trainer.global_step
         self._wanted = self.every_steps > 0 and self._before >= self._next
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Measure the batch where it is due."""
+        """Measure the batch if that is due."""
         self._epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
-        if trainer.global_step == self._before:  # of parts that are accumulated, the last one is measured
+        if trainer.global_step == self._before:  # of accumulated parts only the last is measured
             self._wanted, self._returned = False, None
         found = self._found(trainer, pl_module, batch, "training_step")
         if found is None:
@@ -151,20 +145,20 @@ class DimensionMonitor:
             target.log_metrics(values, step=trainer.global_step)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Watch the submodule where validation is not part of training."""
+        """Hook the submodule if validation is not part of training."""
         self._attach(pl_module)
         self._rows = []
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Say whether this batch is of the set that is measured."""
+        """Decide whether this batch belongs to the measured set."""
         self._wanted = self.validation and dataloader_idx == 0
 
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keep some rows of every batch: a set may be sorted by class, so its first rows would not do."""
+        """Keep some rows of every batch, because a set may be sorted by class."""
         found = self._found(trainer, pl_module, batch, "validation_step")
         kept = sum(map(len, self._rows))
         if found is None or kept >= self.points:
@@ -182,11 +176,11 @@ class DimensionMonitor:
         pl_module.log_dict(values, on_step=False, on_epoch=True, batch_size=1, sync_dist=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the submodule as it was."""
+        """Remove the hook."""
         self._detach()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the submodule as it was."""
+        """Remove the hook."""
         self._detach()
 
     def _attach(self, module: Any) -> None:
@@ -207,12 +201,12 @@ class DimensionMonitor:
         self._hook = None
 
     def _keep(self, part: Any, inputs: Any, output: Any) -> None:
-        """Keep what the submodule returns first: as a copy, for the next layer may write over it."""
+        """Keep a copy of what the submodule returns first; the next layer may overwrite it."""
         if self._wanted and self._returned is None:
             self._returned = output.detach().clone() if isinstance(output, Tensor) else output
 
     def _found(self, trainer: Any, module: Any, batch: Any, step: str) -> Tensor | None:
-        """The representations (N, D) of this batch; None where it is not due."""
+        """The representations (N, D) of this batch; None if it is not measured."""
         if not self._wanted:
             return None
         self._wanted = False
@@ -226,7 +220,7 @@ class DimensionMonitor:
         return _as_rows(found)
 
     def _measured(self, trainer: Any, rows: Tensor, stage: str) -> dict[str, float]:
-        """The measures of all processes' rows, the same numbers on each; none where there are too few rows."""
+        """The measures of all processes' rows, the same on each; empty if there are too few rows."""
         prefix = "/".join(part for part in ("ldreg", self.name, stage) if part is not None)
         share = math.ceil(self.points / trainer.world_size)
         rows = spread(_gathered(spread(rows, share)), self.points)
@@ -238,11 +232,7 @@ class DimensionMonitor:
         found = measure(rows, k=self.k) if trainer.is_global_zero else {}
         values = {f"{prefix}/{name}": value for name, value in trainer.strategy.broadcast(found).items()}
         self.latest |= values
-        message = self._alarm.check(values, step=trainer.global_step, epoch=self._epoch)
-        if message:
-            self.alarms.append(message)
-            if trainer.is_global_zero:
-                logger.warning(message)
+        if self.check(values, step=trainer.global_step, epoch=self._epoch, log=trainer.is_global_zero):
             trainer.should_stop = trainer.should_stop or self.stop_on_alarm
         return values
 
@@ -260,19 +250,8 @@ def _remade(cls: type[DimensionMonitor]) -> DimensionMonitor:
     return cls.__new__(cls)
 
 
-def _check(*, k: int, every_steps: int, points: int, alarm: float, stop_on_alarm: bool) -> None:
-    check_whole(2, k=k, points=points)
-    check_whole(0, every_steps=every_steps)
-    if points <= k:
-        raise ValueError(f"points: expected more than k ({k}), got {points}")
-    if not 0 <= alarm < 1:
-        raise ValueError(f"alarm: expected 0 (off) or a share under 1, got {alarm}")
-    if stop_on_alarm and alarm == 0:
-        raise ValueError("stop_on_alarm: expected an alarm above 0 to stop on, got alarm 0 (off)")
-
-
 def _as_rows(found: Any) -> Tensor:
-    """Representations (N, D); further axes of size 1, as pooling leaves them, are dropped.
+    """Representations (N, D), without the further axes of size 1 that pooling leaves.
 
     >>> _as_rows(torch.zeros(8, 3, 1, 1)).shape
     torch.Size([8, 3])
@@ -288,12 +267,6 @@ def _gathered(rows: Tensor) -> Tensor:
     """All processes' rows (n, D) in rank order; a process may have fewer, or none."""
     if not active():
         return rows
-    sizes = [torch.zeros(2, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor(rows.shape, device=rows.device))
-    most, width = torch.stack(sizes).amax(0).tolist()
-    # In one dtype: of a process without rows it is not known.
-    own = torch.zeros(most, width, device=rows.device)
-    own[: len(rows), : rows.shape[1]] = rows
-    parts = [torch.empty_like(own) for _ in sizes]
-    dist.all_gather(parts, own)
-    return torch.cat([part[: int(size[0])] for part, size in zip(parts, sizes, strict=True)])
+    from ldreg.integrations.torchmetrics import gather_rows  # Lightning requires torchmetrics
+
+    return torch.cat(gather_rows(rows.float()))

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from ldreg.encoders.checkpoints import find_file, load_encoder
 from ldreg.extras import advice, missing
-from ldreg.integrations.settings import check_whole
+from ldreg.integrations import check_whole
 from ldreg.integrations.timm import data_config
 from ldreg.io.files import check_writable, write_atomically
 
 __all__ = ["Exported", "export_encoder"]
 
-_LARGEST = 2**31 - 1  # bytes of one protobuf message
-_TOLERANCE = 1e-4  # of the largest representation; float32 alone leaves some 1e-6, a wrong operator far more
+_LARGEST = 2**31 - 1  # bytes in a protobuf message
+_TOLERANCE = (
+    1e-4  # relative to the largest representation; float32 rounding gives about 1e-6, a wrong operator far more
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Exported:
     size: int
     dimension: int
     opset: int
-    difference: float  # the largest from PyTorch's representations, as a share of the largest of these
+    difference: float  # the largest from PyTorch's representations, relative to the largest of these
 
 
 def export_encoder(
@@ -48,36 +50,37 @@ def export_encoder(
     size: int | None = None,
     normalize: bool = False,
 ) -> Exported:
-    """Write an encoder to an ONNX file, once onnxruntime has found the representations that PyTorch finds.
+    """Write an encoder in eval mode to an ONNX file, after checking that onnxruntime gives the same representations.
 
-    The encoder is written as it is in eval mode. What is known of its images (`input_size`, `mean`, `std`) stands as
-    JSON in the file's metadata, under "ldreg".
+    The file's metadata describes its images (`input_size`, `mean`, `std`) as JSON under "ldreg".
 
     Args:
         encoder: a run's folder, a file that `ldreg.encoders.load_encoder` takes, or a module.
-        path: the file to write, its name with .onnx at the end.
-        channels: of the images, 3 for a module by default; a checkpoint's own need not be given.
-        size: side of the images; of a module it must be given, of a checkpoint only where it does not say.
-        normalize: whether the file takes images with values from 0 to 1 and normalizes them itself, as the run did;
-            otherwise it takes normalized images, as the encoder does.
+        path: the file to write, ending in .onnx.
+        channels: of the images; by default 3 for a module, and those of a checkpoint.
+        size: side of the images; required for a module, and for a checkpoint without one.
+        normalize: whether the file takes images with values from 0 to 1 and normalizes them as the run did; otherwise
+            it takes normalized images.
 
     Raises:
-        ValueError: what is no checkpoint, a path that the encoder is read from or without .onnx, a module without a
-            size or to normalize for, or that the exporter does not take, representations that are not finite float32
-            (B, D), a file over 2 GB, or one that finds other representations than PyTorch.
+        ValueError: the encoder is not a checkpoint; the path does not end in .onnx or is a file of the run; a module
+            has no size, is to be normalized, or cannot be exported; representations are not finite float32 (B, D) or
+            differ from PyTorch's; the file exceeds 2 GB.
         OSError: a file cannot be read or written.
         ModuleNotFoundError: onnx, onnxscript or onnxruntime is not installed.
     """
-    _need()
+    package = missing("onnx")
+    if package is not None:
+        raise ModuleNotFoundError(advice(package), name=package)
     check_whole(1, **{name: value for name, value in {"channels": channels, "size": size}.items() if value is not None})
     _check_path(path, encoder)
     check_writable(path)
-    module, channels, size, told = _source(encoder, channels=channels, size=size, normalize=normalize)
+    module, channels, size, metadata = _source(encoder, channels=channels, size=size, normalize=normalize)
     images = torch.rand(3, channels, size, size, generator=torch.Generator().manual_seed(0))
     with _in_eval(module):
         expected = _representations(module, images)
         model = _exported(module, images[:2])
-    _describe(model, told)
+    model.metadata_props.add(key="ldreg", value=json.dumps(metadata))
     content = _serialized(model)
     difference = _compared(content, images, expected)
     write_atomically(path, content)
@@ -105,16 +108,16 @@ def command(run: str, *, out: str = "encoder.onnx", size: int | None = None, nor
 def _source(
     encoder: str | PathLike[str] | nn.Module, *, channels: int | None, size: int | None, normalize: bool
 ) -> tuple[nn.Module, int, int, dict[str, Any]]:
-    """The module to write, channels and size of its images, and what the file is to say of them."""
+    """The module to write, the channels and size of its images, and the file's metadata."""
     if not isinstance(encoder, nn.Module):
         loaded = load_encoder(encoder, channels=channels, size=size)
-        told = data_config(loaded) | {"normalizes": normalize}
-        module = _Normalized(loaded.module, mean=told["mean"], std=told["std"]) if normalize else loaded.module
-        return module, loaded.channels, loaded.size, told
+        images = data_config(loaded) | {"normalizes": normalize}
+        module = _Normalized(loaded.module, mean=images["mean"], std=images["std"]) if normalize else loaded.module
+        return module, loaded.channels, loaded.size, images
     if size is None:
-        raise ValueError("size: expected the side of the images, which a module does not say, got None")
+        raise ValueError("size: expected the side of the images for a module, got None")
     if normalize:
-        raise ValueError("normalize: expected False for a module, which does not say by what, got True")
+        raise ValueError("normalize: expected False for a module, which has no normalization, got True")
     wrong = {str(tensor.dtype) for tensor in encoder.parameters() if tensor.dtype != torch.float32}
     if wrong:
         raise ValueError(f"encoder: expected weights in float32, got {', '.join(sorted(wrong))}")
@@ -139,16 +142,9 @@ class _Normalized(nn.Module):
         return found
 
 
-def _need() -> None:
-    """Say before the work what is missing."""
-    package = missing("onnx")
-    if package is not None:
-        raise ModuleNotFoundError(advice(package), name=package)
-
-
 def _check_path(path: str | PathLike[str], encoder: str | PathLike[str] | nn.Module) -> None:
-    """Find out before the work that the file would take the place of what the encoder is read from."""
-    target = Path(path).resolve()  # where a link points to, which is what would be replaced
+    """Raise ValueError if the file would replace an input or does not end in .onnx."""
+    target = Path(path).resolve()  # a link is followed when its target is replaced
     if not isinstance(encoder, nn.Module):
         file = find_file(Path(encoder))
         read = {each.resolve() for each in (file, file.with_name("card.json"), file.with_name("config.yaml"))}
@@ -160,7 +156,7 @@ def _check_path(path: str | PathLike[str], encoder: str | PathLike[str] | nn.Mod
 
 @contextmanager
 def _in_eval(module: nn.Module) -> Iterator[None]:
-    """Every part in eval mode, and afterwards in the mode it was in."""
+    """Put every part in eval mode, and restore the modes afterwards."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -188,13 +184,7 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def _exported(module: nn.Module, images: Tensor) -> Any:
-    """The ONNX model, for any number of images.
-
-    Of one image alone the exporter would take the number for a constant.
-
-    Raises:
-        ValueError: the exporter does not take the module.
-    """
+    """The ONNX model, for any number of images; from a single image the exporter would infer a constant batch."""
     try:
         program = torch.onnx.export(
             module,
@@ -206,16 +196,11 @@ def _exported(module: nn.Module, images: Tensor) -> Any:
             verbose=False,
         )
     except torch.onnx.OnnxExporterError as error:
-        cause = error.__cause__ or error  # the exporter's own words are a page on how to report it
-        kind, said = type(cause).__name__, str(cause).strip().partition("\n")[0]
-        raise ValueError(f"encoder: expected a module that torch.onnx exports, got {kind}: {said}") from error
+        cause = error.__cause__ or error  # the exporter's own message is a page on how to report it
+        kind, text = type(cause).__name__, str(cause).strip().partition("\n")[0]
+        raise ValueError(f"encoder: expected a module that torch.onnx exports, got {kind}: {text}") from error
     assert program is not None
     return program.model_proto
-
-
-def _describe(model: Any, told: dict[str, Any]) -> None:
-    entry = model.metadata_props.add()
-    entry.key, entry.value = "ldreg", json.dumps(told)
 
 
 def _serialized(model: Any) -> bytes:
@@ -227,11 +212,7 @@ def _serialized(model: Any) -> bytes:
 
 
 def _compared(content: bytes, images: Tensor, expected: Tensor) -> float:
-    """How far onnxruntime is from PyTorch, alone and together.
-
-    Raises:
-        ValueError: farther than rounding explains.
-    """
+    """The relative difference of onnxruntime and PyTorch, for one image and for several; rounding must explain it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -242,7 +223,7 @@ def _compared(content: bytes, images: Tensor, expected: Tensor) -> float:
             got = f"{found.dtype} {tuple(found.shape)}"
             raise ValueError(f"encoder: expected float32 {tuple(expected[rows].shape)} of onnxruntime, got {got}")
         differences.append((found - expected[rows]).abs().max())
-    difference = torch.stack(differences).max().item()  # NaN where one is
+    difference = torch.stack(differences).max().item()  # NaN if one is NaN
     scale = expected.abs().max().item()
     share = difference / scale if scale else difference
     if not share < _TOLERANCE:

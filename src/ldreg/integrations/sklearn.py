@@ -1,14 +1,14 @@
 """LID as a scikit-learn estimator, with the names and calls of scikit-dimension's local estimators.
 
-`LIDEstimator()` stands where `skdim.id.MOM()` stood, `LIDEstimator(estimator="mle", convention="pseudocode")` for
-`skdim.id.MLE()` and `LIDEstimator(estimator="tle")` for `skdim.id.TLE()`, with the same values where neighborhoods are
-of as many points. Other than there,
-- k is 64 unless given, here or as `n_neighbors` of `fit`; there it is 100, and 20 for MLE;
-- `dimension_` leaves out points whose LID is 0 or inf, as `ldreg.inspect` does, and `n_zero_` and `n_infinite_` count
-  them; there, one such point makes a mean 0, inf or NaN;
-- a single column is measured, and not refused;
-- there is no `transform`, which there gives one number, `dimension_`, and in scikit-learn a row for each of X, as
-  `check_estimator` makes sure; `fit_transform`, `transform_pw` and `fit_transform_pw` give what they give there.
+`LIDEstimator()` replaces `skdim.id.MOM()`, `LIDEstimator(estimator="mle", convention="pseudocode")` replaces
+`skdim.id.MLE()` and `LIDEstimator(estimator="tle")` replaces `skdim.id.TLE()`; for the same k, values are the same.
+Differences:
+- k defaults to 64; in scikit-dimension it is 100, and 20 for MLE. `n_neighbors` of `fit` replaces it in both;
+- `dimension_` excludes points whose LID is 0 or inf, as `ldreg.inspect` does; `n_zero_` and `n_infinite_` count them.
+  In scikit-dimension, one such point makes a mean 0, inf or NaN;
+- a single column is measured, not rejected;
+- there is no `transform`: scikit-dimension returns one number, but scikit-learn requires a row for each row of X.
+  `fit_transform`, `transform_pw` and `fit_transform_pw` return the same as in scikit-dimension.
 """
 
 # ruff: noqa: N803 - X is scikit-learn's name for the points
@@ -30,7 +30,7 @@ from ldreg.dimension.estimators import Convention, Estimator, check_options, est
 from ldreg.dimension.geometry import arithmetic_mean, geometric_mean, harmonic_mean, regular
 from ldreg.dimension.neighbors import neighbors
 from ldreg.dimension.search import Neighbors, pair_distances
-from ldreg.integrations.settings import check_whole
+from ldreg.integrations import check_whole
 
 __all__ = ["Comb", "LIDEstimator"]
 
@@ -43,18 +43,18 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     """Local intrinsic dimensionality of every row of X (n_samples, n_features) among the others.
 
     Args:
-        k: number of neighbors, at least 2; cut to n_samples - 1, with a warning, where there are fewer points.
+        k: number of neighbors, at least 2; reduced to n_samples - 1, with a warning, if there are fewer points.
         estimator: "mom", "mle" or "tle", as in `ldreg.lid`.
         convention: "paper" or "pseudocode", as in `ldreg.lid`.
-        comb: how `dimension_` sums up the points: "mean", "median", "mle" (the harmonic mean) or "geometric", which is
-            what `ldreg.inspect` reports; None: "mle" for the estimator "mle" and else "mean", as in scikit-dimension.
+        comb: how `dimension_` averages the points: "mean", "median", "mle" (the harmonic mean) or "geometric", as in
+            `ldreg.inspect`; None: "mle" for the estimator "mle" and else "mean", as in scikit-dimension.
 
     Attributes:
-        dimension_: the dimension of the whole, a number; NaN where the LID of every point is 0 or inf.
-        dimension_pw_: LID (n_samples,), float32 for X in float32 and else float64.
+        dimension_: the dimension of the whole set; NaN if the LID of every point is 0 or inf.
+        dimension_pw_: LID (n_samples,), float32 for X in float32, else float64.
         dimension_pw_smooth_: after a fit with `smooth`: the mean over each point and its neighbors (n_samples,).
-        n_neighbors_, comb_: what was measured with.
-        n_zero_, n_infinite_: how many points have LID 0 and inf, and were left out of `dimension_`.
+        n_neighbors_, comb_: the values that were used.
+        n_zero_, n_infinite_: numbers of points with LID 0 and inf, which `dimension_` excludes.
 
     >>> plane = numpy.random.default_rng(0).random((1000, 2)) @ numpy.eye(2, 10)
     >>> found = LIDEstimator(k=50).fit(plane)
@@ -91,14 +91,14 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             X: points (n_samples, n_features), at least 3.
             y: not used; scikit-learn gives it.
             precomputed_knn_arrays: distances and indices (n_samples, k), nearest first, of the neighbors of every
-                point, itself not among them; None: they are sought.
+                point, excluding itself; None: they are searched.
             smooth: whether to set `dimension_pw_smooth_`.
-            n_neighbors: in the place of `k`.
-            comb: in the place of `comb` of the estimator.
-            n_jobs: how many threads to measure with, -1 for one on each core; None: as many as torch uses.
+            n_neighbors: replaces `k`.
+            comb: replaces `comb` of the estimator.
+            n_jobs: threads to use, -1 for one per core; None: as many as torch uses.
 
         Raises:
-            ValueError: for unknown options, X that is not a finite real matrix, or arrays that are no neighbors of it.
+            ValueError: an option is unknown, X is not a finite real matrix, or the arrays are not neighbors of X.
         """
         x, comb = self._checked(X), _as_comb(self.comb if comb is None else comb, self.estimator)
         with _threads(n_jobs):
@@ -116,7 +116,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         n_neighbors: int | None = None,
         n_jobs: int | None = None,
     ) -> "LIDEstimator":
-        """Measure X as `fit` does, where `precomputed_knn` are the indices (n_samples, k) of neighbors alone."""
+        """Measure X as `fit` does, but `precomputed_knn` are only the indices (n_samples, k) of neighbors."""
         if precomputed_knn is None:
             return self.fit(X, smooth=smooth, n_neighbors=n_neighbors, n_jobs=n_jobs)
         x, comb = self._checked(X), _as_comb(self.comb, self.estimator)
@@ -140,7 +140,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         return self.fit(X, y, precomputed_knn_arrays, smooth, n_neighbors, comb, n_jobs).dimension_
 
     def transform_pw(self, X: Any = None) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
-        """`dimension_pw_`, whatever X is; after a fit with `smooth`, that and `dimension_pw_smooth_`."""
+        """`dimension_pw_`, for any X; after a fit with `smooth`, also `dimension_pw_smooth_`."""
         check_is_fitted(self)
         if X is not None:
             _validated(self, X, reset=False)
@@ -156,14 +156,14 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         n_neighbors: int | None = None,
         n_jobs: int | None = None,
     ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
-        """What `transform_pw` gives after `fit` with the same arguments."""
+        """The result of `transform_pw` after `fit` with the same arguments."""
         return self.fit(X, None, precomputed_knn_arrays, smooth, n_neighbors, None, n_jobs).transform_pw()
 
     def _checked(self, X: Any) -> Tensor:
-        """X as a tensor, with the options checked beside it."""
-        check_options(2, self.estimator, self.convention)  # k is checked where it is in use
+        """X as a tensor, after checking the options."""
+        check_options(2, self.estimator, self.convention)  # k is checked only if it is used
         with warnings.catch_warnings():
-            # Of an array that must not be written to, torch warns; nothing here writes to it.
+            # Nothing here writes to the array.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
             return torch.from_numpy(_validated(self, X, reset=True))
 
@@ -172,7 +172,7 @@ class LIDEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         k = int(self.k if n_neighbors is None else n_neighbors)
         if k < points:
             return k
-        warnings.warn(f"k: expected fewer than the {points} points, got {k}; {points - 1} are taken", stacklevel=3)
+        warnings.warn(f"k: expected fewer than the {points} points, got {k}; using {points - 1}", stacklevel=3)
         return points - 1
 
     def _measured(self, x: Tensor, found: Neighbors, *, smooth: bool, comb: Comb) -> "LIDEstimator":
@@ -212,13 +212,13 @@ def _as_comb(comb: Comb | None, estimator: Estimator) -> Comb:
 
 
 def _smoothed(lid: Tensor, indices: Tensor) -> Tensor:
-    """The mean over a point and its neighbors (N, k) of those whose LID is regular; NaN where none is."""
+    """The mean over the regular ones of a point and its neighbors (N, k); NaN if none is."""
     around = torch.cat((lid.unsqueeze(1), lid[indices]), dim=1).double()
     return torch.where(regular(around), around, torch.nan).nanmean(1)
 
 
 def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[Any]:
-    """X as a matrix of float32 or float64 that scikit-learn has checked, and whose columns it knows."""
+    """X as a matrix of float32 or float64, checked and registered by scikit-learn."""
     options: dict[str, Any] = {"dtype": [numpy.float64, numpy.float32], "order": "C", "reset": reset}
     if reset:
         options["ensure_min_samples"] = 3
@@ -232,7 +232,7 @@ def _validated(estimator: BaseEstimator, X: Any, *, reset: bool) -> NDArray[Any]
 
 
 def _given(arrays: tuple[Any, Any], points: int, dtype: torch.dtype, n_neighbors: int | None) -> Neighbors:
-    """Neighbors from arrays of distances and indices that somebody else found."""
+    """Neighbors from given arrays of distances and indices."""
     name = "precomputed_knn_arrays"
     if len(arrays) != 2:
         raise ValueError(f"{name}: expected two arrays, distances and indices, got {len(arrays)}")
@@ -264,7 +264,7 @@ def _as_indices(value: Any, name: str, points: int, n_neighbors: int | None) -> 
 
 @contextmanager
 def _threads(n_jobs: int | None) -> Iterator[None]:
-    """As many threads of torch as scikit-learn's `n_jobs` says."""
+    """Use as many torch threads as scikit-learn's `n_jobs` means."""
     if n_jobs is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Dimensions of representations in TensorBoard: scalars, a histogram of LID, and points to look at by their LID."""
+"""Dimensions of representations in TensorBoard: scalars, a histogram of LID, and the projector."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,17 +30,17 @@ def add_dimensions(
     """Write the dimensions of representations (N, D), and return the scalars that were written.
 
     `<tag>/lid` and the other measures of `ldreg.evaluate.measure.measure` are scalars, `<tag>/lid_of_points` is a
-    histogram, and `<tag>` an embedding of the projector, where points can be colored by `lid`, and by `label`. Of
-    representations with NaN or inf there are scalars alone, which are NaN: a run that diverges is not ended by its log.
+    histogram, and `<tag>` is an embedding in the projector, where points can be colored by `lid` and `label`. For
+    representations with NaN or inf only the scalars are written, as NaN, so that logging does not end a diverging run.
 
     Args:
         writer: a `SummaryWriter` of torch or tensorboardX; Lightning's is `logger.experiment`.
         representations: N points, more than k.
-        step: the step that all is written for.
+        step: the global step.
         labels: one for each point, shown as text.
-        tag: what all names begin with.
+        tag: the prefix of all names.
         k: number of neighbors.
-        projector: how many points the projector is given, evenly spread, at most; 0: none.
+        projector: write at most this many points, evenly spread, to the projector; 0: none.
 
     Raises:
         ValueError: representations are not (N, D) with N > k, or there are not N labels.
@@ -80,19 +80,19 @@ def _project(
         rows = [[*row, _one_cell(texts[i])] for row, i in zip(rows, chosen.tolist(), strict=True)]
         header = ["lid", "label"]
     points = x[chosen.to(x.device)].float().cpu()
-    # With a single column the projector expects no header, and values that are no lists.
-    alone = len(header) == 1
+    # For a single column the projector expects plain values and no header.
+    single = len(header) == 1
     writer.add_embedding(
         points,
-        metadata=[row[0] for row in rows] if alone else rows,
-        metadata_header=None if alone else header,
+        metadata=[row[0] for row in rows] if single else rows,
+        metadata_header=None if single else header,
         global_step=step,
         tag=tag,
     )
 
 
 def _one_cell(label: Any) -> str:
-    r"""A label as one cell of a table of lines and tabs.
+    r"""A label without the line breaks and tabs that separate cells.
 
     >>> _one_cell("red\tfox\n")
     'red fox'

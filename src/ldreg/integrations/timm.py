@@ -1,9 +1,9 @@
-"""The encoder of a run, or of any checkpoint that `ldreg` reads, as a model of timm.
+"""The encoder of a run, or of any checkpoint that `ldreg` reads, as a timm model.
 
 Weights of a run have timm's names, so plain timm loads those of a ResNet with the ImageNet stem or of a ViT:
 `timm.create_model("resnet18", num_classes=0, checkpoint_path="runs/first/encoder.safetensors")`, with `in_chans`,
-`img_size` and `patch_size` as the run's `card.json` has them. What is here needs no such knowledge, and has the
-CIFAR stem, which timm has not, and the small CNN too.
+`img_size` and `patch_size` from the run's `card.json`. `create_model` reads these itself and also builds the CIFAR
+stem and the small CNN, which timm does not have.
 """
 
 from functools import partial
@@ -13,34 +13,33 @@ from typing import Any
 
 from ldreg.encoders.checkpoints import LoadedEncoder, load_encoder
 from ldreg.evaluate.features import plain_image, plain_views
-from ldreg.integrations.settings import check_whole
+from ldreg.integrations import check_whole
 from ldreg.views.config import NORMALIZATIONS
 
 __all__ = ["create_model"]
 
-# Under this side, sets are mostly of squares of one size, which are taken whole.
+# Below this side, images are mostly squares of one size, which are not cropped.
 _CROPPED_FROM = 128
 
 
 def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
-    """The model of a run's folder or of a checkpoint with its weights in it, in float32, on the CPU, in eval mode.
+    """The encoder of a run's folder or a checkpoint as a timm model with its weights, in float32, on the CPU.
 
-    It maps normalized images (B, C, S, S) to representations (B, D), D its attribute `dimension`. `model.transform`
-    makes (C, S, S) of an image, given as a file or as Pillow opened it: what `ldreg evaluate` gives the encoder on the
-    CPU.
+    It maps normalized images (B, C, S, S) to representations (B, D), D its attribute `dimension`, and is in eval
+    mode. `model.transform` turns an image, a file or a Pillow image, into (C, S, S), exactly as `ldreg evaluate`
+    does on the CPU.
 
-    Size, mean and deviation stand in its `pretrained_cfg`, where timm looks for them. timm's own `create_transform`
-    makes similar images of it, not the same: it crops squares as it crops others, drops transparency, and resizes by
-    Pillow, which rounds differently.
+    Size, mean and deviation are in its `pretrained_cfg`, where timm looks for them. timm's own `create_transform` gives
+    similar images, not the same: it also crops squares, drops transparency, and resizes with Pillow, which rounds
+    differently.
 
     Args:
         path: a run's folder, or a file that `ldreg.encoders.load_encoder` takes.
         num_classes: outputs of a new linear classifier with random weights, as in timm; 0: none.
 
     Raises:
-        ValueError: what is no checkpoint or does not fit, or a classifier that cannot be or for an encoder that is not
-            timm's.
-        OSError: there is no such file, or it cannot be read.
+        ValueError: the file is not a checkpoint or does not fit, or the encoder cannot have this classifier.
+        OSError: the file does not exist or cannot be read.
 
     >>> import tempfile, timm, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +56,7 @@ def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
             raise ValueError(f"num_classes: expected 0, as a small CNN has no classifier, got {num_classes}")
     elif num_classes:
         model.reset_classifier(num_classes)
-    # What was frozen in pretraining is the user's to freeze.
+    # Pretraining may have frozen parameters.
     model.requires_grad_(True)
     model.transform = partial(plain_image, views=plain_views(loaded))
     model.pretrained_cfg = model.default_cfg = data_config(loaded) | {"num_classes": num_classes}
@@ -65,9 +64,9 @@ def create_model(path: str | PathLike[str], *, num_classes: int = 0) -> Any:
 
 
 def data_config(loaded: LoadedEncoder) -> dict[str, Any]:
-    """What timm's `resolve_data_config` reads of the images for an encoder.
+    """The images that an encoder takes, as timm's `resolve_data_config` reads them.
 
-    `crop_pct` is the 224/256 that `ldreg` evaluates images with that are no squares, and 1 for small encoders.
+    `crop_pct` is 224/256, as in `ldreg evaluate` for images that are not squares, and 1 for small encoders.
     """
     mean, std = NORMALIZATIONS[loaded.normalization]
     if loaded.channels != 3:

@@ -1,14 +1,13 @@
-"""Dimensionality as torchmetrics metrics: collected over batches and processes, measured over all of them.
+"""Dimensionality as torchmetrics metrics, over all batches and processes together.
 
-Both metrics keep the representations that they are given, in their dtype, N·D numbers in all (`compute_on_cpu=True`
-keeps them in main memory). LID needs all points at once, since the neighbors of one may come in any batch. Effective
-rank could be had from sums of outer products in D² numbers, but those lose digits to the square of the offset: around
-an offset of 10,000 times the spread, sums of float32 representations in float64 give a rank that is off by 0.1 %. (To
-take a shift off first, all processes would have to know it before their first batch.) Metrics that keep the same are
-one group of a `MetricCollection`, which holds it once.
+Both metrics keep all representations in their dtype, N·D numbers (`compute_on_cpu=True` keeps them in main memory). LID
+needs all points at once, because the neighbors of a point may be in any batch. Effective rank needs only the sums of
+outer products, but these lose digits with the square of the offset: at an offset of 10,000 times the spread, float64
+sums of float32 representations give a rank that is off by 0.1 %. A `MetricCollection` stores the representations once
+for both metrics.
 
-Neither metric is differentiable; `ldreg.LDReg` is for training. Neither says whether higher is better: collapse reads
-low, but noise reads highest of all (`MetricTracker` wants `maximize` given).
+Neither metric is differentiable; `ldreg.LDReg` is for training. Neither defines whether higher is better: collapse is
+low, but noise is highest of all (pass `maximize` to `MetricTracker`).
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from ldreg.dimension.estimators import Convention, Estimator, check_options, lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.neighbors import as_matrix
 from ldreg.dimension.spectrum import effective_rank
-from ldreg.integrations.settings import check_whole
+from ldreg.integrations import check_whole
 
 __all__ = ["EffectiveRank", "LocalIntrinsicDimension"]
 
@@ -33,17 +32,29 @@ __all__ = ["EffectiveRank", "LocalIntrinsicDimension"]
 class _Collecting(Metric):
     """A metric that keeps all representations that it is given."""
 
+    is_differentiable: bool = False
+    higher_is_better: bool | None = None
+    full_state_update: bool = False
+    plot_lower_bound: float = 0.0
     representations: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
+        self.add_state("representations", default=[], dist_reduce_fx="cat")
+
+    def update(self, representations: Tensor) -> None:
+        """Add the representations (n, D) of a batch."""
+        self.representations.append(_copied(representations, self.representations))
 
     @torch.jit.unused
     def forward(self, representations: Tensor) -> Any:
-        """Take in a batch, and measure it by itself.
+        """Add a batch, and measure it by itself.
 
         Raises:
-            ValueError: it cannot be measured. It is then not taken in, and what was collected before is still there.
+            ValueError: the batch cannot be measured. It is not added, and earlier batches remain.
         """
-        rows = _taken(representations, self.representations)
-        # torchmetrics sets all of it aside, and does not put it back where measuring fails.
+        rows = _copied(representations, self.representations)
+        # torchmetrics clears the state and does not restore it when `compute` fails.
         before = {**self.__dict__, "representations": self.representations}
         if isinstance(self.representations, list):
             before["representations"] = list(self.representations)
@@ -53,27 +64,31 @@ class _Collecting(Metric):
             self.__dict__.update(before)
             raise
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Figure and axes with one result, a sequence of results, or by default what `compute` returns now."""
+        return self._plot(val, ax)
+
 
 class LocalIntrinsicDimension(_Collecting):
     """Geometric-mean LID of all representations (N, D) seen since the last reset, each among all of the others.
 
-    Points of LID 0 (their k neighbors all lie on them) or inf (all are equally far) are left out of the mean, as
-    `ldreg.inspect` leaves them out; `counts=True` says how many. NaN where no point is regular. The result is float32,
-    or float64 for representations in float64. Between processes, the result of each is that of one with all points.
+    As in `ldreg.inspect`, the mean excludes points of LID 0 (all k neighbors coincide with the point) and inf (all are
+    equally far); `counts=True` returns their numbers. It is NaN if no point is regular. The result is float32, or
+    float64 for representations in float64, and the same on every process as on one process with all points.
 
-    `forward` measures the batch by itself, which then must hold more than k points; one that does not is refused, and
-    what was collected stays. `update` takes any.
+    `forward` measures the batch by itself, which must have more than k points; otherwise it raises and keeps what was
+    collected. `update` accepts any batch.
 
     Args:
         k: number of neighbors, at least 2 and below the number of points.
         estimator: "mom", "mle" or "tle", as in `ldreg.lid`.
         convention: "paper" or "pseudocode", as in `ldreg.lid`.
-        counts: whether to return {"lid", "zero", "infinite"}, with the numbers of points left out.
-        **kwargs: those of every `torchmetrics.Metric`.
+        counts: whether to return {"lid", "zero", "infinite"}, with the numbers of excluded points.
+        **kwargs: arguments of `torchmetrics.Metric`.
 
     Raises:
-        ValueError: for unknown options, in `update` for representations of another shape, and in `compute` for NaN or
-            inf in them, or for no more than k of them.
+        ValueError: an option is unknown; in `update`, the shape differs from before; in `compute`, there are NaN or
+            inf, or at most k representations.
 
     >>> plane = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)) @ torch.eye(2, 16)
     >>> metric = LocalIntrinsicDimension(k=64)
@@ -82,11 +97,6 @@ class LocalIntrinsicDimension(_Collecting):
     >>> round(metric.compute().item(), 1)
     2.0
     """
-
-    is_differentiable: bool = False
-    higher_is_better: bool | None = None
-    full_state_update: bool = False
-    plot_lower_bound: float = 0.0
 
     def __init__(
         self,
@@ -99,16 +109,11 @@ class LocalIntrinsicDimension(_Collecting):
     ) -> None:
         check_whole(2, k=k)
         check_options(k, estimator, convention)
-        super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
+        super().__init__(**kwargs)
         self.k = k
         self.estimator: Estimator = estimator
         self.convention: Convention = convention
         self.counts = counts
-        self.add_state("representations", default=[], dist_reduce_fx="cat")
-
-    def update(self, representations: Tensor) -> None:
-        """Take in the representations (n, D) of a batch."""
-        self.representations.append(_taken(representations, self.representations))
 
     def compute(self) -> Tensor | dict[str, Tensor]:
         """The geometric mean, a scalar; with `counts`, a dict of scalars."""
@@ -118,23 +123,19 @@ class LocalIntrinsicDimension(_Collecting):
             return mean
         return {"lid": mean, "zero": (values == 0).sum(), "infinite": torch.isinf(values).sum()}
 
-    def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Figure and axes with one result, a sequence of results, or (None) what `compute` gives now."""
-        return self._plot(val, ax)
-
 
 class EffectiveRank(_Collecting):
     """Effective rank of all representations (N, D) seen since the last reset, as `ldreg.effective_rank` defines it.
 
-    It is measured in float64 and returned in float32, or in float64 for representations in float64. Between processes,
-    the result of each is that of one with all points.
+    It is computed in float64 and returned in float32, or in float64 for representations in float64. It is the same on
+    every process as on one process with all points.
 
     Args:
-        **kwargs: those of every `torchmetrics.Metric`.
+        **kwargs: arguments of `torchmetrics.Metric`.
 
     Raises:
-        ValueError: in `update` for representations of another shape, and in `compute` for NaN or inf in them, or for
-            fewer than 2 of them.
+        ValueError: in `update`, the shape differs from before; in `compute`, there are NaN or inf, or fewer than 2
+            representations.
 
     >>> metric = EffectiveRank()
     >>> metric.update(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
@@ -143,19 +144,6 @@ class EffectiveRank(_Collecting):
     tensor(2.)
     """
 
-    is_differentiable: bool = False
-    higher_is_better: bool | None = None
-    full_state_update: bool = False
-    plot_lower_bound: float = 0.0
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"dist_sync_fn": gather_rows, **kwargs})
-        self.add_state("representations", default=[], dist_reduce_fx="cat")
-
-    def update(self, representations: Tensor) -> None:
-        """Take in the representations (n, D) of a batch."""
-        self.representations.append(_taken(representations, self.representations))
-
     def compute(self) -> Tensor:
         """The effective rank, a scalar."""
         x = _joined(self.representations)
@@ -163,25 +151,20 @@ class EffectiveRank(_Collecting):
             raise ValueError(f"representations: expected at least 2 to compute {type(self).__name__} of, got {len(x)}")
         return effective_rank(x).to(torch.promote_types(x.dtype, torch.float32))
 
-    def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Figure and axes with one result, a sequence of results, or (None) what `compute` gives now."""
-        return self._plot(val, ax)
-
 
 def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """The rows (n, D) of every process, in order of rank; a process without any may send an empty tensor of any kind.
+    """The rows (n, D) of every process, in order of rank; a process without rows may pass any empty tensor.
 
-    torchmetrics' own way needs as many axes and the same dtype everywhere, and in the place of a process that saw no
-    batch puts a tensor that has neither.
+    torchmetrics' own function needs the same rank and dtype on every process, which a process without a batch lacks.
 
     Raises:
-        ValueError: on all processes, where rows have different lengths.
+        ValueError: on all processes, if rows have different lengths.
     """
-    told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, (rows.dtype, tuple(rows.shape)) if rows.numel() else None, group=group)
-    seen = [each for each in told if each is not None]
+    shapes: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(shapes, (rows.dtype, tuple(rows.shape)) if rows.numel() else None, group=group)
+    seen = [each for each in shapes if each is not None]
     if not seen:
-        return [rows for _ in told]
+        return [rows for _ in shapes]
     widths = {shape[1:] for _, shape in seen}
     if len(widths) > 1:
         raise ValueError(f"representations: expected rows of one length in all processes, got {sorted(widths)}")
@@ -191,8 +174,8 @@ def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
     return gathered
 
 
-def _taken(representations: Tensor, before: Sequence[Tensor]) -> Tensor:
-    """A batch to keep: a copy, since what an encoder returned may be written over by its next call."""
+def _copied(representations: Tensor, before: Sequence[Tensor]) -> Tensor:
+    """A copy of a batch to keep, because the encoder may overwrite its output at its next call."""
     rows = as_matrix(representations, "representations").detach().clone()
     if len(before) and rows.shape[1] != before[0].shape[-1]:
         raise ValueError(f"representations: expected (n, {before[0].shape[-1]}) as before, got {tuple(rows.shape)}")
@@ -200,7 +183,7 @@ def _taken(representations: Tensor, before: Sequence[Tensor]) -> Tensor:
 
 
 def _joined(state: list[Tensor] | Tensor) -> Tensor:
-    """All representations (N, D): a list of batches, or what is left of it after processes have synchronized."""
+    """All representations (N, D), of a list of batches or, once processes have synchronized, a tensor."""
     x = state if isinstance(state, Tensor) else torch.cat(state) if state else torch.empty(0)
     if x.numel() == 0:
         raise ValueError("representations: expected an update before compute, got none")

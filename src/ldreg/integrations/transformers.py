@@ -1,6 +1,5 @@
-"""Dimensions of hidden states while the `Trainer` of Hugging Face's transformers trains a model."""
+"""Measure hidden states while the `Trainer` of Hugging Face's transformers trains a model."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -12,45 +11,41 @@ from transformers import Trainer, TrainerCallback
 from ldreg.dimension.neighbors import as_whole
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import measure, spread
-from ldreg.integrations.settings import check_whole
-from ldreg.monitor.alarm import CollapseAlarm
+from ldreg.integrations import check_whole
+from ldreg.monitor.watch import Watch, check_settings
 
 __all__ = ["DimensionCallback", "Pooling", "pooled"]
 
-logger = logging.getLogger("ldreg")
-
 Pooling = Literal["mean", "cls"]
 
-# Where the trainer's state, which its checkpoints hold, has the states of alarms. Not by `ExportableState`: the trainer
-# takes up the state of one by making it anew, without the trainer that ours needs, and only where it is told to.
-_KEPT = "ldreg"
+# The key of the alarms' states in the trainer's state and its checkpoints. `ExportableState` does not work here: the
+# trainer restores such callbacks by constructing them, without the trainer that this one needs.
+_STATE = "ldreg"
 
 
-class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types where it is not installed
-    """Logs LID and effective rank of the hidden states of an evaluation set, and warns when they collapse.
+class DimensionCallback(Watch, TrainerCallback):  # type: ignore[misc]  # untyped where it is not installed
+    """Log LID and effective rank of the hidden states of an evaluation set, and warn when they collapse.
 
-    `eval_lid` and the other measures of `ldreg.evaluate.measure.measure` go through the trainer's own `log`, so into
-    its history and to TensorBoard, W&B and whatever else it reports to, there as `eval/lid` and so on. With several
-    processes they are those of the whole set. Where they are measured at evaluations, they are among the metrics of
-    these, for `metric_for_best_model="eval_lid"`. Training is not touched: the model runs in eval mode, without
-    gradients, and torch's random generators are afterwards as they were. The trainer's checkpoints hold the state of
-    the alarm, so that a resumed run warns as an unbroken one; several callbacks are told apart by the order in which
-    the trainer has them.
+    `eval_lid` and the other measures of `ldreg.evaluate.measure.measure` go through the trainer's `log`, so into its
+    history and to TensorBoard, W&B and the like, there as `eval/lid`. With several processes they are of the whole set.
+    Measures taken at evaluations are among their metrics, so `metric_for_best_model="eval_lid"` works. Training does
+    not change: the model runs in eval mode and without gradients, and torch's random generators are restored. The
+    trainer's checkpoints hold the state of the alarm, so a resumed run warns as an uninterrupted one; several callbacks
+    are distinguished by their order in the trainer.
 
-    It takes the trainer, for its `log` is not among what a callback is given:
-    `trainer.add_callback(DimensionCallback(trainer))`.
+    The callback needs the trainer for its `log`: `trainer.add_callback(DimensionCallback(trainer))`.
 
     Args:
-        trainer: whose model is measured.
-        dataset: what it is measured on; None: the trainer's evaluation set.
+        trainer: the trainer of the model.
+        dataset: the rows to measure on; None: the trainer's evaluation set.
         representations: how a sequence becomes one row: the "mean" of the hidden states of its tokens, without padding,
             or that of its first token ("cls"); or a function of model and inputs that returns representations (N, D),
             which models of encoder and decoder need.
-        layer: whose hidden states are pooled; -1 is the last, 0 the embeddings of tokens.
-        every_steps: training steps between measurements; None: at every evaluation.
+        layer: the layer whose hidden states are pooled; -1 is the last, 0 the token embeddings.
+        every_steps: training steps between measurements; None: measure at every evaluation.
         k: number of neighbors, at least 2 and below the number of rows.
-        points: rows that are measured, at most, evenly spread over the set.
-        alarm: share of its running maximum under which LID, its 5 % quantile or effective rank raises the alarm, which
+        points: measure at most this many rows, evenly spread over the set.
+        alarm: share of its running maximum below which LID, its 5 % quantile or effective rank raises the alarm, which
             also watches spread and degenerate share; 0: no alarm.
 
     Attributes:
@@ -58,7 +53,7 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         alarms: all alarms raised, in order.
 
     Raises:
-        ValueError: for a setting out of range or not for this model, or a set of unknown length or with too few rows.
+        ValueError: a setting is out of range or does not fit the model, or the set has no length or too few rows.
     """
 
     def __init__(
@@ -80,63 +75,60 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         if every_steps is not None:
             check_whole(1, every_steps=every_steps)
         check_whole(2, k=k, points=points)
-        if points <= k:
-            raise ValueError(f"points: expected more than k ({k}), got {points}")
+        check_settings(k=k, points=points, alarm=alarm)
+        super().__init__(alarm)
         self.trainer = trainer
         self.dataset = _some_of(trainer.eval_dataset if dataset is None else dataset, points=points, k=k)
         self.representations = representations
         self.layer = layer
         self.every_steps = every_steps
         self.k = k
-        self.latest: dict[str, float] = {}
-        self.alarms: list[str] = []
-        self._alarm = CollapseAlarm(alarm)
         self._loader: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse to be there for nothing; take up the state of the alarm in a resumed run."""
+        """Check that something will be measured; restore the alarm of a resumed run."""
         if self.every_steps is None and str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
             raise ValueError("every_steps: expected a number where the trainer does not evaluate, got None")
         try:
-            kept = state.stateful_callbacks.get(_KEPT, {}).get(self._place())
-            if kept is not None:
-                self._alarm.load_state_dict(kept)
+            saved = state.stateful_callbacks.get(_STATE, {}).get(self._place())
+            if saved is not None:
+                self._alarm.load_state_dict(saved)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"trainer_state.json: expected the state of the alarm in stateful_callbacks[{_KEPT!r}], got "
-                f"{state.stateful_callbacks[_KEPT]!r:.80}; without that entry it begins anew"
+                f"trainer_state.json: expected the state of the alarm in stateful_callbacks[{_STATE!r}], got "
+                f"{state.stateful_callbacks[_STATE]!r:.80}; remove that entry to start the alarm again"
             ) from error
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure where steps make that due."""
+        """Measure at every `every_steps`-th step."""
         if self.every_steps is not None and state.global_step % self.every_steps == 0:
             self.measure()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure where no steps are given, and put it among the metrics that the trainer chooses the best model by."""
+        """Measure if no steps are given, and add the values to the metrics of the evaluation."""
         if self.every_steps is None:
             kwargs.get("metrics", {}).update(self.measure())
 
     def measure(self) -> dict[str, float]:
-        """Measure now, log it, and return what was logged."""
+        """Measure now, log the values, and return them."""
         state = self.trainer.state
-        values = {f"eval_{name}": value for name, value in measure(self._rows(), k=self.k).items()}
+        found = measure(self._rows(), k=self.k)
+        values = {f"eval_{name}": value for name, value in found.items()}
         self.latest |= values
-        self.trainer.log(dict(values))  # which adds the epoch to what it is given
-        # The alarm goes by what follows the last "/" of a name.
-        watched = {name.replace("eval_", "eval/"): value for name, value in values.items()}
-        message = self._alarm.check(watched, step=state.global_step, epoch=state.epoch or 0.0)
+        self.trainer.log(dict(values))  # the trainer adds the epoch to this dict
+        self.check(
+            {f"eval/{name}": value for name, value in found.items()},
+            step=state.global_step,
+            epoch=state.epoch or 0.0,
+            log=state.is_world_process_zero,
+        )
         place = self._place()
         if place is not None:
-            state.stateful_callbacks.setdefault(_KEPT, {})[place] = self._alarm.state_dict()
-        if message:
-            self.alarms.append(message)
-            if state.is_world_process_zero:
-                logger.warning(message)
+            state.stateful_callbacks.setdefault(_STATE, {})[place] = self._alarm.state_dict()
         return values
 
     def _place(self) -> str | None:
-        """Which of the trainer's callbacks of this class it is, as JSON has keys; None where it is not one of them."""
+        """The position among the trainer's callbacks of this class, as a JSON key; None if it is not one of them."""
         alike = [each for each in self.trainer.callback_handler.callbacks if isinstance(each, DimensionCallback)]
         return next((str(place) for place, each in enumerate(alike) if each is self), None)
 
@@ -144,13 +136,13 @@ class DimensionCallback(TrainerCallback):  # type: ignore[misc]  # no types wher
         """Representations (N, D) of the whole set, on every process."""
         model, parts = self.trainer.model, []
         with undisturbed(model, self.trainer.args.device):
-            if self._loader is None:  # one for all measurements: the trainer's accelerator keeps each, with its workers
+            if self._loader is None:  # reused, because the accelerator keeps every loader with its workers
                 # Not get_eval_dataloader, which may keep the loader and give it to the next evaluation.
                 self._loader = self.trainer.get_test_dataloader(self.dataset)
             for inputs in self._loader:
                 with self.trainer.compute_loss_context_manager():
                     found = self._of(model, {name: value for name, value in inputs.items() if name != "labels"})
-                # What the last batch holds twice, for processes to have as many rows each, is left out.
+                # Drops the duplicates that pad the last batch to equal sizes on all processes.
                 parts.append(self.trainer.accelerator.gather_for_metrics(found.detach().contiguous()))
         return torch.cat(parts)
 
@@ -190,7 +182,7 @@ def pooled(hidden: Tensor, mask: Tensor | None = None, *, how: Pooling = "mean")
 
 
 def _check_model(model: Any, representations: str, layer: int) -> None:
-    """ValueError where a model has no such hidden states to pool, as far as its config tells."""
+    """Raise ValueError if, by its config, the model has no such hidden states."""
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         wanted = "a function for a model of encoder and decoder, which says whose states to take"

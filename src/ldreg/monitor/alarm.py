@@ -1,4 +1,4 @@
-"""The collapse alarm: says when representations collapse, in part or as a whole, and when a regularizer is off."""
+"""The collapse alarm, and the warning about a regularizer that is too weak or too strong."""
 
 import math
 from typing import Any
@@ -11,44 +11,44 @@ _WATCHED = {
     "degenerate": "degenerate share",
     "loss": "loss",
 }
-_BATCHES = ("batch", "train")  # whose measures fluctuate, since each is of other images
-_SET = "set"  # the same images at every check, from before training on
-# First checks that neither ring nor count for the maximum: the random features of an untrained encoder are of high
-# dimension (a batch of SimCLR on digits: LID 16 at the first step, 8 from the 50th on, while its accuracy rises).
+_BATCHES = ("batch", "train")  # their measures fluctuate, because every batch has other images
+_SET = "set"  # the same images at every check, starting before training
+# The first checks raise no alarm and do not count for the maximum, because the random features of an untrained encoder
+# have a high dimension (a batch of SimCLR on digits: LID 16 at the first step, 8 from the 50th on, as accuracy rises).
 _GRACE = 3
-_SETTLED = 50  # optimizer steps that no measure of a batch counts before, nor a pull: BYOL's rank dips and recovers
-# Of a set's LID they do count. In 150 healthy trainings on CIFAR-10 and 60 on digits it stays over 0.72 of its maximum,
-# and where it falls under 0.65, accuracy falls too. Its effective rank is no such sign: BYOL's may fall to a tenth.
-_STEADY = 0.3  # at a share of 0 the threshold of a set's LID would be this
-_PATIENCE = 3  # checks in a row that a batch measure has to lie low
-_RECOVERY = 1.1  # a measure has recovered this far above the threshold, lest noise around it ring again and again
-_LEAST_RANK = 1.05  # an effective rank of 1 is a line; what training leaves of one is a little above it
-_LEAST_SPREAD = 1e-4  # under it all rows are equal but for rounding
+_SETTLED = 50  # measures of a batch and pulls count from this optimizer step on: BYOL's rank dips and recovers
+# For a set's LID the first checks count. In 150 healthy runs on CIFAR-10 and 60 on digits it stays above 0.72 of its
+# maximum; below 0.65, accuracy falls too. Effective rank is not such a sign: BYOL's may fall to a tenth.
+_STEADY = 0.3  # the threshold of a set's LID at a share of 0
+_PATIENCE = 3  # checks in a row for which a measure of a batch has to be low
+_RECOVERY = 1.1  # a measure has recovered at this multiple of the threshold, so that noise does not repeat the alarm
+_LEAST_RANK = 1.05  # an effective rank of 1 is a line; after training it is a little above 1
+_LEAST_SPREAD = 1e-4  # below it, all rows are equal up to rounding
 _SPREAD_SHARE = 0.02  # of its maximum; that of a healthy MAE falls to 0.12
 _MOST_DEGENERATE = 0.01  # a share of the points
-_WORSE = 0.5  # of the other points, how many are left when the degenerate share is told again
+_WORSE = 0.5  # share of the other points left at which degenerate points raise the alarm again
 _DIVERGED = 10  # times the largest loss of the first checks
-_NEGLIGIBLE, _DOMINANT = 0.005, 0.5  # pulls of a regularizer
+_NEGLIGIBLE, _DOMINANT = 0.005, 0.5  # limits of a regularizer's pull
 
 
 class CollapseAlarm:
-    """Watches the measures of `measures.measure`, and the loss, and says in one line what has collapsed.
+    """Check the measures of `ldreg.evaluate.measure.measure` and the loss, and report in one line what has collapsed.
 
-    A measure is watched if its name, after the last "/", is one of these:
+    A measure is checked if its name, after the last "/", is one of these:
 
-    - `lid`, `lid_low`, `effective_rank`: rings under a share of its own running maximum. The first three checks, of an
-      encoder hardly trained, do not count. Measures of batches (`batch/…`, `train/…`) count from step 50 on, and have
-      to lie there for three checks in a row. `set/lid` and `set/lid_low` are of the same images from before training
-      on: all their checks count. `set/lid` hardly moves in a healthy training and rings under 0.3 + 0.7 · share.
-    - `spread`: rings under 0.0001, and under 0.02 of its maximum.
-    - `degenerate`: rings over 0.01, and again when half of the other points have become degenerate too.
-    - `loss`: rings over 10 times its largest magnitude of the first three checks.
+    - `lid`, `lid_low`, `effective_rank`: alarm below a share of the running maximum. The first three checks, with a
+      barely trained encoder, do not count. Measures of batches (`batch/…`, `train/…`) count from step 50 on and have to
+      be low for three checks in a row. All checks of `set/lid` and `set/lid_low` count, since the images are the same,
+      starting before training. `set/lid` hardly changes in healthy training: alarm below 0.3 + 0.7 · share.
+    - `spread`: alarm below 0.0001, and below 0.02 of its maximum.
+    - `degenerate`: alarm above 0.01, and again when half of the other points have become degenerate too.
+    - `loss`: alarm above 10 times its largest magnitude of the first three checks.
 
-    Values that are not finite and an effective rank under 1.05 ring at once. Each measure rings once, and again
-    only after it has recovered.
+    Values that are not finite and an effective rank below 1.05 raise the alarm at once. Each measure raises it once,
+    and again only after it has recovered.
 
     Args:
-        share: of the running maximum, under which LID or effective rank has fallen; 0: never speaks.
+        share: of the running maximum, below which LID or effective rank has collapsed; 0: no alarm.
 
     Raises:
         ValueError: share is not in [0, 1).
@@ -71,29 +71,33 @@ class CollapseAlarm:
         self._fallen: set[str] = set()
 
     def check(self, values: dict[str, float], *, step: int, epoch: float) -> str | None:
-        """One line that says what has fallen since the last check, how far, and when; None where nothing has."""
+        """One line on what has collapsed since the last check, how far and when; None if nothing has."""
         if self.share == 0:
             return None
-        findings = [self._finding(name, value, step) for name, value in values.items() if _kind(name) in _WATCHED]
-        spoken = [finding for finding in findings if finding]
-        return f"collapse at epoch {epoch:.2f}, step {step}: " + "; ".join(spoken) if spoken else None
+        checked = [self._finding(name, value, step) for name, value in values.items() if _kind(name) in _WATCHED]
+        findings = [finding for finding in checked if finding]
+        return f"collapse at epoch {epoch:.2f}, step {step}: " + "; ".join(findings) if findings else None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on as if never interrupted."""
-        kept: dict[str, Any] = {"checks": dict(self._checks), "highest": dict(self._highest), "low": dict(self._low)}
-        return {**kept, "fallen": sorted(self._fallen)}
+        """The state that lets a resumed alarm continue as an uninterrupted one."""
+        return {
+            "checks": dict(self._checks),
+            "highest": dict(self._highest),
+            "low": dict(self._low),
+            "fallen": sorted(self._fallen),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state of another alarm, or of one of an earlier version."""
+        """Restore the state of another alarm, which may be of an earlier version."""
         self._checks, self._highest = dict(state["checks"]), dict(state["highest"])
         self._low, self._fallen = dict(state.get("low", {})), set(state["fallen"])
 
     def _finding(self, name: str, value: float, step: int) -> str | None:
-        """What is to be said of one value, if anything; keeps its count, maximum and whether it lies fallen."""
+        """What is wrong with one value, if anything and not reported yet; updates the state of the measure."""
         self._checks[name] = self._checks.get(name, 0) + 1
         kind = _kind(name)
         if kind in ("lid_low", "spread") and not math.isfinite(value):
-            return None  # of which `lid` speaks
+            return None  # reported by `lid`
         wrong = _degeneracy(kind, value)
         if not wrong:
             rising = kind in ("degenerate", "loss")
@@ -104,7 +108,7 @@ class CollapseAlarm:
         return f"{_WATCHED[kind]} ({name}) {wrong}"
 
     def _fall(self, name: str, kind: str, value: float, step: int) -> str | None:
-        """How far the value lies under its maximum, where that is too far."""
+        """How far the value is below its maximum, if too far."""
         stage = name.split("/")[-2] if "/" in name else ""
         early = self._checks[name] <= _GRACE or (stage in _BATCHES and step < _SETTLED)
         if kind == "spread" or (stage, kind) in ((_SET, "lid"), (_SET, "lid_low")):
@@ -123,7 +127,7 @@ class CollapseAlarm:
         return f"fell to {value:.4g}, under {share:g} of its maximum {top:.4g}"
 
     def _rise(self, name: str, kind: str, value: float) -> str | None:
-        """How far the value lies over what is usual, where that is too far."""
+        """How far the value is above its limit, if it is."""
         if kind == "degenerate":
             if value <= _MOST_DEGENERATE:
                 self._highest.pop(name, None)
@@ -144,11 +148,10 @@ class CollapseAlarm:
 
 
 class PullWarning:
-    """Says once that a regularizer's pull is negligible or dominant: under 0.005 or over 0.5 three times in a row.
+    """Warn once that a regularizer's pull is negligible or dominant: below 0.005 or above 0.5 three times in a row.
 
-    It looks from step 50 on: before, the loss of BYOL hardly pulls.
-
-    The pull is the norm of the regularizer's gradient at the representations over that of the method's loss.
+    The pull is the norm of the regularizer's gradient at the representations, relative to that of the method's loss.
+    It is checked from step 50 on, because the loss of BYOL has hardly any gradient before.
 
     >>> warning = PullWarning()
     >>> for step in (50, 60, 70, 80):
@@ -159,21 +162,21 @@ class PullWarning:
     """
 
     def __init__(self) -> None:
-        self._last: str | None = None  # what the last pull was
-        self._row = 0  # checks in a row with it
-        self._told = False
+        self._last: str | None = None  # "negligible", "dominant" or None
+        self._row = 0  # checks in a row with the same result
+        self._warned = False
 
     def check(self, pull: float, *, step: int, epoch: float) -> str | None:
-        """The line, at the check at which it is due."""
+        """The warning, at the check at which it is due."""
         if step < _SETTLED:
             return None
         low = pull < _NEGLIGIBLE
         found = "negligible" if low else "dominant" if pull > _DOMINANT else None
         self._row = self._row + 1 if found == self._last else 1
         self._last = found
-        if self._told or found is None or self._row < _PATIENCE:
+        if self._warned or found is None or self._row < _PATIENCE:
             return None
-        self._told = True
+        self._warned = True
         limit = f"under {_NEGLIGIBLE}; raise beta" if low else f"over {_DOMINANT}; lower beta"
         return (
             f"regularizer at epoch {epoch:.2f}, step {step}: pull on the gradient (terms/pull) is {found}: "
@@ -181,12 +184,12 @@ class PullWarning:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on as if never interrupted."""
-        return {"last": self._last, "row": self._row, "told": self._told}
+        """The state that lets a resumed alarm continue as an uninterrupted one."""
+        return {"last": self._last, "row": self._row, "told": self._warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the state of another one."""
-        self._last, self._row, self._told = state["last"], state["row"], state["told"]
+        """Restore the state of another warning."""
+        self._last, self._row, self._warned = state["last"], state["row"], state["told"]
 
 
 def _kind(name: str) -> str:
@@ -194,7 +197,7 @@ def _kind(name: str) -> str:
 
 
 def _degeneracy(kind: str, value: float) -> str | None:
-    """What is wrong with a value that needs no other to be compared with."""
+    """What is wrong with the value itself, if anything."""
     if not math.isfinite(value):
         cause = "no point is regular, or the representations are not finite"
         return f"is {value}" if kind == "loss" else f"is degenerate: {value} ({cause})"

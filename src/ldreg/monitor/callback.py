@@ -1,6 +1,5 @@
 """The monitor as a Lightning callback, for the trainers of `pytorch_lightning` and of `lightning` alike."""
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
@@ -14,13 +13,10 @@ from torch import Tensor
 from ldreg.dimension.quality import view_share
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
-from ldreg.monitor.alarm import CollapseAlarm, PullWarning
-from ldreg.monitor.bases import callback_bases
-from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.alarm import PullWarning
 from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.throughput import Throughput, batch_size
-
-logger = logging.getLogger("ldreg")
+from ldreg.monitor.watch import MonitorConfig, Watch, callback_bases, logger
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
@@ -28,38 +24,37 @@ else:
     Callback = type("Callback", callback_bases(), {})
 
 
-class Monitor(Callback):
-    """Logs losses, dimensions, probes and speed of any LightningModule, and raises an alarm when it collapses.
+class Monitor(Watch, Callback):
+    """Log losses, dimensions, probes and speed of any LightningModule, and raise an alarm when it collapses.
 
     Batch measures, at the first and last optimizer step and every `every_steps`: `batch/loss`, `terms/<name>`,
-    `batch/` with each measure of `measures.measure`, `batch/view_share`, `lr` and `images_per_second`. They are read
-    from what training_step returns: a dict of loss, and optionally terms (scalars by name), representations (N, D), and
-    view_count, how many views of each image those are of, all rows of one after all of the other.
-    Other steps cost nothing: the device is not waited for. Speed leaves out the time that measuring takes.
+    `batch/` with each measure of `ldreg.evaluate.measure.measure`, `batch/view_share`, `lr` and `images_per_second`.
+    They come from what training_step returns: a dict of loss and optionally terms (scalars by name), representations
+    (N, D), view after view, and view_count, the number of views of each image. Other steps cost nothing and do not
+    synchronize the device. Speed excludes the time of measuring.
 
     Set measures, before training, every `every_epochs` epochs and at the end: `set/` with each measure of
-    `measures.measure`, and `set/knn` and `set/linear`, accuracies on test, where labels are known.
-    The linear probe is fitted anew each time on the frozen representations of that moment: it has no state, costs
-    nothing in between, and is the same whenever the run was resumed.
+    `ldreg.evaluate.measure.measure`, and, if labels are known, the test accuracies `set/knn` and `set/linear`.
+    The linear probe is fitted again each time on the frozen representations of that moment: it has no state, costs
+    nothing between measurements, and does not depend on where a run was resumed.
 
-    Everything is measured and written by the first rank alone, from its own rows; numbers go to the metrics file, to
-    the trainer's loggers and into `latest`, alarms to the log "ldreg" and into `alarms`. A term `pull` that stays
-    negligible or dominant is said once in the log, and is no alarm (`alarm.PullWarning`). Training itself is not
-    touched: no random number is drawn and no buffer changes, so a monitored run is bitwise the unmonitored one.
+    Only the first rank measures and writes, from its own rows. Numbers go to the metrics file, to the trainer's loggers
+    and into `latest`; alarms go to the log "ldreg" and into `alarms`. A term `pull` that stays negligible or dominant
+    is logged once and is not an alarm (`alarm.PullWarning`). Training does not change: no random number is drawn and
+    no buffer changes, so a monitored run is bitwise equal to an unmonitored one.
 
     Args:
-        config: what is watched and how often.
-        path: the metrics file (CSV); None: only the trainer's loggers are written to.
-        extract: returns representations and classes of training and test images, taken as by
-            `evaluation.representations`, which leaves no trace; to be given on every rank and called on the first
-            alone, so it must contain no collectives. None: no set measures.
-        representations: returns representations (N, D) of a batch, given module and batch, for a module whose
+        config: what is measured and how often.
+        path: the metrics file (CSV); None: write only to the trainer's loggers.
+        extract: returns representations and classes of training and test images without side effects. Pass it on
+            every rank; only the first calls it, so it must contain no collectives. None: no set measures.
+        representations: function of module and batch that returns representations (N, D), for a module whose
             training_step does not; called at measured steps, in eval mode and without gradients.
 
     Attributes:
         latest: the last value of every metric.
         alarms: all alarms raised, in order.
-        warnings: what was said of the regularizer's pull, if anything.
+        warnings: warnings about the regularizer's pull.
         stop_reason: the alarm that ended the run, if one did.
 
     >>> monitor = Monitor(MonitorConfig(k=20), representations=lambda module, batch: module.backbone(batch[0]))
@@ -76,36 +71,34 @@ class Monitor(Callback):
         representations: Callable[[Any, Any], Tensor] | None = None,
     ) -> None:
         self.config = MonitorConfig() if config is None else config
-        self.latest: dict[str, float] = {}
-        self.alarms: list[str] = []
+        super().__init__(self.config.alarm)
         self.warnings: list[str] = []
         self.stop_reason: str | None = None
         self._log = None if path is None else MetricsLog(path)
         self._extract = extract
         self._representations = representations
-        self._alarm = CollapseAlarm(self.config.alarm)
         self._pull = PullWarning()
         self._speed = Throughput()
         self._step = 0
         self._epoch = 0.0
         self._lr: float | Tensor | None = None
-        self._owed = False  # whether an epoch is over and its set measures are still to come
+        self._owed = False  # an epoch is over and its set is not measured yet
         self._warned = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold for a resumed run to log and warn as an unbroken one."""
+        """The state that makes a resumed run log and warn as an uninterrupted one."""
         watching = {"alarm": self._alarm.state_dict(), "pull": self._pull.state_dict()}
         return {**watching, "epoch": self._epoch, "owed": self._owed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the state that a checkpoint holds."""
+        """Restore the state of a checkpoint."""
         self._alarm.load_state_dict(state_dict["alarm"])
-        if "pull" in state_dict:  # which checkpoints of earlier versions lack
+        if "pull" in state_dict:  # missing from checkpoints of earlier versions
             self._pull.load_state_dict(state_dict["pull"])
         self._epoch, self._owed = state_dict["epoch"], state_dict["owed"]
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Cut the metrics file back to where the run is, and measure the set where that is due."""
+        """Cut the metrics file back to the step of the run, and measure the set if that is due."""
         self._step = trainer.global_step
         self._speed, self.stop_reason = Throughput(), None
         if self._step == 0:
@@ -113,33 +106,33 @@ class Monitor(Callback):
         if self._log and trainer.is_global_zero:
             self._log.resume(self._step)
             self.latest |= {name: rows[-1][2] for name, rows in read_metrics(self._log.path).items()}
-        # A checkpoint taken at the last batch of an epoch resumes with the next epoch: what was to come between is
-        # made up for here.
+        # A checkpoint of the last batch of an epoch resumes with the next epoch, so the set is measured here.
         if self._step == 0 or self._owed:
             self._measure_set(trainer, module)
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """Note the learning rate of this step; once it is over, the schedule has already moved on."""
+        """Note the learning rate of this step, before the schedule changes it."""
         self._lr = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Measure the batch where an optimizer step has made that due."""
+        """Measure the batch if an optimizer step made that due."""
         self._speed.add(batch_size(batch) * trainer.world_size)
         before, self._step = self._step, trainer.global_step
         self._epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
         self._owed = trainer.is_last_batch and self._set_is_due(trainer)
         every = self.config.every_steps
-        # A multiple was passed, rather than hit: several optimizers make several steps per batch.
+        # Passed, not hit: several optimizers make several steps per batch.
         due = self._step // every > before // every or before == 0 < self._step
-        # Beside the set too, so that what is said of an epoch is not the loss of one long past.
-        beside = self._owed and self._extract is not None
-        if due or (self._step > before and (beside or _is_last(trainer))):
+        # Also whenever the set is measured, so that the loss belongs to the same time.
+        with_set = self._owed and self._extract is not None
+        last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
+        if due or (self._step > before and (with_set or last)):
             values = self._batch_values(trainer, module, outputs, batch) if trainer.is_global_zero else {}
             self._conclude(trainer, values)
             self._speed.restart()
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Measure the set where that is due."""
+        """Measure the set if that is due."""
         if self._set_is_due(trainer):
             self._measure_set(trainer, module)
 
@@ -173,14 +166,14 @@ class Monitor(Callback):
         rate = self._speed.rate()
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         scalars = {f"terms/{name}": value for name, value in outputs.get("terms", {}).items()}
-        # "objective" where the trainer divides "loss" by the number of accumulated parts.
+        # "objective" is the loss before the trainer divides it by the number of accumulated parts.
         loss = outputs.get("objective", outputs.get("loss"))
         if loss is not None:
             scalars = {"batch/loss": loss, **scalars}
         values = _numbers(scalars, module.device)
         found = self._batch_representations(trainer, module, outputs, batch)
         if found is not None:
-            # No more rows than of the set: at batches of thousands, neighbors and spectrum would take seconds.
+            # Measuring a batch of thousands of rows would take seconds.
             dimensions = measure(spread(found, self.config.points), k=self.config.k)
             values |= {f"batch/{name}": value for name, value in dimensions.items()}
             if self._representations is None and (views := _views(found, outputs.get("view_count", 1))):
@@ -190,7 +183,7 @@ class Monitor(Callback):
         return values if rate is None else values | {"images_per_second": rate}
 
     def _batch_representations(self, trainer: Any, module: Any, outputs: Any, batch: Any) -> Tensor | None:
-        """Representations (N, D) to be measured; None where there are none, or too few, which is said once."""
+        """Representations (N, D) to measure; None if there are none or too few, with one warning."""
         found: Tensor | None = outputs.get("representations")
         if self._representations is not None:
             with undisturbed(module, module.device), trainer.precision_plugin.forward_context():
@@ -204,7 +197,7 @@ class Monitor(Callback):
         return None
 
     def _conclude(self, trainer: Any, values: dict[str, float]) -> None:
-        """Write the values, and let the alarm speak; every rank must come here, for all of them stop or none does."""
+        """Write and check the values; called on every rank, because all ranks stop together."""
         message = None
         if values:
             self.latest |= values
@@ -212,12 +205,8 @@ class Monitor(Callback):
                 self._log.write(values, step=self._step, epoch=self._epoch)
             for target in trainer.loggers:
                 target.log_metrics(values, step=self._step)
-            watched = {name: value for name, value in values.items() if not name.startswith("terms/")}
-            message = self._alarm.check(watched, step=self._step, epoch=self._epoch)
             self._warn_of_pull(values.get("terms/pull"))
-        if message:
-            self.alarms.append(message)
-            logger.warning(message)
+            message = self.check(values, step=self._step, epoch=self._epoch)
         if self.config.stop_on_alarm and trainer.strategy.reduce_boolean_decision(message is not None, all=False):
             trainer.should_stop = True
             self.stop_reason = message or "collapse alarm on the first rank"
@@ -230,29 +219,16 @@ class Monitor(Callback):
             logger.warning(warning)
 
 
-def _is_last(trainer: Any) -> bool:
-    """Whether this is the last step of the whole training."""
-    return bool(trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs)
-
-
 def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
-    """The rows view by view; None where there is but one view, or one image.
-
-    Raises:
-        ValueError: rows are not of so many views.
-    """
+    """The rows view by view; None for a single view or image."""
     if not isinstance(count, int | np.integer) or count < 1 or len(rows) % count:
-        told = count if isinstance(count, int | float | str) else type(count).__name__
-        raise ValueError(f"view_count: expected how many views of an image the {len(rows)} rows are of, got {told!r}")
+        got = count if isinstance(count, int | float | str) else type(count).__name__
+        raise ValueError(f"view_count: expected a number of views that divides the {len(rows)} rows, got {got!r}")
     return rows.chunk(int(count)) if count > 1 and len(rows) > count else None
 
 
 def _numbers(scalars: dict[str, Any], device: torch.device) -> dict[str, float]:
-    """The scalars, wherever they are, as numbers, read from the device in one transfer.
-
-    Raises:
-        ValueError: one is no single number.
-    """
+    """The scalars as numbers, read from the device in one transfer."""
     if not scalars:
         return {}
     for name, value in scalars.items():
@@ -265,6 +241,6 @@ def _numbers(scalars: dict[str, Any], device: torch.device) -> dict[str, float]:
 
 
 def _synchronize(device: torch.device) -> None:
-    """Wait for the device, so that the clock reads the work done and not the work asked for."""
+    """Wait for the device, so that the clock measures finished work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,4 +1,4 @@
-"""The metrics file: one row per number, only ever appended to, and cut back where a run resumes."""
+"""The metrics file: one row per number, append-only, and truncated when a run resumes."""
 
 import csv
 import io
@@ -10,8 +10,8 @@ from typing import NamedTuple, TextIO
 from ldreg.io.files import check_size, write_atomically
 
 _HEADER = ("epoch", "step", "name", "value")
-_LARGEST = 1 << 27  # bytes that are read into memory: some three million numbers, as of 300,000 steps with ten each
-_LONGEST = 1 << 33  # bytes that are gone through where a run resumes
+_LARGEST = 1 << 27  # bytes to read into memory: about three million numbers
+_LONGEST = 1 << 33  # bytes to stream when a run resumes
 _LONGEST_LINE = 1 << 18  # characters
 
 
@@ -23,10 +23,10 @@ class _Row(NamedTuple):
 
 
 class MetricsLog:
-    """A CSV file with the columns epoch, step, name, value; epoch counts those completed, with fractions.
+    """A CSV file with the columns epoch, step, name, value; epoch counts completed epochs, with fractions.
 
-    A row per number lets a run log what an earlier version did not, and each write is on disk when it returns. Where a
-    run begins, `resume` must be called first.
+    A row per number lets a resumed run log metrics that an earlier version did not have. Each write is on disk when it
+    returns. Call `resume` first.
 
     Args:
         path: the file; its folder must exist.
@@ -42,12 +42,10 @@ class MetricsLog:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        self._kept: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
 
     def resume(self, step: int) -> None:
-        """Make the file what it was at that step: rows of later steps go, and all rows where the run begins anew at 0.
-
-        A last line that was cut off goes too.
+        """Remove the rows of later steps and an incomplete last line; at step 0 remove all rows.
 
         Raises:
             ValueError: the file is not a metrics file.
@@ -55,27 +53,27 @@ class MetricsLog:
         """
         text = io.StringIO(_text([_HEADER]))
         text.seek(0, io.SEEK_END)
-        self._kept = set()
+        self._logged = set()
         for row in _rows(self.path, largest=_LONGEST) if step > 0 and self.path.exists() else ():
             if row.step <= step:
                 text.write(_text([row]))
             if row.step == step:
-                self._kept.add((row.step, row.name))
+                self._logged.add((row.step, row.name))
         write_atomically(self.path, text.getvalue())
 
     def write(self, values: dict[str, float], *, step: int, epoch: float) -> None:
-        """Append one row per value, in one write; what was logged at this step before the run resumed stays as it is.
+        """Append one row per value, in one write, except values logged at this step before the run resumed.
 
         Raises:
             OSError: the file cannot be written.
         """
-        rows = [_Row(epoch, step, name, value) for name, value in values.items() if (step, name) not in self._kept]
+        rows = [_Row(epoch, step, name, value) for name, value in values.items() if (step, name) not in self._logged]
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(_text(rows))
 
 
 def read_metrics(path: str | PathLike[str]) -> dict[str, list[tuple[int, float, float]]]:
-    """Every metric's (step, epoch, value) in the order logged; a last line that is still being written is left out.
+    """Every metric's (step, epoch, value) in the order logged, without an incomplete last line.
 
     Raises:
         ValueError: the file is not a metrics file.
@@ -88,7 +86,7 @@ def read_metrics(path: str | PathLike[str]) -> dict[str, list[tuple[int, float, 
 
 
 def _rows(path: Path, *, largest: int) -> Iterator[_Row]:
-    """The rows, one at a time, but for a last line without an end."""
+    """The rows, one at a time, without an incomplete last line."""
     try:
         check_size(path, largest=largest)
     except ValueError as error:
@@ -104,13 +102,13 @@ def _rows(path: Path, *, largest: int) -> Iterator[_Row]:
             for line in lines:
                 yield _row(line, path, lines.line_num)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: expected a metrics file, got one that is no UTF-8 text") from error
+            raise ValueError(f"{path}: expected a metrics file, got a file that is not UTF-8 text") from error
         except csv.Error as error:
             raise ValueError(f"{path}: expected epoch,step,name,value in line {lines.line_num}, got {error}") from error
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """The lines that have an end."""
+    """The complete lines."""
     while (line := file.readline(_LONGEST_LINE)).endswith("\n"):
         yield line
     if len(line) == _LONGEST_LINE:
@@ -127,6 +125,6 @@ def _row(line: list[str], path: Path, number: int) -> _Row:
 
 def _text(rows: Sequence[tuple[object, ...]]) -> str:
     text = io.StringIO()
-    # csv writes floats by their repr, which reads back as the same number.
+    # csv writes floats by their repr, which reads back exactly.
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Images per second of training, on the wall clock, less the time that measuring takes."""
+"""Images per second of training, on the wall clock, without the time of measuring."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Throughput:
-    """Counts images between readings.
+    """Count images between readings.
 
     Args:
-        clock: seconds, as `time.perf_counter`.
+        clock: returns seconds, like `time.perf_counter`.
 
     >>> seconds = iter([0.0, 2.0, 2.5])
     >>> speed = Throughput(clock=lambda: next(seconds))
@@ -35,19 +35,19 @@ class Throughput:
         self._images += images
 
     def rate(self) -> float | None:
-        """Images per second since the last restart; None before the first one, or where no image was counted."""
+        """Images per second since the last restart; None before the first restart or without images."""
         if self._start is None or self._images == 0:
             return None
         return self._images / (self._clock() - self._start)
 
     def restart(self) -> None:
-        """Begin to count anew."""
+        """Start counting again."""
         self._images = 0
         self._start = self._clock()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the time that the block takes."""
+        """Exclude the time of the block."""
         before = self._clock()
         yield
         if self._start is not None:
@@ -55,7 +55,7 @@ class Throughput:
 
 
 def batch_size(batch: Any) -> int:
-    """Rows of the first tensor in a batch of tensors, tuples, lists and mappings; 0 where there is none.
+    """Rows of the first tensor in a batch of tensors, tuples, lists and mappings; 0 if there is none.
 
     >>> import torch
     >>> batch_size({"name": "a", "images": [torch.ones(3, 1), torch.ones(5)]})

@@ -12,7 +12,7 @@ from torch import nn
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.methods import METHODS, MethodName
-from ldreg.monitor.config import MonitorConfig
+from ldreg.monitor.watch import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
 from ldreg.options import Option, built, fields_of, nearest, typed
 from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovariance
