@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -59,11 +60,13 @@ class Place:
         out, err = io.StringIO(), io.StringIO()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        os.environ["COLUMNS"] = "200"  # tables do not break names
         try:
             with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = main([str(word) for word in words])
         finally:
             torch.set_num_threads(threads)
+            del os.environ["COLUMNS"]
         return Answer(code, out.getvalue(), err.getvalue())
 
     def process(self, *words: str | Path, stop: signal.Signals, when: Callable[[], bool]) -> Answer:
@@ -101,9 +104,10 @@ class Place:
         return Path(shutil.copytree(self.run(), self.folder / name))
 
     def tree(self, folder: str | Path = ".") -> list[str]:
-        """Every file below a folder, but caches and what an evaluation keeps for itself."""
+        """Every file below a folder, but caches and what an evaluation keeps for itself; hashes are replaced."""
         root = self.folder / folder
         files = [file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file()]
+        files = [re.sub(r"-[0-9a-f]{8}\.json$", "-HASH.json", file) for file in files]
         return sorted(file for file in files if "evaluation/work/" not in file and "cache/" not in file)
 
     def json(self, name: str | Path) -> Any:
