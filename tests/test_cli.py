@@ -103,7 +103,7 @@ def test_two_sets_are_compared_class_by_class(folder: Path, capsys: Capture) -> 
     shown = capsys.readouterr().out
     assert re.search(rf"^ 0 .*\n   old.npz +{lid['0']:.2f} +100 ", shown, re.MULTILINE)
     page = (folder / "r.html").read_text()
-    assert f'<td class="n">{lid["1"]:.2f}</td><td>100</td>' in page
+    assert f'<td class="n">{lid["1"]:.2f}</td><td class="n">100</td>' in page
     assert "diamonds: the same classes of old.npz" in page
 
 
@@ -284,7 +284,7 @@ def write_bad(folder: Path) -> None:
         ("x.npy --k 5 --compare x.npy --compare-labels labels.csv", "without --compare and labels of the first file"),
         (
             "list.pt --k 5",
-            "got list; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names what is not alike",
+            "got list; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names different tensors",
         ),
         ("many.npy --k 600", "got 500; try --k 64"),
         ("x.unknown", "x.unknown"),

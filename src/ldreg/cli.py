@@ -198,6 +198,9 @@ def report_command(
         if not key.startswith("data."):
             flags = [f"--{name}" for name in signature(report_command).parameters]
             raise ValueError(f"unknown option --{key}{did_you_mean(key, flags)}")
+    for path in run:  # before the imports, which take seconds
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path}: expected a run folder or the JSON record of a run, got nothing there")
     if json is not None and Path(json).exists() and not Path(json).is_dir():
         raise NotADirectoryError(f"--json: expected a folder, got the file {json!r}")
     from ldreg.evaluate.report import make_records, write_report
@@ -429,8 +432,24 @@ COMMANDS = {
         settings=_data_options,
     ),
     "reproduce": Command(
-        "ldreg.reproduce.usage:reproduce_command",
+        "ldreg.reproduce.reproduction:reproduce",
         "Run the paper's tables and figures, and print measured values beside the paper's.",
+        (
+            "ldreg reproduce all --scale digits",
+            "ldreg reproduce table1 --scale cifar10 --data.path cifar10.tar.xz --plan",
+            "ldreg reproduce table1,minlid --scale cifar10 --data.path cifar10 --seeds 3",
+            "ldreg reproduce search --scale cifar10 --data.path cifar10 --methods byol",
+            "ldreg reproduce all --results results/cifar10 --scale cifar10 --write x.md",
+        ),
+        {
+            **dict.fromkeys(("out", "results", "coco"), "FOLDER"),
+            "write": "FILE",
+            "methods": "NAME,...",
+            "datasets": "NAME=PATH,...",
+        },
+        less_memory="--jobs 1 needs less",
+        second_word="; several names have commas between them",
+        details="ldreg.reproduce.reproduction:study_list",
     ),
     "export": Command(
         export_command,
@@ -463,8 +482,6 @@ COMMANDS = {
         ),
     ),
 }
-_BY_WORDS = ("reproduce",)
-
 _EXAMPLES = """examples:
   ldreg inspect embeddings.npy --labels labels.csv --html report.html
   ldreg demo
@@ -522,9 +539,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, words: list[str], *, command: CommandLine) -> None:
     chosen = COMMANDS[name]
-    if name in _BY_WORDS:
-        chosen.function(words)
-        return
     if "-h" in words or "--help" in words:
         print(help_text(name, chosen, words))
         return

@@ -48,6 +48,7 @@ class Command:
         second_word: what a stray second word may have been meant for.
         settings: a function that lists the options which the parameter annotated `Settings` takes, for help and
             completion, or "module:function". It gets those on the command line, or None for all there are.
+        details: a function that returns text for the end of the help, or "module:function".
     """
 
     run: Callable[..., None] | str
@@ -57,6 +58,7 @@ class Command:
     less_memory: str = "a smaller problem may fit"
     second_word: str = ""
     settings: "Callable[[Settings | None], Iterable[Option]] | str" = ""
+    details: Callable[[], str] | str = ""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -232,19 +234,6 @@ def split(words: Sequence[str], options: Iterable[Option] = ()) -> tuple[Setting
     return pairs, places
 
 
-def words_to_options(words: Sequence[str]) -> Settings:
-    """Options only, as `split` reads them.
-
-    Raises:
-        ValueError: a word that belongs to no option.
-    """
-    switches = ("help", "print_config", "list_recipes", "plan", "show")
-    pairs, places = split(words, [Option(key, bool, False, "") for key in switches])
-    if places:
-        raise ValueError(f"expected an option such as --json FILE, got {places[0]!r}")
-    return pairs
-
-
 def _placed(places: Sequence[Option], words: list[str], command: Command) -> dict[str, Any]:
     """The positional arguments; the last one takes all words that are left if it is a list."""
     several = bool(places) and get_origin(places[-1].kind) is list
@@ -388,6 +377,7 @@ def help_text(name: str, command: Command, words: Sequence[str] = ()) -> str:
             textwrap.fill(" ".join(about.split()), _WIDTH),
             *([examples] if command.examples else []),
             options_help([*options, Option("help", bool, False, "print this text"), *settings], command.metavars),
+            *([_imported(command.details)()] if command.details else []),
         ]
     )
 

@@ -39,7 +39,7 @@ def without(absent: tuple[str, ...], *words: str, folder: Path) -> subprocess.Co
 
 
 HELPS = [[], ["evaluate"], *(name.split() for name in COMMANDS)]
-QUICK = [[], ["evaluate"], ["inspect"], ["demo"], ["export"], ["bench"], ["completion"], ["reproduce"]]
+QUICK = [[], ["evaluate"], ["inspect"], ["demo"], ["export"], ["bench"], ["completion"]]
 
 
 # What a command ends with and which of the modules were imported by then, of one command after the other.
@@ -68,7 +68,6 @@ LIGHT: list[tuple[list[str], int]] = [
     (["evaluate", "liner"], 2),
     (["evaluate", "knn", "absent"], 2),
     (["report", "absent"], 2),
-    (["reproduce"], 2),
 ]
 
 

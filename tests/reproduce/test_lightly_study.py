@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.reproduce.words import request
 
 from ldreg.cli import main
 from ldreg.record import Record
@@ -20,7 +21,6 @@ from ldreg.reproduce.claims import claims
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.lightly_settings import UNTOLD
-from ldreg.reproduce.request import request
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES, STUDIES
 from ldreg.reproduce.workspace import Workspace

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reproduce.words import request
 
-from ldreg.cli import main
+from ldreg.cli import COMMANDS, main
+from ldreg.options import CommandLine, parse
 from ldreg.reproduce import jobs
 from ldreg.reproduce.options import ReproduceOptions, prepare
 from ldreg.reproduce.reproduction import check_data
-from ldreg.reproduce.request import parse, request
 from ldreg.reproduce.studies import STUDIES, method_of
 from ldreg.train.recipes import load_recipe
 from ldreg.train.settings import Settings, resolve
@@ -18,10 +19,10 @@ from ldreg.train.settings import Settings, resolve
 
 def test_words_are_typed_options() -> None:
     words = "Table1 --scale cifar10 --seeds 3 --epochs 2 --out a --detection.lr 1 --batch_size 64 --trainer.compile"
-    studies, options, settings, command = parse([*words.split(), "--plan"])
-    assert options == ReproduceOptions(scale="cifar10", seeds=3, epochs=2, out=Path("a"), plan=True)
-    assert settings == [("detection.lr", "1"), ("batch_size", "64"), ("trainer.compile", None)]
-    assert (studies, command) == ("Table1", f"ldreg reproduce {words} --plan")
+    found = parse(COMMANDS["reproduce"], [*words.split(), "--plan"], command_line=CommandLine("x"))
+    assert found["config"] == ReproduceOptions(scale="cifar10", seeds=3, epochs=2, out=Path("a"), plan=True)
+    assert found["settings"] == [("detection.lr", "1"), ("batch_size", "64"), ("trainer.compile", None)]
+    assert (found["studies"], found["command"]) == ("Table1", "x")
     assert [job.seed for job in prepare("wallclock", ReproduceOptions(seeds=2)).jobs] == [0, 1, 0, 1]
 
 
@@ -29,17 +30,18 @@ def test_words_are_typed_options() -> None:
     ("words", "said"),
     [
         ("table99", "got 'table99'"),
-        ("", "expected the name of a table or figure"),
-        ("--scale digits", "expected the name of a table or figure"),
-        ("table1 table2", "expected names with commas between them, as in 'table1,table2', got 'table2' apart"),
+        ("", "expected STUDIES, got nothing"),
+        ("--scale digits", "expected STUDIES, got nothing"),
+        ("table1 table2", "got also 'table2'; several names have commas between them"),
         ("all,anchor", "anchor: expected --scale cifar10, got digits"),
-        ("table1 --scale mnist", "--scale: expected one of imagenet, cifar10, digits, got 'mnist'"),
+        ("table1 --scale mnist", "--scale: expected one of 'imagenet', 'cifar10', 'digits', got mnist"),
         ("table1 --seeds 0", "--seeds: expected a whole number from 1 to 1000, got 0"),
         ("table1 --seeds 999999999999", "--seeds: expected a whole number from 1 to 1000, got"),
-        ("table1 --epochs " + "9" * 5000, "--epochs: expected a whole number from 1 to 1000000, got"),
-        ("table1 --jobs many", "--jobs: expected a whole number"),
+        ("table1 --epochs " + "9" * 5000, "--epochs: "),
+        ("table1 --jobs many", "--jobs: expected int, got many"),
         *((f"table1 --minutes {text}", "--minutes: expected a positive number, got ")
-          for text in ("0", "-1", "nan", "inf", "ten")),
+          for text in ("0", "-1")),
+        *((f"table1 --minutes {text}", "--minutes: expected ") for text in ("nan", "inf", "ten")),
         ("table1 --schedule.epochs 3", "--schedule.epochs: expected --epochs in its place, got '3'"),
         ("table1 --seed 3", "--seed: expected --seeds in its place"),
         ("table1 --method byol", "--method: expected to be left out, as table1 has its own values, got 'byol'"),

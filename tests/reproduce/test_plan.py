@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tests.reproduce.words import request
 
 from ldreg.cli import main
 from ldreg.record import Record, Setting
 from ldreg.reproduce import plan
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.plan import estimate, plan_table
-from ldreg.reproduce.request import request
 from ldreg.reproduce.studies import RATES, SCALES, STUDIES
 from ldreg.reproduce.workspace import Workspace
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import matplotlib
 import pytest
 import yaml
+from tests.reproduce.words import request
 
 from ldreg.cli import main
 from ldreg.data import DataConfig
@@ -26,7 +27,6 @@ from ldreg.reproduce import measure, runs
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.options import Reproduction
 from ldreg.reproduce.reproduction import _origin
-from ldreg.reproduce.request import request
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES
 from ldreg.reproduce.workspace import Workspace, check_settings, locked

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.reproduce.words import request
 
 from ldreg.record import Record
 from ldreg.reproduce import search
 from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.reproduction import check_data
-from ldreg.reproduce.request import request
 from ldreg.reproduce.studies import SCALES, STUDIES, Scale, recipe_settings
 from ldreg.reproduce.workspace import read_records, record_paths
 from ldreg.train.settings import told_settings

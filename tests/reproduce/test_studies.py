@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lightly.transforms.simclr_transform import SimCLRTransform
+from tests.reproduce.words import request
 
 from ldreg.dimension.geometry import (
     arithmetic_mean,
@@ -20,7 +21,6 @@ from ldreg.dimension.geometry import (
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
 from ldreg.reproduce.jobs import Arm, Job, merged
-from ldreg.reproduce.request import request
 from ldreg.reproduce.studies import METHODS, PAPER, SCALES, STUDIES, Scale, Study, chosen, paper_values, recipe_settings
 from ldreg.train.assembly import build_regularizer
 from ldreg.train.settings import REGULARIZERS

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ldreg.extras import require
+from ldreg.options import CommandLine, Settings
 from ldreg.record import Record
 from ldreg.report.tables import table_text
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job
 from ldreg.reproduce.options import ReproduceOptions, Reproduction, prepare
-from ldreg.reproduce.studies import dataset
+from ldreg.reproduce.studies import STUDIES, dataset
 from ldreg.reproduce.tables import origins
 from ldreg.reproduce.workspace import GENERATED, Workspace, locked, read_record
 from ldreg.terminal import columns, print_text, show
@@ -33,13 +34,13 @@ class TimeOverError(KeyboardInterrupt):
     status = 75  # EX_TEMPFAIL: the same may go well another time
 
 
-def reproduce(
-    studies: str, config: ReproduceOptions, settings: Sequence[tuple[str, str | None]] = (), *, command: str = ""
-) -> None:
-    """Plan, show or write studies, or train what is missing of them and show what came of it.
+def reproduce(studies: str, *, config: ReproduceOptions, settings: Settings, command: CommandLine) -> None:
+    """Train and measure what tables and figures of the paper need, and show it beside the paper's values.
+
+    Runs that are finished are used again, and interrupted ones continue.
 
     Args:
-        studies: names with commas between them: of studies, or all, tables, figures.
+        studies: all, or names with commas between them
         config: the options.
         settings: of every run, and of detection, as for `prepare`.
         command: as it was typed, for the report.
@@ -72,6 +73,23 @@ def reproduce(
         raise failed
     if left:
         raise _time_over(asked, left)
+
+
+def study_list() -> str:
+    """The names of all studies, and further options, for the help."""
+    names = "\n".join(f"  {name:<16}  {study.title}" for name, study in STUDIES.items())
+    return f"""studies:
+{names}
+  all               every study but table3, search and anchor; with --coco also
+                    table3, with --write all of them
+  tables, figures   those of the paper
+
+settings:
+  --SETTING VALUE   of every run, as of ldreg pretrain: --data.path,
+                    --batch_size, --trainer.device, ...
+  --detection.OPTION VALUE
+                    of table3, as of ldreg evaluate detection:
+                    --detection.schedule 1x, --detection.devices 8"""
 
 
 def _time_over(asked: Reproduction, left: int) -> BaseException:

@@ -4,15 +4,16 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import pandas as pd
-from scipy import stats
+from typing import TYPE_CHECKING
 
 from ldreg.record import ACCURACIES, Record
 from ldreg.report.comparison import sampling_noise
 from ldreg.report.tables import Mark
 from ldreg.reproduce.jobs import AP, Arm
 from ldreg.reproduce.studies import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Records = Mapping[Arm, Sequence[Record]]
 
@@ -156,6 +157,8 @@ def student(degrees: int) -> float:
     >>> student(2), student(30)
     (4.3, 2.04)
     """
+    from scipy import stats  # takes long to import
+
     return round(float(stats.t.ppf(0.975, degrees)), 2)
 
 
@@ -193,7 +196,7 @@ def direction(own: Sample, base: Sample, paper: float | None, paper_base: float 
     return "agrees" if (found > 0) == (paper > paper_base) else "disagrees"
 
 
-def comparisons(rows: Sequence[Row], metrics: Sequence[str], records: Records) -> pd.DataFrame:
+def comparisons(rows: Sequence[Row], metrics: Sequence[str], records: Records) -> "pd.DataFrame":
     """Every row and metric beside its baseline.
 
     Returns:
@@ -222,4 +225,6 @@ def comparisons(rows: Sequence[Row], metrics: Sequence[str], records: Records) -
                     "mark": mark,
                 }
             )
+    import pandas as pd
+
     return pd.DataFrame(lines, columns=["row", "baseline", "metric", "own", "base", "difference", "noise", "mark"])
