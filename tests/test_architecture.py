@@ -18,8 +18,8 @@ ORDER = (
     *("options", "terminal"),
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "train.processes", "train.checkpoints", "train.engine", "encoders"),
-    *("evaluate.inputs", "evaluate.compute", "evaluate.extract", "evaluate.knn", "evaluate.linear"),
-    *("evaluate.channels", "evaluate.features", "evaluate.measure", "detection", "monitor", "train"),
+    *("evaluate.extract", "evaluate.knn", "evaluate.linear", "evaluate.features", "evaluate.measure"),
+    *("detection", "monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo", "cli", "__main__"),
 )

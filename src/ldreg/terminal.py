@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 Reporter = Callable[[str, float], None]
 
 _PATIENCE = 2.0  # seconds before a progress bar appears
+_PAUSE = 5.0  # least seconds between two lines of progress
 
 
 class Text(Protocol):
@@ -59,10 +61,15 @@ def steps_as_lines() -> Reporter:
 
 
 @contextmanager
-def progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
-    """A progress bar on stderr that appears after two seconds, only on a terminal."""
+def progress_bar(*, shown: bool = True, lines: bool = False) -> Iterator[Reporter]:
+    """A progress bar on stderr that appears after two seconds, only on a terminal.
+
+    Args:
+        shown: whether to show anything.
+        lines: without a terminal, print a line every five seconds instead.
+    """
     if not shown or not sys.stderr.isatty():
-        yield lambda step, fraction: None
+        yield _Lines() if shown and lines else lambda step, fraction: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -79,3 +86,15 @@ def progress_bar(*, shown: bool = True) -> Iterator[Reporter]:
         timer.cancel()
         timer.join()  # it may be starting the bar right now
         bar.stop()
+
+
+class _Lines:
+    """Reports steps as lines on stderr, at most one every few seconds."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _PAUSE
+
+    def __call__(self, step: str, fraction: float) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PAUSE
+            print(f"{100 * fraction:3.0f} %  {step}", file=sys.stderr, flush=True)

@@ -19,17 +19,16 @@ from ldreg.cli import main
 from ldreg.data import DataConfig, load_images
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.features import features
-from ldreg.evaluate.finetune import FinetuneConfig
 from ldreg.evaluate.knn import KnnConfig
 from ldreg.evaluate.options import request
-from ldreg.evaluate.outputs import check_outputs
-from ldreg.evaluate.protocols import LinearConfig
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig
 from ldreg.evaluate.result import label
 from ldreg.evaluate.source import open_source
 from ldreg.evaluate.transfer import like_the_run, linear_on, listed
 from ldreg.inspection import inspect
 from ldreg.io.embeddings import load_embeddings
 from ldreg.options import split as split_words
+from ldreg.train.folder import check_outputs
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve

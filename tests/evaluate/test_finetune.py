@@ -9,9 +9,8 @@ import torch
 
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.compute import Compute
-from ldreg.evaluate.finetune import FinetuneConfig, finetune, usual_plan
-from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
+from ldreg.evaluate.extract import Compute
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, finetune, linear_evaluation, usual_plan
 from ldreg.train.checkpoints import LAST
 from ldreg.train.engine import InterruptedRunError
 

@@ -17,7 +17,7 @@ from torch import nn
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.classifier import Classifier, linear_head
-from ldreg.evaluate.compute import Compute
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import features
 from ldreg.evaluate.plans import augmentation, fitted_plan
 from ldreg.evaluate.protocols import PROTOCOLS, LinearConfig, linear_evaluation

@@ -7,7 +7,7 @@ import pytest
 
 from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.compute import Compute
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
 from ldreg.evaluate.transfer import TransferConfig, parse_datasets, transfer
 from ldreg.train.checkpoints import LAST

@@ -48,7 +48,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.detection import coco
     from ldreg.detection import run as detection
     from ldreg.encoders.checkpoints import read_card
-    from ldreg.evaluate import classifier, kept, records
+    from ldreg.evaluate import classifier, protocols, records
     from ldreg.monitor.log import read_metrics
     from ldreg.record import Record
     from ldreg.reproduce import cost
@@ -62,7 +62,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "metrics": read_metrics,
         "facts": records._environment,
         "results": Record.from_json,
-        "kept": kept.read,
+        "fit": protocols.read_fit,
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: results._read(path, "lid", "cpu"),

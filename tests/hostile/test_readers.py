@@ -34,7 +34,7 @@ TEXTS = {
     "detection": "detection.json",
 }
 CHECKPOINTS = {"checkpoint": "last.ckpt", "detector": "last.ckpt", "anchor": "last.ckpt"}
-LOOKED_AT = {"card", "kept", "annotations"}  # is it a file? to others a pipe is one that cannot be read
+LOOKED_AT = {"card", "fit", "annotations"}  # is it a file? to others a pipe is one that cannot be read
 
 
 def endless(path: Path) -> Path:
@@ -68,7 +68,7 @@ def test_pipe_in_place_of_a_text_is_refused(reader: str, refused: Refused, tmp_p
 
 
 def test_endless_cached_result_is_made_again(guarded: Guarded, tmp_path: Path) -> None:
-    took = guarded("read", "kept", endless(tmp_path / "kept.json"))
+    took = guarded("read", "fit", endless(tmp_path / "kept.json"))
     assert (took["status"], took["grown"] < 400) == (0, True), took
     assert "is made again (a file of more than " in took["stderr"]
 

@@ -17,13 +17,11 @@ from torch.nn import functional
 
 from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, ResidentLoader, derived_seed
 from ldreg.distributed import active, total
-from ldreg.evaluate.channels import with_channels
-from ldreg.evaluate.compute import AUTOCAST, Compute, Precision, Synchronize
-from ldreg.evaluate.extract import representations, undisturbed
+from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, undisturbed, with_channels
 from ldreg.evaluate.features import Features, Progress, plain_batches
-from ldreg.evaluate.judgment import Judgment
-from ldreg.evaluate.plans import Plan
+from ldreg.evaluate.plans import ClassifierResult, Plan
 from ldreg.io.torch_files import load_torch
+from ldreg.methods import synchronize_batch_norm
 from ldreg.optim import build_optimizer, build_scheduler
 from ldreg.text import number
 from ldreg.train.checkpoints import PREVIOUS, Saved, latest
@@ -233,8 +231,7 @@ def train_classifier(
     *,
     compute: Compute,
     progress: Progress | None = None,
-    synchronize: Synchronize | None = None,
-) -> Judgment:
+) -> ClassifierResult:
     """Train a classifier, or resume the training whose checkpoint lies in the folder, or return its result.
 
     Args:
@@ -243,7 +240,6 @@ def train_classifier(
         settings: everything that the result depends on.
         compute: device, processes, precision.
         progress: called after each epoch with a text and the fraction that is done.
-        synchronize: gives the batch norms of a network the statistics of all processes.
 
     Raises:
         ValueError: options that do not fit together, or a folder that another process uses.
@@ -255,11 +251,11 @@ def train_classifier(
         saved = _saved(folder, settings)
         if saved is not None and saved.epoch + 1 == classifier.plan.schedule.epochs:
             classifier.history = _history(saved)
-            return _judgment(classifier, saved.seconds / 60)
-        if synchronize is not None and compute.devices > 1:
+            return _result(classifier, saved.seconds / 60)
+        if compute.devices > 1:
             if not classifier.frozen:
-                classifier.encoder = synchronize(classifier.encoder, compute.torch_device)
-            classifier.head = synchronize(classifier.head, compute.torch_device)
+                classifier.encoder = synchronize_batch_norm(classifier.encoder, device=compute.torch_device)
+            classifier.head = synchronize_batch_norm(classifier.head, device=compute.torch_device)
         with closing(classifier):
             fitted = fit(
                 classifier,
@@ -276,7 +272,7 @@ def train_classifier(
             )
         if fitted.trainer.is_global_zero:
             (folder / PREVIOUS).unlink(missing_ok=True)
-        return _judgment(classifier, fitted.minutes)
+        return _result(classifier, fitted.minutes)
 
 
 def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
@@ -294,9 +290,9 @@ def _history(saved: Saved) -> list[dict[str, float]]:
     return list(content[HISTORY])
 
 
-def _judgment(classifier: Classifier, minutes: float) -> Judgment:
+def _result(classifier: Classifier, minutes: float) -> ClassifierResult:
     plan, history = classifier.plan, classifier.history
-    return Judgment(
+    return ClassifierResult(
         accuracy=history[-1]["accuracy"],
         best=max(epoch["accuracy"] for epoch in history),
         epochs=len(history),

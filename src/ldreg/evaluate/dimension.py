@@ -16,7 +16,7 @@ from torch import Tensor
 from ldreg.data import DataConfig
 from ldreg.data.datasets import MissingSplitError
 from ldreg.dimension.estimators import Convention, Estimator
-from ldreg.evaluate.compute import Compute
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Progress, features
 from ldreg.evaluate.result import Evaluation
 from ldreg.evaluate.source import Source

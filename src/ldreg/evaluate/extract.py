@@ -1,10 +1,67 @@
-"""Representations of images, taken from an encoder without leaving a trace in it or in the random generators."""
+"""Representations of images from an encoder: where and how precisely it computes, and what it takes as input."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+Precision = Literal["fp32", "bf16"]
+
+AUTOCAST: dict[Precision, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The device, how many of them, and the precision of the arithmetic.
+
+    Args:
+        device: auto (a GPU where there is one), cpu or cuda
+        devices: processes on this machine, with one device each
+        precision: fp32, or bf16 mixed with float32
+
+    >>> Compute(devices=0)
+    Traceback (most recent call last):
+    ValueError: devices: expected at least 1, got 0
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    precision: Precision = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device: expected auto, cpu or cuda, got {self.device!r}")
+        if self.devices < 1:
+            raise ValueError(f"devices: expected at least 1, got {self.devices}")
+        if self.precision not in AUTOCAST:
+            raise ValueError(f"precision: expected {' or '.join(AUTOCAST)}, got {self.precision!r}")
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device of this process."""
+        return torch_device(self.device)
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of this process: of several on one machine, each takes the GPU of its own number.
+
+    Raises:
+        ValueError: a name other than auto, cpu and cuda, or a GPU is asked for and there is none.
+
+    >>> torch_device("cpu")
+    device(type='cpu')
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 
 def representations(
@@ -70,3 +127,27 @@ def undisturbed(module: nn.Module, device: torch.device) -> Iterator[None]:
         finally:
             for part, training in modes:
                 part.training = training
+
+
+def with_channels(images: Tensor, channels: int) -> Tensor:
+    """Images uint8 (..., C, H, W) with so many channels: gray is repeated, color becomes luminance (ITU-R 601).
+
+    Luminance is rounded as by Pillow, so that gray held in three channels stays what it is.
+
+    Raises:
+        ValueError: channels, or those of the images, are neither 1 nor 3.
+
+    >>> import torch
+    >>> with_channels(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), 3).shape
+    torch.Size([2, 3, 8, 8])
+    """
+    present = images.shape[-3]
+    if present == channels:
+        return images
+    if {present, channels} != {1, 3}:
+        raise ValueError(f"channels: expected 1 or 3, got images of {present} for an encoder of {channels}")
+    if channels == 1:
+        red, green, blue = images.int().split(1, dim=-3)
+        gray: Tensor = (19595 * red + 38470 * green + 7471 * blue + (1 << 15)) >> 16
+        return gray.to(images.dtype)
+    return images.expand(*images.shape[:-3], 3, *images.shape[-2:])

@@ -33,9 +33,7 @@ from ldreg.data.file_batches import report_lost_workers
 from ldreg.data.resident import fingerprint
 from ldreg.data.samples import resize_and_crop
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.channels import with_channels
-from ldreg.evaluate.compute import AUTOCAST, Precision, torch_device
-from ldreg.evaluate.extract import representations
+from ldreg.evaluate.extract import AUTOCAST, Precision, representations, torch_device, with_channels
 from ldreg.io.locks import filling
 from ldreg.text import printable
 from ldreg.views import Views, ViewsConfig

@@ -7,22 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from ldreg.data import DataConfig
 from ldreg.evaluate.classes import load_classification
-from ldreg.evaluate.compute import Compute
 from ldreg.evaluate.dimension import DimensionConfig, dimension
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Progress, features
-from ldreg.evaluate.finetune import FinetuneConfig, finetune
-from ldreg.evaluate.judgment import Judgment
 from ldreg.evaluate.knn import KnnConfig, knn_accuracy
-from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
+from ldreg.evaluate.plans import ClassifierResult
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, finetune, linear_evaluation
 from ldreg.evaluate.result import Evaluation, lines, table
 from ldreg.evaluate.source import Source
 from ldreg.evaluate.transfer import TransferConfig, like_the_run, listed, transfer
-from ldreg.methods import synchronize_batch_norm
 from ldreg.text import count, number, printable
 
 if TYPE_CHECKING:  # pycocotools may be missing
@@ -49,7 +44,6 @@ def linear(
         compute=compute,
         cache=cache,
         progress=progress,
-        synchronize=_synchronize,
     )
     return _of_classifier("linear", f"linear-{config.protocol}", f"linear, {config.protocol}", found)
 
@@ -65,7 +59,6 @@ def finetuned(
         work=out / "work",
         compute=compute,
         progress=progress,
-        synchronize=_synchronize,
     )
     return _of_classifier("finetune", "finetune", "fine-tuned", found)
 
@@ -144,7 +137,6 @@ def transferred(
         compute=compute,
         cache=cache,
         progress=progress,
-        synchronize=_synchronize,
     )
     columns = ["dataset", "linear", "best epoch", "epochs", "classes", "images", "tested"]
     rows = [
@@ -174,7 +166,7 @@ def detection(config: "DetectionConfig", source: Source, *, out: Path, progress:
     return Evaluation("detection", asdict(found), lines(dict(found.rows())), found.minutes)
 
 
-def _of_classifier(kind: str, label: str, name: str, found: Judgment) -> Evaluation:
+def _of_classifier(kind: str, label: str, name: str, found: ClassifierResult) -> Evaluation:
     shown = {name: number(found.accuracy)}
     if found.best is not None:
         shown["best epoch"] = f"{number(found.best)}  (chosen by the test images; not to be reported)"
@@ -186,16 +178,12 @@ def _of_classifier(kind: str, label: str, name: str, found: Judgment) -> Evaluat
     return Evaluation(label, _numbers(kind, found), lines(shown), found.minutes, details)
 
 
-def _numbers(kind: str, found: Judgment) -> dict[str, Any]:
+def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
     """The results of a classifier: the last epoch under the kind's own name, the best one named so."""
     values = asdict(found)
     best = {} if found.best is None else {f"{kind}_best": found.best}
     others = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")
     return {kind: found.accuracy, **best, **{name: values[name] for name in others if values[name] is not None}}
-
-
-def _synchronize(module: nn.Module, device: torch.device) -> nn.Module:
-    return synchronize_batch_norm(module, device=device)
 
 
 def _images(train: int, test: int) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ldreg.evaluate.inputs import checked
+from ldreg.evaluate.knn import checked
 
 LARGEST_STRENGTH = 1e30  # which float32 holds with room for its product with weights
 

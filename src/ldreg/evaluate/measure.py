@@ -12,7 +12,7 @@ from torch import Tensor
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import frechet_variance, geometric_mean, regular
 from ldreg.dimension.spectrum import effective_rank, relative_spread
-from ldreg.evaluate.compute import torch_device
+from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.knn import knn_accuracy, voters
 from ldreg.evaluate.linear import linear_accuracy
 

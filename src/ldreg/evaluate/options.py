@@ -83,7 +83,7 @@ def kind_options(kind: str) -> list[Option]:
     from ldreg.data import DataConfig
     from ldreg.encoders import EncoderConfig
     from ldreg.encoders.build import BEGINNINGS
-    from ldreg.evaluate.compute import Compute
+    from ldreg.evaluate.extract import Compute
 
     entry = kind_of(kind)
     output = fields_of(OutputConfig)

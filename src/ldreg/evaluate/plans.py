@@ -12,8 +12,7 @@ from ldreg.evaluate.features import images_key
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
 if TYPE_CHECKING:
-    from ldreg.evaluate.finetune import FinetuneConfig
-    from ldreg.evaluate.protocols import LinearConfig
+    from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig
 
     Options: TypeAlias = FinetuneConfig | LinearConfig  # None in them stands for the default
 
@@ -43,6 +42,37 @@ class Plan:
         return scaled_lr(self.optimizer, self.batch_size)
 
 
+@dataclass(frozen=True)
+class ClassifierResult:
+    """The accuracy of a classifier and how it was trained.
+
+    Args:
+        accuracy: share of the test images classified correctly after the last epoch: what is reported.
+        best: the same after the best epoch, which the test images themselves have chosen; None without epochs.
+        epochs: passes over the training images; 0 for a classifier fitted to cached representations.
+        steps: of the optimizer, over all epochs; 0 without epochs.
+        batch_size: images of a step over all processes, or None.
+        lr: peak learning rate, or None.
+        classes: how many.
+        train_images: how many.
+        test_images: how many were classified.
+        minutes: of the training, over all interruptions.
+        history: loss and accuracy after every epoch.
+    """
+
+    accuracy: float
+    best: float | None
+    epochs: int
+    steps: int
+    batch_size: int | None
+    lr: float | None
+    classes: int
+    train_images: int
+    test_images: int
+    minutes: float
+    history: tuple[dict[str, float], ...] = ()
+
+
 def check_options(options: "Options") -> None:
     """Raise ValueError for a value out of range."""
     for name, value, least in (("epochs", options.epochs, 1), ("batch_size", options.batch_size, 2)):
@@ -63,13 +93,13 @@ def check_options(options: "Options") -> None:
 def fitted_plan(usual: Plan, options: "Options", *, images: int, devices: int) -> Plan:
     """The usual plan, changed by the options, for this number of training images and processes.
 
-    A usual batch that is larger than the set becomes the largest power of two that fits, which `say_batch` reports; a
+    A usual batch that is larger than the set becomes the largest power of two that fits, which `warn_small` reports; a
     learning rate that scales with the batch follows. A batch that was asked for must fit.
 
     Raises:
         ValueError: a batch that does not fit the images or the processes, or a learning rate below the schedule's end.
 
-    >>> from ldreg.evaluate.finetune import USUAL, FinetuneConfig
+    >>> from ldreg.evaluate.protocols import USUAL, FinetuneConfig
     >>> plan = fitted_plan(USUAL, FinetuneConfig(epochs=3), images=200, devices=1)
     >>> plan.batch_size, plan.peak_lr, plan.schedule.epochs
     (128, 0.025, 3)
@@ -92,16 +122,20 @@ def fitted_plan(usual: Plan, options: "Options", *, images: int, devices: int) -
     return plan
 
 
-def say_batch(plan: Plan, usual: Plan, options: "Options", images: int) -> None:
-    """Warn that the batch is smaller than usual because the set is small."""
+def warn_small(
+    plan: Plan,
+    usual: Plan,
+    options: "Options",
+    *,
+    images: int,
+    data: str,
+    otherwise: str = "--batch_size or --epochs",
+) -> None:
+    """Warn about a batch that is smaller than usual, and about few steps, because the set is small."""
     if options.batch_size is None and plan.batch_size != usual.batch_size:
         logger.warning(
             "batch_size: %d in place of %d, as there are %d training images", plan.batch_size, usual.batch_size, images
         )
-
-
-def say_steps(plan: Plan, images: int, *, data: str, otherwise: str = "--batch_size or --epochs") -> None:
-    """Warn that the set is small for these settings."""
     steps = plan.schedule.epochs * plan.steps(images)
     if steps < FEW_STEPS:
         logger.warning(

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ldreg.evaluate.outputs import check_outputs
 from ldreg.extras import require
 from ldreg.io.files import check_page_path, has_content, real_path, write_atomically
 from ldreg.options import Settings as Options
 from ldreg.record import MOST_THUMBNAILS, Record
-from ldreg.train.folder import RunFolder
+from ldreg.terminal import progress_bar
+from ldreg.train.folder import RunFolder, check_outputs
 
 
 def make_records(
@@ -107,8 +107,7 @@ def _check_no_run(path: Path) -> None:
     for above in target.parents:
         folder = RunFolder(above)
         inside = target.relative_to(above).parts
-        own = {folder.encoder, folder.card, folder.config, folder.metrics, folder.environment, folder.log}
-        if folder.config.is_file() and (target in own or inside[0] in (folder.checkpoints.name, "evaluation")):
+        if folder.config.is_file() and (target in folder.files or inside[0] in (folder.checkpoints.name, "evaluation")):
             raise ValueError(f"cannot write {str(path)!r}: it is a file of the run {above.name!r}")
 
 
@@ -170,11 +169,10 @@ def _record(
         return known if name is None else replace(known, name=name)
     require("train")
     from ldreg.evaluate.records import record
-    from ldreg.evaluate.shown import progress_shown
     from ldreg.evaluate.source import open_source
 
     print(f"measuring {path} ...", file=sys.stderr, flush=True)
-    with _named(path), progress_shown() as progress:
+    with _named(path), progress_bar(lines=True) as progress:
         source = open_source(path, data=data)
         return record(
             source,

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ldreg.data import DataConfig
-from ldreg.evaluate.compute import Compute
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.kinds import KINDS
 from ldreg.evaluate.options import Request
-from ldreg.evaluate.outputs import check_outputs
 from ldreg.evaluate.result import Evaluation, label
-from ldreg.evaluate.shown import progress_shown
 from ldreg.evaluate.source import Source, open_source, reading
 from ldreg.evaluate.transfer import listed, parse_datasets
 from ldreg.io.files import check_page_path, json_values, write_atomically
 from ldreg.record import SCHEMA
+from ldreg.terminal import progress_bar
 from ldreg.text import duration
-from ldreg.train.folder import environment, say
+from ldreg.train.folder import check_outputs, environment, say
 from ldreg.train.processes import first_process
 
 logger = logging.getLogger("ldreg")
@@ -38,7 +37,7 @@ def carry_out(asked: Request, *, command: str = "") -> Evaluation:
         check_page_path(Path(files["html"]), option="--html")
     if not first:  # one process of several prints for all
         logger.setLevel(logging.ERROR)
-    with progress_shown(quiet=not first) as progress:
+    with progress_bar(shown=first, lines=True) as progress:
         output = asked.output
         source = open_source(
             asked.source,

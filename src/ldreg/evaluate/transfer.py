@@ -9,11 +9,10 @@ from typing import Literal, TypeVar
 from ldreg.data import DataConfig, load_images
 from ldreg.data.config import DATASETS, similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.compute import Compute, Synchronize
+from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Progress
-from ldreg.evaluate.finetune import FinetuneConfig
-from ldreg.evaluate.judgment import Judgment
-from ldreg.evaluate.protocols import LinearConfig, ProtocolName, check_linear, linear_evaluation
+from ldreg.evaluate.plans import ClassifierResult
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, ProtocolName, check_linear, linear_evaluation
 from ldreg.evaluate.source import HOW, Source
 
 Augmented = TypeVar("Augmented", LinearConfig, FinetuneConfig)
@@ -160,8 +159,7 @@ def transfer(
     compute: Compute | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
-    synchronize: Synchronize | None = None,
-) -> dict[str, Judgment]:
+) -> dict[str, ClassifierResult]:
     """Linear evaluation over datasets by name; all are checked before the first is evaluated.
 
     Args:
@@ -172,7 +170,6 @@ def transfer(
         compute: device, processes, precision.
         cache: of representations; None: as each set's `cache` or LDREG_CACHE says.
         progress: called with what is done and the fraction that is done.
-        synchronize: as in `fit`.
 
     Raises:
         ValueError: a dataset cannot be evaluated, which is named; nothing has been evaluated then.
@@ -193,7 +190,6 @@ def transfer(
                 compute=compute,
                 cache=cache,
                 progress=_part(progress, name, place, len(datasets)),
-                synchronize=synchronize,
             )
     return found
 

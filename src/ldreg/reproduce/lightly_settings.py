@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ldreg.data import DataConfig
-from ldreg.evaluate.compute import AUTOCAST, Precision
+from ldreg.evaluate.extract import AUTOCAST, Precision
 from ldreg.record import Setting
 from ldreg.train.recipes import flattened
 from ldreg.train.settings import Settings

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ldreg.io.files import check_writable, json_values, write_atomically
+from ldreg.io import files
+from ldreg.io.files import Name, check_writable, json_values, write_atomically
 from ldreg.train.recipes import Tree, read_yaml
 from ldreg.version import __version__
 
@@ -67,6 +68,31 @@ class RunFolder:
     def card(self) -> Path:
         """What the encoder is and how it came about."""
         return self.path / "card.json"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of a run except its checkpoints."""
+        return (self.encoder, self.card, self.config, self.metrics, self.environment, self.log)
+
+
+def check_outputs(*, inputs: Iterable[Name | None], outputs: Iterable[Name | None]) -> None:
+    """Check before the work that every output can be written and replaces no input, no file of a run and no other.
+
+    Args:
+        inputs: files and folders that are read; all files of a run count if its folder or one of its files is read.
+        outputs: files to be written; None stands for none.
+
+    Raises:
+        ValueError: an output is an input, or comes twice.
+        OSError: an output cannot be written.
+    """
+    read: list[Path] = []
+    for path in (Path(name) for name in inputs if name is not None):
+        folder = RunFolder(path if path.is_dir() else path.resolve().parent)
+        read += [] if path.is_dir() else [path]
+        if folder.config.is_file() or folder.encoder.is_file():
+            read += [*folder.files, folder.checkpoints]
+    files.check_outputs(inputs=read, outputs=outputs)
 
 
 def check_new(path: Path) -> None:

@@ -19,7 +19,7 @@ from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
 from ldreg.io.files import read_text
 from ldreg.monitor.callback import Monitor
-from ldreg.record import Finding, brief, read_findings
+from ldreg.record import SCHEMA, Finding, brief, read_findings
 from ldreg.text import printable
 from ldreg.train.assembly import (
     build_module,
@@ -249,6 +249,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
     run, views = settings.run, result.module.views
     mean, deviation = views.normalization
     return {
+        "schema": SCHEMA,
         "ldreg": __version__,
         "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in BEGINNINGS},
         "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
