@@ -208,7 +208,7 @@ class Record:
             OSError: the file cannot be read.
         """
         try:
-            content = upgrade(json.loads(read_text(path), parse_constant=_refuse))
+            content = upgrade(json.loads(read_text(path), parse_constant=_refuse_constant))
             return cls(**_arguments(content))
         except NewerSchemaError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -279,25 +279,25 @@ def upgrade(content: Any) -> dict[str, Any]:
     Traceback (most recent call last):
     ldreg.record.NewerSchemaError: expected schema 2 or earlier, got 3, which a newer ldreg wrote
     """
-    content = _of(dict, content)
-    schema = _named("schema", content.get("schema", 1), _count)
+    content = _typed(dict, content)
+    schema = _read_as("schema", content.get("schema", 1), _count)
     if schema is None or schema > SCHEMA:
         raise NewerSchemaError(f"expected schema {SCHEMA} or earlier, got {schema}, which a newer ldreg wrote")
     if "kind" in content:
-        return _of_an_evaluation(content)
+        return _from_evaluation(content)
     if not {"encoder", "metrics"}.isdisjoint(content):
-        return _of_a_card(content)
+        return _from_card(content)
     return {key: value for key, value in content.items() if key != "schema"}
 
 
-def _of_an_evaluation(content: dict[str, Any]) -> dict[str, Any]:
+def _from_evaluation(content: dict[str, Any]) -> dict[str, Any]:
     """The result of `ldreg evaluate` as a record; its origin has the key of the weights and the name of the data."""
-    kind, parts = content["kind"], {name: _of_key(content, name) for name in ("results", "source")}
+    kind, parts = content["kind"], {name: _object(content, name) for name in ("results", "source")}
     if not isinstance(kind, str) or kind not in _EVALUATIONS:
         raise ValueError(f"kind: expected one of {', '.join(_EVALUATIONS)}, got {printable(repr(kind))[:40]}")
-    options = _of_key(content, "options") if content.get("options") is not None else {}
-    data = _of_key(content, "data") if content.get("data") is not None else {}
-    environment = _of_key(content, "environment") if content.get("environment") is not None else {}
+    options = _object(content, "options") if content.get("options") is not None else {}
+    data = _object(content, "data") if content.get("data") is not None else {}
+    environment = _object(content, "environment") if content.get("environment") is not None else {}
     facts = {"seed": content.get("seed"), "minutes": content.get("minutes"), "weights": parts["source"].get("key")}
     if kind not in ("transfer", "detection"):  # they have images of their own
         facts["data"] = data.get("name")
@@ -319,7 +319,7 @@ _EVALUATIONS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, flo
         f"effective_rank/{options.get('split')} images": _result(results, "effective_rank"),
     },
     "transfer": lambda results, options: {
-        f"transfer/{name}{_protocol_unless_transfer(options)}": _result(_of_key(results, name), "linear")
+        f"transfer/{name}{_protocol_unless_transfer(options)}": _result(_object(results, name), "linear")
         for name in results
     },
     "detection": lambda results, options: {name: _result(results, name) for name in PRECISIONS},
@@ -344,9 +344,9 @@ def _result(values: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _of_a_card(content: dict[str, Any]) -> dict[str, Any]:
+def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     """The card of a finished run as a record, with the last values that the run logged."""
-    metrics = _of_key(content, "metrics") if content.get("metrics") is not None else {}
+    metrics = _object(content, "metrics") if content.get("metrics") is not None else {}
     results = {CURVES[name]: value for name, value in metrics.items() if name in CURVES and name.startswith("set/")}
     minutes = content.get("minutes")
     facts = {name: content.get(name) for name in ("seed", "epochs", "minutes", "stopped")}
@@ -359,7 +359,7 @@ def _of_a_card(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} in place of a number")
 
 
@@ -370,7 +370,7 @@ def _arguments(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the unknown key {unknown[0]!r}")
     if missing := sorted(required - content.keys()):
         raise ValueError(f"no key {missing[0]!r}")
-    return {key: _named(key, value, _READERS[key]) for key, value in content.items()}
+    return {key: _read_as(key, value, _READERS[key]) for key, value in content.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -381,13 +381,13 @@ def _plain(value: Any) -> Any:
     return json_values(found)
 
 
-def _of_key(content: dict[str, Any], name: str) -> dict[str, Any]:
+def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(content.get(name), dict):
         raise ValueError(f"{name}: expected an object, got {type(content.get(name)).__name__}")
     return content[name]  # type: ignore[no-any-return]
 
 
-def _of(kind: type[T], value: Any) -> T:
+def _typed(kind: type[T], value: Any) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
     return value
@@ -403,7 +403,7 @@ def _number(value: Any, undefined: float = math.nan, *, most: float = _LARGEST) 
     return value
 
 
-def _local(value: Any) -> float:
+def _lid(value: Any) -> float:
     """A LID, where null is infinite."""
     found = _number(value, math.inf)
     if 0 < abs(found) < 1 / _LARGEST:
@@ -412,14 +412,14 @@ def _local(value: Any) -> float:
 
 
 def _line(value: Any) -> list[tuple[float, float]]:
-    return [(_number(_known(epoch), most=_LAST_EPOCH), _number(found)) for epoch, found in _of(list, value)]
+    return [(_number(_not_null(epoch), most=_LAST_EPOCH), _number(found)) for epoch, found in _typed(list, value)]
 
 
 def _points(value: Any) -> list[tuple[float, float]]:
-    return [(_number(across, most=_FARTHEST), _number(up, most=_FARTHEST)) for across, up in _of(list, value)]
+    return [(_number(across, most=_FARTHEST), _number(up, most=_FARTHEST)) for across, up in _typed(list, value)]
 
 
-def _known(value: Any) -> Any:
+def _not_null(value: Any) -> Any:
     if value is None:
         raise ValueError("null in place of a number")
     return value
@@ -442,15 +442,16 @@ def _scalar(value: Any) -> str | float | int | bool | None:
 def _origin(value: Any) -> dict[str, Any]:
     """Scalars by name, of which some are counted with."""
     return {
-        key: _named(key, item, _ORIGINS.get(key.partition("/")[0], _scalar)) for key, item in _of(dict, value).items()
+        key: _read_as(key, item, _ORIGINS.get(key.partition("/")[0], _scalar))
+        for key, item in _typed(dict, value).items()
     }
 
 
 def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: _named(key, item, read) for key, item in _of(dict, value).items()}
+    return {key: _read_as(key, item, read) for key, item in _typed(dict, value).items()}
 
 
-def _named(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+def _read_as(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
     """The value as it is read, or an error that says which it is."""
     try:
         return read(value)
@@ -461,18 +462,18 @@ def _named(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
 def _count(value: Any) -> int | None:
     if value is None:
         return None
-    found = _of(int, _number(value))
+    found = _typed(int, _number(value))
     if found < 0:
         raise ValueError(f"{found} in place of a count")
     return found
 
 
 def _words(value: Any) -> list[str] | None:
-    return None if value is None else [_of(str, item) for item in _of(list, value)]
+    return None if value is None else [_typed(str, item) for item in _typed(list, value)]
 
 
 def _thumbnails(value: Any) -> list[Thumbnail]:
-    return [read_thumbnail(item) for item in _of(list, value)[: MOST_THUMBNAILS + 1]]
+    return [read_thumbnail(item) for item in _typed(list, value)[: MOST_THUMBNAILS + 1]]
 
 
 def read_findings(value: Any) -> list[Finding]:
@@ -481,14 +482,14 @@ def read_findings(value: Any) -> list[Finding]:
     Raises:
         TypeError, ValueError: it is no list of them.
     """
-    return [_finding(item) for item in _of(list, value)]
+    return [_finding(item) for item in _typed(list, value)]
 
 
 def _finding(value: Any) -> Finding:
-    found = _of(dict, value)
+    found = _typed(dict, value)
     if found.keys() != set(_FINDING_KEYS):
         raise ValueError(f"a finding with {sorted(found)} in place of {sorted(_FINDING_KEYS)}")
-    words = {name: _of(str, found[name]) for name in ("of", "kind", "severity", "text")}
+    words = {name: _typed(str, found[name]) for name in ("of", "kind", "severity", "text")}
     if words["severity"] not in SEVERITIES:
         raise ValueError(f"{printable(words['severity'])!r} in place of a severity")
     return Finding(**words, share=_number(found["share"]), numbers=_values(found["numbers"], _number))  # type: ignore[arg-type]  # which is checked
@@ -499,12 +500,12 @@ _ORIGINS: dict[str, Callable[[Any], Any]] = {
     "epochs": _number, "minutes": _number,
 }  # fmt: skip
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "name": lambda value: _of(str, value),
+    "name": lambda value: _typed(str, value),
     "settings": lambda value: _values(value, _setting),
     "results": lambda value: _values(value, _number),
     "curves": lambda value: _values(value, _line),
-    "lid": lambda value: [_local(item) for item in _of(list, value)],
-    "eigenvalues": lambda value: [_number(item) for item in _of(list, value)],
+    "lid": lambda value: [_lid(item) for item in _typed(list, value)],
+    "eigenvalues": lambda value: [_number(item) for item in _typed(list, value)],
     "map": _points,
     "labels": _words,
     "origin": _origin,
@@ -517,7 +518,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "images": _count,
     "tested": _count,
     "voters": _count,
-    "notes": lambda value: _words(_of(list, value)),
+    "notes": lambda value: _words(_typed(list, value)),
     "findings": read_findings,
     "classes": lambda value: _values(value, _number),
 }

@@ -20,11 +20,10 @@ from ldreg.data import DataConfig, load_images
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.features import features
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.options import request
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig
-from ldreg.evaluate.result import label
+from ldreg.evaluate.run import label, parse_request
 from ldreg.evaluate.source import open_source
-from ldreg.evaluate.transfer import like_the_run, linear_on, listed
+from ldreg.evaluate.transfer import dataset_configs, linear_on, with_run_augmentation
 from ldreg.inspection import inspect
 from ldreg.io.embeddings import load_embeddings
 from ldreg.options import split as split_words
@@ -213,16 +212,16 @@ def test_a_plain_checkpoint_goes_beside_the_caller(run: Path) -> None:
 
 def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Path) -> None:
     source = open_source(run)
-    config = like_the_run(LinearConfig("transfer"), source)
+    config = with_run_augmentation(LinearConfig("transfer"), source)
     assert (config.flip, config.min_scale) == (0.0, 0.3)
-    assert like_the_run(LinearConfig("transfer", flip=0.4), source).flip == 0.4
-    assert like_the_run(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
-    assert like_the_run(LinearConfig("fast"), source) == LinearConfig("fast")
+    assert with_run_augmentation(LinearConfig("transfer", flip=0.4), source).flip == 0.4
+    assert with_run_augmentation(FinetuneConfig(min_scale=0.9), source).min_scale == 0.9
+    assert with_run_augmentation(LinearConfig("fast"), source) == LinearConfig("fast")
     masked = replace(source, settings=resolve(load_recipe("imagenet/mae")))  # whose policy has 0.2 for its own training
-    assert like_the_run(LinearConfig("imagenet"), masked).min_scale is None
+    assert with_run_augmentation(LinearConfig("imagenet"), masked).min_scale is None
     (run / "card.json").unlink()  # nothing says that the encoder is the run's
     plain = open_source(run / "encoder.safetensors")
-    assert like_the_run(LinearConfig("transfer"), plain) == LinearConfig("transfer")
+    assert with_run_augmentation(LinearConfig("transfer"), plain) == LinearConfig("transfer")
 
 
 @pytest.mark.parametrize(
@@ -353,10 +352,12 @@ def test_a_checkpoint_and_an_archive_are_inputs_too(run: Path, capsys: pytest.Ca
 def name_of(*words: str) -> str:
     """What the result of these words on a run of digits is called."""
     options, _ = split_words(words[1:])
-    config = request(words[0], "x", options).config
+    config = parse_request(words[0], "x", options).config
     data = resolve({}, [(key, value) for key, value in options if key.startswith("data.")]).data
     if words[0] == "transfer":
-        return label("transfer", config, datasets=listed(config.datasets, own=DataConfig(), how=DataConfig()))
+        return label(
+            "transfer", config, datasets=dataset_configs(config.datasets, own=DataConfig(), reading=DataConfig())
+        )
     return label(words[0], config, data=data, own=DataConfig())
 
 
@@ -465,12 +466,24 @@ def test_help_lists_the_options_of_a_kind_alone(capsys: pytest.CaptureFixture[st
 
 def test_what_is_asked_for_is_typed() -> None:
     options: list[tuple[str, str | None]] = [("protocol", "transfer"), ("lr", "0.5"), ("encoder.name", "resnet18")]
-    asked = request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
+    asked = parse_request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
     assert asked.config == LinearConfig("transfer", lr=0.5)
-    assert asked.encoder.name == "resnet18"
+    assert asked.encoder == EncoderConfig("resnet18")
     assert asked.data == [("data.name", "digits")]
     assert asked.compute == {"device": "auto", "devices": 1, "precision": "bf16"}
-    assert request("knn", "x.pt", []).encoder is None
+    assert parse_request("knn", "x.pt", []).encoder is None
+
+
+def test_progress_is_lines_without_a_terminal(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ldreg.terminal._PAUSE", 1e9)
+    evaluate_command(["knn", str(run)])
+    assert "representations" not in capsys.readouterr().err
+    monkeypatch.setattr("ldreg.terminal._PAUSE", 0.0)
+    monkeypatch.setenv("LDREG_CACHE", str(run.parent / "another"))
+    evaluate_command(["knn", str(run)])
+    assert "100 %  representations of digits" in capsys.readouterr().err
 
 
 def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

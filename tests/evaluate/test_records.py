@@ -1,22 +1,25 @@
-"""A run's record: measured on all images of its set, with what its log has, and what is missing said."""
+"""A run's record: measured on all images, with the run's log and what `ldreg evaluate` left in its folder."""
 
 import json
 import shutil
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from PIL import Image
+from tests.evaluate.short import short_run
 
+from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
-from ldreg.evaluate import records
+from ldreg.evaluate import measure, records
 from ldreg.evaluate.features import Features, features
-from ldreg.evaluate.records import record
+from ldreg.evaluate.records import evaluated, record, rows_of
 from ldreg.evaluate.source import Source, open_source
 from ldreg.inspection import inspect
-from ldreg.record import Record
+from ldreg.record import PRECISIONS, Record
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
@@ -124,7 +127,7 @@ def test_record_survives_json(made: Record, tmp_path: Path) -> None:
 
 def test_of_many_points_an_even_choice_is_listed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = record(source, thumbnails=0)
-    monkeypatch.setattr(records, "KEPT_POINTS", 5)
+    monkeypatch.setattr(records, "LISTED_POINTS", 5)
     part = record(source, name="part", thumbnails=0)
     assert (part.name, part.points, part.most_collapsed, part.least_collapsed) == ("part", 48, [], [])
     assert part.results["lid"] == whole.results["lid"]
@@ -227,3 +230,132 @@ def test_images_of_undefined_lid_are_no_thumbnails() -> None:
 def test_thumbnails_are_counted(source: Source) -> None:
     with pytest.raises(ValueError, match="thumbnails: expected at least 0, got -1"):
         record(source, thumbnails=-1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return short_run("simclr", tmp_path_factory.mktemp("evaluated") / "run")
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Source:
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "evaluation").mkdir()
+    return open_source(tmp_path / "run")
+
+
+def write(copy: Source, name: str, **content: Any) -> Path:
+    path = copy.path / "evaluation" / name
+    common = {"source": {"key": copy.encoder.key}, "data": {"name": "digits"}, "options": {}}
+    path.write_text(json.dumps(common | content))
+    return path
+
+
+def rows(copy: Source) -> tuple[dict[str, float], list[str]]:
+    found, notes = evaluated(copy)
+    return rows_of(found, {}, None, copy), notes
+
+
+def test_what_the_command_leaves_is_in_the_record(copy: Source) -> None:
+    assert main(["evaluate", "knn", str(copy.path), "--k", "20"]) == 0
+    assert main(["evaluate", "linear", str(copy.path), "--strength", "100"]) == 0
+    assert main(["evaluate", "dimension", str(copy.path), "--k", "8"]) == 0
+    made = record(copy, thumbnails=0)
+    (path,) = (copy.path / "evaluation").glob("knn*.json")
+    document = json.loads(path.read_text())
+    assert made.results["knn/k = 20"] == document["results"]["knn"]
+    assert 0 < made.results["linear/fast protocol"] <= 1
+    assert made.results["linear/fast protocol"] != made.results["linear"]  # with another strength
+    assert made.results["lid/test images, k = 8"] > 0
+    assert made.notes == []
+
+
+def test_what_the_record_measures_in_the_same_way_is_there_once(copy: Source) -> None:
+    for kind in ("knn", "linear"):
+        assert main(["evaluate", kind, str(copy.path)]) == 0
+    made = record(copy, thumbnails=0)
+    assert [key for key in made.results if key.startswith(("linear", "knn"))] == ["linear", "knn"]
+    write(copy, "knn-digits.json", kind="knn", results={"knn": 0.25, "k": made.voters})  # as by another temperature
+    write(copy, "linear-fast-digits.json", kind="linear", results={"linear": 0.5}, options={"protocol": "fast"})
+    again = record(copy, thumbnails=0).results
+    assert (again[f"knn/k = {made.voters}"], again["linear/fast protocol"]) == (0.25, 0.5)
+
+
+def test_what_was_evaluated_is_not_measured_again(copy: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = record(copy, thumbnails=0).results
+    for kind in ("knn", "linear"):
+        assert main(["evaluate", kind, str(copy.path)]) == 0
+    monkeypatch.setattr(measure, "knn_accuracy", None)
+    monkeypatch.setattr(measure, "linear_accuracy", None)
+    found = record(copy, thumbnails=0).results
+    assert found == {name: pytest.approx(value, rel=1e-8, nan_ok=True) for name, value in measured.items()}
+    other = open_source(copy.path, data=[("data.limit", "150")])  # other images
+    with pytest.raises(TypeError):
+        record(other, thumbnails=0)
+
+
+def test_every_kind_has_its_rows(copy: Source) -> None:
+    precisions = {f"{what}_ap{part}": 0.25 for what in ("box", "mask") for part in ("", "50", "75")}
+    write(copy, "a.json", kind="linear", results={"linear": 0.5}, options={"protocol": "imagenet"})
+    write(copy, "b.json", kind="finetune", results={"finetune": 0.6}, options={"fraction": 0.1})
+    write(copy, "c.json", kind="finetune", results={"finetune": 0.7}, options={"fraction": 1.0})
+    write(copy, "d.json", kind="transfer", results={"shapes": {"linear": 0.8}}, options={"protocol": "transfer"})
+    write(copy, "e.json", kind="transfer", results={"shapes": {"linear": 0.9}}, options={"protocol": "fast"})
+    write(copy, "f.json", kind="detection", data=None, results={**precisions, "iterations": 10})
+    write(copy, "g.json", kind="knn", data={"name": "shapes"}, results={"knn": 0.4, "k": 20})
+    results, notes = rows(copy)
+    assert notes == []
+    assert results == {
+        "linear/imagenet protocol": 0.5,
+        "finetune/10 % of labels": 0.6,
+        "finetune/all labels": 0.7,
+        "transfer/shapes": 0.8,
+        "transfer/shapes, fast protocol": 0.9,
+        **precisions,
+        "knn/k = 20 on shapes": 0.4,
+    }
+
+
+KNN = {"kind": "knn", "results": {"knn": 0.5, "k": 20}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"kind": "magic", "results": {}}, "kind: "),
+        ({"kind": "\x1b" * 1_000_000, "results": {}}, "kind: "),
+        ({**KNN, "results": {"knn": 0.5}}, "k: expected a finite number, got null"),
+        ({**KNN, "results": {"knn": 95, "k": 20}}, "expected knn/k = 20 as a share from 0 to 1, got 95"),
+        ({**KNN, "results": [1]}, "results: expected an object, got list"),
+        ({**KNN, "source": {"key": "0"}}, "other weights"),
+        *((content, "expected the record of a run, got ") for content in (b"{", b"[1]", b"\x80\x02", b"")),
+    ],
+)
+def test_unusable_results_are_left_out_with_a_short_note(
+    copy: Source, content: dict[str, Any] | bytes, reason: str
+) -> None:
+    bad = write(copy, "bad.json", **(content if isinstance(content, dict) else {}))
+    if isinstance(content, bytes):
+        bad.write_bytes(content)
+    write(copy, "good.json", kind="knn", results={"knn": 0.5, "k": 5})
+    results, (note,) = rows(copy)
+    assert results == {"knn/k = 5": 0.5}
+    assert note.startswith("evaluation/bad.json is left out: ")
+    assert reason in note
+    assert len(note) < 400
+    assert note.isprintable()
+
+
+def test_two_of_a_kind_are_named_by_their_files(copy: Source) -> None:
+    write(copy, "knn-a.json", kind="knn", results={"knn": 0.5, "k": 5})
+    write(copy, "knn-b.json", kind="knn", results={"knn": 0.25, "k": 5})
+    write(copy, "detection-a.json", kind="detection", results=dict.fromkeys(PRECISIONS, 0.5))
+    write(copy, "detection-b.json", kind="detection", results=dict.fromkeys(PRECISIONS, 0.25))
+    results, notes = rows(copy)
+    assert notes == []
+    assert (results["knn/k = 5"], results["knn/k = 5 (knn-b)"]) == (0.5, 0.25)
+    assert (results["box_ap"], results["box_ap/detection-b"]) == (0.5, 0.25)
+
+
+def test_a_checkpoint_has_none(copy: Source) -> None:
+    assert rows(open_source(copy.folder.encoder if copy.folder else copy.path)) == ({}, [])

@@ -10,8 +10,8 @@ import torch
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.result import label
-from ldreg.evaluate.source import open_source, reading
+from ldreg.evaluate.run import label
+from ldreg.evaluate.source import open_source, reading_settings
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
@@ -144,10 +144,10 @@ def test_wrong_options_are_named(options: list[tuple[str, str | None]], message:
 
 
 def test_how_other_sets_are_read(run: Path, tmp_path: Path) -> None:
-    how = reading(open_source(run), [("data.cache", "elsewhere")])
+    how = reading_settings(open_source(run), [("data.cache", "elsewhere")])
     assert (how.cache, how.workers, how.limit) == ("elsewhere", 3, None)
     alone = shutil.copy(run / "encoder.safetensors", tmp_path / "alone.safetensors")
-    assert reading(open_source(alone), []).workers is None
+    assert reading_settings(open_source(alone), []).workers is None
 
 
 def test_what_is_no_source_is_said(run: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.protocols import LinearConfig, linear_evaluation
-from ldreg.evaluate.transfer import TransferConfig, parse_datasets, transfer
+from ldreg.evaluate.transfer import TransferConfig, dataset_paths, transfer
 from ldreg.train.checkpoints import LAST
 
 Write = Callable[..., Path]
@@ -28,7 +28,7 @@ CPU = Compute("cpu")
 )
 def test_wrong_lists_are_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_datasets(text)
+        dataset_paths(text)
 
 
 def test_options_go_to_each_evaluation() -> None:

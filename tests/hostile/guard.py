@@ -24,7 +24,6 @@ FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "sock
 def main() -> None:
     import torch
 
-    import ldreg.evaluate.command
     import ldreg.evaluate.report
     import ldreg.evaluate.run
     import ldreg.inspection

@@ -14,7 +14,7 @@ _NAMED = 5  # classes named in a message
 
 
 def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet, ImageSet]:
-    """The training and test images of a set that classifiers can be judged by.
+    """The training and test images of a set for training and testing classifiers.
 
     Training images without a label (STL-10 has 100,000) are left out, which is said if wanted.
 
@@ -99,8 +99,8 @@ def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(str(name)) for name in names[:_NAMED])
-    return shown + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    listed = ", ".join(repr(str(name)) for name in names[:_NAMED])
+    return listed + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _differing(train: Sequence[str], test: Sequence[str]) -> str:

@@ -56,6 +56,7 @@ class Features:
         classes: their names.
         key: content key.
         reused: whether they came from the cache.
+        transparent: number of image files with transparent pixels.
     """
 
     representations: Tensor
@@ -64,23 +65,13 @@ class Features:
     classes: tuple[str, ...]
     key: str
     reused: bool
+    transparent: int = 0
 
     def names(self) -> list[str] | None:
         """The class of every row by name; None if some have none."""
         if not self.classes or bool((self.labels < 0).any()):
             return None
         return [self.classes[label] for label in self.labels.tolist()]
-
-
-@dataclass(frozen=True, eq=False)
-class _Stored:
-    """The content of a cache file; `transparent` counts the image files with transparent pixels."""
-
-    representations: Tensor
-    labels: Tensor
-    indices: Tensor
-    classes: tuple[str, ...]
-    transparent: int = 0
 
 
 def features(
@@ -121,16 +112,16 @@ def features(
     key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
     path = _location(cache_folder(data) if cache is None else cache, key)
     with filling(path):
-        stored = _read(path, key, images)
-        if stored is not None:
+        found = _read(path, key, images)
+        if found is not None:
             if isinstance(images, ImageFiles):
-                images.tally.finish_pass(len(stored.indices), transparent=stored.transparent)
-            return _features(stored, key, reused=True)
-        stored = _extract(
-            encoder, images, data, device=device, precision=precision, batch_size=batch_size, report=progress
+                images.tally.finish_pass(len(found.indices), transparent=found.transparent)
+            return found
+        found = _extract(
+            encoder, images, data, key, device=device, precision=precision, batch_size=batch_size, report=progress
         )
-        _write(path, key, stored)
-    return _features(stored, key, reused=False)
+        _write(path, found)
+    return found
 
 
 def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, device: str, precision: Precision) -> str:
@@ -138,10 +129,10 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
 
     That is: the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
     precision, the type of the device (a GPU's products may be rounded more coarsely, to TF32), whether it decodes the
-    files, and the version of what is stored. An array of images counts by its bytes; files count by path, size and time
+    files, and the version of what is found. An array of images counts by its bytes; files count by path, size and time
     of change, so that replacing or editing one counts, without reading them all. Batch size and workers do not matter.
     """
-    told = {
+    parts = {
         "version": VERSION,
         "encoder": encoder.key,
         "size": encoder.size,
@@ -153,8 +144,8 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
         "precision": precision,
     }
     if isinstance(images, ImageFiles) and device_decoder(images.decoding, device) is not None:
-        told["decoder"] = "on the device"
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        parts["decoder"] = "on the device"
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def images_key(images: ImageSet) -> str:
@@ -206,20 +197,17 @@ def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tenso
     return views.plain(with_channels(resize_and_crop(pixels, size=views.size), views.channels)[None])[0]
 
 
-def _features(stored: _Stored, key: str, *, reused: bool) -> Features:
-    return Features(stored.representations, stored.labels, stored.indices, stored.classes, key, reused)
-
-
 def _extract(
     encoder: LoadedEncoder,
     images: ImageSet,
     data: DataConfig,
+    key: str,
     *,
     device: str,
     precision: Precision,
     batch_size: int,
     report: Progress | None,
-) -> _Stored:
+) -> Features:
     place, indices = torch_device(device), []
     views = plain_views(encoder)
 
@@ -243,7 +231,7 @@ def _extract(
     if wrong:
         raise ValueError(f"encoder: expected finite representations, got NaN or inf for {wrong} of {len(x)} images")
     transparent = images.tally.transparent if isinstance(images, ImageFiles) else 0
-    return _Stored(x, labels, torch.cat(indices), images.classes, transparent)
+    return Features(x, labels, torch.cat(indices), images.classes, key, reused=False, transparent=transparent)
 
 
 def _location(cache: Path, key: str) -> Path:
@@ -251,7 +239,7 @@ def _location(cache: Path, key: str) -> Path:
     return cache / "representations" / f"{key}.safetensors"
 
 
-def _read(path: Path, key: str, images: ImageSet) -> _Stored | None:
+def _read(path: Path, key: str, images: ImageSet) -> Features | None:
     """The cached representations of these images; None if there are none, with a warning if the file is damaged."""
     if not path.exists():
         return None
@@ -264,16 +252,16 @@ def _read(path: Path, key: str, images: ImageSet) -> _Stored | None:
             classes, transparent = json.loads(metadata["classes"]), int(metadata["transparent"])
         if classes != list(images.classes):
             raise ValueError("its classes are not those of the images")
-        stored = _checked(_Stored(**parts, classes=images.classes, transparent=transparent))
-        _check_rows(stored, images)
-        return stored
+        found = Features(**parts, classes=images.classes, key=key, reused=True, transparent=transparent)
+        _check(found, images)
+        return found
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         reason = printable(" ".join(str(error).split()))[:200]
         logger.warning("%s: cannot be used and is made again (%s)", path, reason)
         return None
 
 
-def _write(path: Path, key: str, stored: _Stored) -> None:
+def _write(path: Path, found: Features) -> None:
     """Write representations in one step, so that no other process sees a part; warn if that fails."""
     temporary = None
     try:
@@ -281,11 +269,11 @@ def _write(path: Path, key: str, stored: _Stored) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
         os.close(handle)
         tensors = {
-            "representations": stored.representations.contiguous(),
-            "labels": stored.labels.contiguous(),
-            "indices": stored.indices.contiguous(),
+            "representations": found.representations.contiguous(),
+            "labels": found.labels.contiguous(),
+            "indices": found.indices.contiguous(),
         }
-        metadata = {"key": key, "classes": json.dumps(stored.classes), "transparent": str(stored.transparent)}
+        metadata = {"key": found.key, "classes": json.dumps(found.classes), "transparent": str(found.transparent)}
         save_file(tensors, temporary, metadata=metadata)
         Path(temporary).replace(path)
     except (SafetensorError, OSError) as error:
@@ -294,25 +282,20 @@ def _write(path: Path, key: str, stored: _Stored) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _checked(stored: _Stored) -> _Stored:
-    x, labels, indices = stored.representations, stored.labels, stored.indices
+def _check(found: Features, images: ImageSet) -> None:
+    """Check that rows are those of the images: in order, all but unreadable files, with their labels."""
+    x, labels, indices = found.representations, found.labels, found.indices
     rows = x.shape[0] if x.ndim == 2 else -1
     if x.dtype != torch.float32 or labels.shape != (rows,) or indices.shape != (rows,):
         shapes = [tuple(part.shape) for part in (x, labels, indices)]
         raise ValueError(f"expected float32 (N, D) with N labels and indices, got {x.dtype} of shapes {shapes}")
     if {labels.dtype, indices.dtype} != {torch.int64}:
         raise ValueError(f"expected int64 labels and indices, got {labels.dtype} and {indices.dtype}")
-    return stored
-
-
-def _check_rows(stored: _Stored, images: ImageSet) -> None:
-    """Check that rows are those of the images: in order, all but unreadable files, with their labels."""
-    indices, rows = stored.indices, len(stored.indices)
     if rows > len(images) or (rows < len(images) and not isinstance(images, ImageFiles)) or not rows:
         raise ValueError(f"expected a row for each of the {len(images)} images, got {rows}")
     if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
         raise ValueError(f"expected ascending indices of the {len(images)} images, got others")
-    if not torch.equal(stored.labels, images.labels[indices]):
+    if not torch.equal(found.labels, images.labels[indices]):
         raise ValueError("its labels are not those of the images")
-    if not bool(stored.representations.isfinite().all()):
+    if not bool(found.representations.isfinite().all()):
         raise ValueError("expected finite representations, got NaN or inf")

@@ -145,6 +145,11 @@ class Measured:
     tested: int | None = None
     voters: int | None = None
 
+    @property
+    def held_out(self) -> int:
+        """Number of test images."""
+        return 0 if self.test is None else len(self.test.labels)
+
 
 def measure_encoder(
     encoder: "LoadedEncoder",

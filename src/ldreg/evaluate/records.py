@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
-from ldreg.evaluate.features import Features, features
+from ldreg.evaluate.features import Features, Progress, features
 from ldreg.evaluate.knn import KnnConfig
 from ldreg.evaluate.measure import Measured, measure_encoder
 from ldreg.evaluate.protocols import LinearConfig
-from ldreg.evaluate.source import HOW, Source
+from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import quick_report
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import read_text
@@ -28,12 +28,10 @@ from ldreg.train.assembly import named
 from ldreg.train.folder import RunFolder
 from ldreg.train.settings import Settings, told_settings
 
-KEPT_POINTS = 2000  # whose LID, place and class are listed; statistics are over all
+LISTED_POINTS = 2000  # whose LID, place and class are listed; statistics are over all
 _CONTRAST = 3  # collapsed images for one of the least collapsed
 _FILE_STEP = 1e-8  # accuracies in files are rounded to this or less
 _LONGEST = 300  # characters about a file that is left out
-
-Progress = Callable[[str, float], None]
 
 
 def record(
@@ -116,15 +114,15 @@ def record(
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, source.settings),
         notes=notes,
-        findings=most_serious_first([*_kept_findings(card, representations=not own), *own]),
+        findings=most_serious_first([*_run_findings(card, representations=not own), *own]),
         **fields,
     )
 
 
-def _kept_findings(card: Record | None, *, representations: bool) -> list[Finding]:
+def _run_findings(card: Record | None, *, representations: bool) -> list[Finding]:
     """What the run found in its images and, if wanted, in its representations."""
-    kept = [] if card is None else card.findings
-    return [found for found in kept if (representations if found.of == "representations" else found.serious)]
+    findings = [] if card is None else card.findings
+    return [found for found in findings if (representations if found.of == "representations" else found.serious)]
 
 
 def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
@@ -152,7 +150,7 @@ def _same_images(one: Record, source: Source) -> bool:
     """Whether an evaluation is of the images that the source names."""
     if source.data is None:
         return False
-    wanted = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in HOW}
+    wanted = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in READING}
     return all(one.settings.get(key) == value for key, value in wanted.items())
 
 
@@ -231,7 +229,7 @@ def _dimensions(report: DimensionReport) -> dict[str, float]:
 
 def _listed(found: Measured, report: DimensionReport) -> dict[str, Any]:
     """Counts, and what a record lists for each point, for an even choice of many."""
-    rows = torch.linspace(0, report.measured - 1, min(KEPT_POINTS, report.measured)).round().long()
+    rows = torch.linspace(0, report.measured - 1, min(LISTED_POINTS, report.measured)).round().long()
     return {
         "images": len(found.train.labels),
         "tested": found.tested,
@@ -251,14 +249,14 @@ def _pictures(images: ImageSet, found: Features, report: DimensionReport, *, cou
     order = torch.sort(report.lid, stable=True).indices
     order = order[torch.isfinite(report.lid[order])]
 
-    def shown(places: Tensor) -> list[Thumbnail]:
+    def pictures(places: Tensor) -> list[Thumbnail]:
         rows = report.index[places].tolist()
         return [
             _thumbnail(images, found, row, report.lid[place].item()) for row, place in zip(rows, places, strict=True)
         ]
 
     fewer = min(math.ceil(count / _CONTRAST), max(0, len(order) - count))
-    return {"most_collapsed": shown(order[:count]), "least_collapsed": shown(order.flip(0)[:fewer])}
+    return {"most_collapsed": pictures(order[:count]), "least_collapsed": pictures(order.flip(0)[:fewer])}
 
 
 def _thumbnail(images: ImageSet, found: Features, row: int, lid: float) -> Thumbnail:

@@ -172,7 +172,7 @@ def _record(
     from ldreg.evaluate.source import open_source
 
     print(f"measuring {path} ...", file=sys.stderr, flush=True)
-    with _named(path), progress_bar(lines=True) as progress:
+    with _naming(path), progress_bar(lines=True) as progress:
         source = open_source(path, data=data)
         return record(
             source,
@@ -187,7 +187,7 @@ def _record(
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Say in an error which run it is about."""
     try:
         yield

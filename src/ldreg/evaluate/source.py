@@ -15,7 +15,7 @@ from ldreg.train.settings import Settings, resolve
 from ldreg.views.config import Normalization
 
 # Settings of how images are read, not of which; they stay if another set is named.
-HOW = ("cache", "workers", "resident_limit", "max_unreadable")
+READING = ("cache", "workers", "resident_limit", "max_unreadable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) 
         if key == "data.size":
             raise ValueError("data.size: expected to be left out, as the encoder decides; --size gives it where it can")
     if settings is not None:
-        found = resolve({"data": _kept(settings.tree["data"], options)}, options).data
+        found = resolve({"data": _own_data(settings.tree["data"], options)}, options).data
         own = settings.data
         if found.name == own.name and found.validation not in (0, own.validation):
             raise ValueError(
@@ -123,17 +123,17 @@ def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) 
     return resolve({}, options).data
 
 
-def reading(source: Source, options: Sequence[tuple[str, str | None]]) -> DataConfig:
+def reading_settings(source: Source, options: Sequence[tuple[str, str | None]]) -> DataConfig:
     """How images are read (cache, workers, ...): as in the run, unless these options replace it.
 
     Raises:
         ValueError: an option of the wrong type or range.
     """
-    tree = {} if source.settings is None else {"data": {key: source.settings.tree["data"][key] for key in HOW}}
+    tree = {} if source.settings is None else {"data": {key: source.settings.tree["data"][key] for key in READING}}
     return resolve(tree, options).data
 
 
-def _kept(own: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
+def _own_data(own: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
     """The run's data settings; if other images are named, only how images are read."""
     name = dict(options).get("data.name", own["name"])
-    return dict(own) if name == own["name"] else {key: own[key] for key in HOW}
+    return dict(own) if name == own["name"] else {key: own[key] for key in READING}

@@ -13,7 +13,7 @@ from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Progress
 from ldreg.evaluate.plans import ClassifierResult
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, ProtocolName, check_linear, linear_evaluation
-from ldreg.evaluate.source import HOW, Source
+from ldreg.evaluate.source import READING, Source
 
 Augmented = TypeVar("Augmented", LinearConfig, FinetuneConfig)
 
@@ -52,7 +52,7 @@ class TransferConfig:
     def __post_init__(self) -> None:
         if self.protocol not in ("transfer", "fast"):
             raise ValueError(f"protocol: expected transfer or fast, got {self.protocol!r}")
-        parse_datasets(self.datasets)
+        dataset_paths(self.datasets)
         self.linear  # noqa: B018 - whose own checks are these options'
 
     @property
@@ -61,13 +61,13 @@ class TransferConfig:
         return LinearConfig(**{key: value for key, value in asdict(self).items() if key != "datasets"})
 
 
-def parse_datasets(text: str) -> dict[str, str | None]:
+def dataset_paths(text: str) -> dict[str, str | None]:
     """Datasets and their paths, in order, from names separated by commas.
 
     Raises:
         ValueError: there is none, or one comes twice.
 
-    >>> parse_datasets("cifar10=/data/cifar10, digits")
+    >>> dataset_paths("cifar10=/data/cifar10, digits")
     {'cifar10': '/data/cifar10', 'digits': None}
     """
     found: dict[str, str | None] = {}
@@ -87,7 +87,6 @@ def linear_on(
     *,
     protocol: ProtocolName = "fast",
     device: str = "auto",
-    work: Path | None = None,
     cache: Path | None = None,
 ) -> float:
     """Accuracy of a linear classifier on any set, after the last epoch.
@@ -97,20 +96,19 @@ def linear_on(
         data: a set with labels and both splits.
         protocol: transfer and imagenet train on augmented images, fast takes cached representations.
         device: auto, cpu or cuda.
-        work: folder for checkpoints; by default the source's.
         cache: of representations; None: as `data.cache` or LDREG_CACHE says.
 
     Raises:
         ValueError: data without usable labels, representations that are not finite.
         ArithmeticError: the training diverged.
     """
-    config = like_the_run(LinearConfig(protocol), source)
+    config = with_run_augmentation(LinearConfig(protocol), source)
     compute = Compute(device)  # type: ignore[arg-type]  # which it checks
-    folder = work or source.results_folder / "work"
-    return linear_evaluation(source.encoder, data, config, work=folder, compute=compute, cache=cache).accuracy
+    work = source.results_folder / "work"
+    return linear_evaluation(source.encoder, data, config, work=work, compute=compute, cache=cache).accuracy
 
 
-def like_the_run(config: Augmented, source: Source) -> Augmented:
+def with_run_augmentation(config: Augmented, source: Source) -> Augmented:
     """The config with the flip and the smallest crop of the run's settings, unless the config has its own.
 
     Defaults of a view policy do not count: MAE pretrains on crops of at least 0.2 of the area, and is evaluated on the
@@ -126,25 +124,25 @@ def like_the_run(config: Augmented, source: Source) -> Augmented:
     )
 
 
-def listed(text: str, *, own: DataConfig | None, how: DataConfig) -> dict[str, DataConfig]:
+def dataset_configs(text: str, *, own: DataConfig | None, reading: DataConfig) -> dict[str, DataConfig]:
     """The datasets of a list such as "cifar10=PATH,digits,photos=PATH".
 
     Args:
         text: names with their paths; one that is no dataset's, and has a path, is that of a folder of images.
         own: the source's own images, which need no path.
-        how: whose cache, workers and the like the others have, too.
+        reading: whose cache, workers and the like the others have, too.
 
     Raises:
         ValueError: an unknown name without a path, or a path that should not be there.
     """
     found = {}
-    for name, path in parse_datasets(text).items():
+    for name, path in dataset_paths(text).items():
         if own is not None and own.name == name and path is None:
-            found[name] = replace(own, **{key: getattr(how, key) for key in HOW})
+            found[name] = replace(own, **{key: getattr(reading, key) for key in READING})
             continue
         try:
             kind = "folder" if path is not None and name not in DATASETS else name
-            found[name] = replace(how, name=kind, path=path, size=None, limit=None)
+            found[name] = replace(reading, name=kind, path=path, size=None, limit=None)
         except ValueError as error:
             raise ValueError(f"datasets: {error}") from error
     return found
@@ -177,11 +175,11 @@ def transfer(
     """
     compute = compute or Compute()
     for name, data in datasets.items():
-        with _named(name, data):
+        with _naming(name, data):
             check_linear(data, config, devices=compute.devices)
     found = {}
     for place, (name, data) in enumerate(datasets.items()):
-        with _named(name, data):
+        with _naming(name, data):
             found[name] = linear_evaluation(
                 encoder,
                 data,
@@ -195,7 +193,7 @@ def transfer(
 
 
 @contextmanager
-def _named(name: str, data: DataConfig) -> Iterator[None]:
+def _naming(name: str, data: DataConfig) -> Iterator[None]:
     """Name the dataset in an error."""
     try:
         yield

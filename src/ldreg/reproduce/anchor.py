@@ -17,7 +17,7 @@ from ldreg.evaluate.source import Source
 from ldreg.record import Record
 from ldreg.reproduce.lightly import Trained, train
 from ldreg.reproduce.lightly_settings import DIMENSION, Recipe
-from ldreg.reproduce.measure import judged
+from ldreg.reproduce.measure import measure_held_out
 from ldreg.train.folder import RunFolder, environment
 
 
@@ -73,7 +73,7 @@ def measure_anchor(
     recipe = trained.recipe
     encoder = _loaded(trained.backbone, size=trained.size)
     source = Source(encoder, name, trained.out, RunFolder(trained.out), None, recipe.data)
-    found = judged(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
+    found = measure_held_out(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
     place, minutes = torch_device(device), trained.minutes
     return Record(
         name,

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.features import Features, features
-from ldreg.evaluate.measure import measure_encoder, spread
+from ldreg.evaluate.measure import Measured, measure_encoder, spread
 from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.records import curves_of, origin_of
 from ldreg.evaluate.source import Source, open_source
@@ -28,15 +28,6 @@ SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
 SHOWN_POINTS = 1000
 PERPLEXITY = 30.0
 SETTLED = 0.5  # share of a run after which its speed is taken: the first steps compile and warm up
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Dimensions and accuracies of an encoder, of how many images dimensions are, and how many are held out."""
-
-    results: dict[str, float]
-    points: int
-    held_out: int
 
 
 def measured(job: Job, place: Workspace) -> Record:
@@ -75,10 +66,10 @@ def failed(job: Job, place: Workspace, reason: str) -> Record:
     return Record(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
 
 
-def judged(
+def measure_held_out(
     source: Source, data: DataConfig, *, k: int, linear: ProtocolName, device: str, cache: Path | None
-) -> Judged:
-    """What every encoder is judged by, whoever trained it: dimensions of the held-out images, accuracies on them.
+) -> Measured:
+    """The dimensions of the held-out images and accuracies on them, the same for every encoder.
 
     Without held-out images dimensions are those of the training images; without labels there are no accuracies.
 
@@ -93,7 +84,7 @@ def judged(
     Raises:
         ValueError: the data is missing.
     """
-    found = measure_encoder(
+    return measure_encoder(
         source.encoder,
         data,
         "test",
@@ -102,13 +93,14 @@ def judged(
         device=device,
         cache=cache,
     )
-    return Judged(found.results, found.points, 0 if found.test is None else len(found.test.labels))
 
 
 def _basics(job: Job, source: Source, place: Workspace) -> Record:
     folder, scale = place.folder(job), place.scale
     assert source.data is not None  # a run folder names its data
-    found = judged(source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache)
+    found = measure_held_out(
+        source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache
+    )
     results, told = found.results, origin_of(folder, job.settings)
     speed = _speed(folder)
     if speed is not None:

@@ -89,11 +89,11 @@ class Workspace:
         Raises:
             ValueError: an unknown option or a wrong value.
         """
-        from ldreg.evaluate.options import request
+        from ldreg.evaluate.run import parse_request
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
         try:
-            return request("detection", "", list(given.items())).config
+            return parse_request("detection", "", list(given.items())).config
         except ValueError as error:
             if str(error).startswith("unknown option --"):
                 raise ValueError(str(error).replace("--", "--detection.")) from error
