@@ -41,7 +41,7 @@ def test_bad_labels_are_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_split_is_said(write_images: Write) -> None:
+def test_a_missing_split_is_an_error(write_images: Write) -> None:
     with pytest.raises(ValueError, match="for the test split, found none"):
         load(write_images(train={"cat": 2, "dog": 2}))
 

@@ -66,16 +66,16 @@ def results(path: Path) -> dict[str, Any]:
 
 def test_linear_fast(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["linear", str(run), "--device", "cpu", "--json", "mine.json"])
-    kept = results(run / "evaluation" / "linear-fast-digits.json")
-    assert kept == results(Path("mine.json"))
-    assert kept["results"]["linear"] > 0.85
-    assert "linear_best" not in kept["results"]
-    assert kept["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
-    assert kept["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
-    assert (kept["kind"], kept["seed"], kept["source"]["layout"]) == ("linear", None, "ldreg")
-    assert kept["minutes"] > 0
+    document = results(run / "evaluation" / "linear-fast-digits.json")
+    assert document == results(Path("mine.json"))
+    assert document["results"]["linear"] > 0.85
+    assert "linear_best" not in document["results"]
+    assert document["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
+    assert document["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert (document["kind"], document["seed"], document["source"]["layout"]) == ("linear", None, "ldreg")
+    assert document["minutes"] > 0
     said = capsys.readouterr()
-    assert f"linear, fast         {kept['results']['linear']:.3f}" in said.out
+    assert f"linear, fast         {document['results']['linear']:.3f}" in said.out
     assert max(map(len, said.out.splitlines()[:2])) <= 80
     assert "wrote mine.json" in said.err
 
@@ -85,12 +85,12 @@ def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
 ) -> None:
     words = ["linear", str(run), "--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2"]
     evaluate_command(words)
-    kept = results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")
-    accuracies = [epoch["accuracy"] for epoch in kept["history"]]
-    assert kept["results"]["linear"] == accuracies[-1]
-    assert kept["results"]["linear_best"] == max(accuracies)
-    assert (kept["results"]["epochs"], kept["results"]["batch_size"], kept["results"]["lr"]) == (3, 64, 0.2)
-    assert (kept["results"]["steps"], kept["seed"]) == (3 * 22, 0)
+    document = results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")
+    accuracies = [epoch["accuracy"] for epoch in document["history"]]
+    assert document["results"]["linear"] == accuracies[-1]
+    assert document["results"]["linear_best"] == max(accuracies)
+    assert (document["results"]["epochs"], document["results"]["batch_size"], document["results"]["lr"]) == (3, 64, 0.2)
+    assert (document["results"]["steps"], document["seed"]) == (3 * 22, 0)
     out = capsys.readouterr().out
     assert "\nepochs               3, 22 steps each, batch 64, peak learning rate 0.200\n" in out
     assert out.splitlines()[0].startswith("linear, transfer ")
@@ -98,7 +98,7 @@ def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
     evaluate_command(words)
     assert (
         results(run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json")["history"]
-        == kept["history"]
+        == document["history"]
     )
 
 
@@ -122,11 +122,11 @@ def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "kNN, k = 20" in capsys.readouterr().out
 
 
-def test_more_voters_than_a_class_has_images_are_pointed_at(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_voters_than_a_class_has_images_give_a_warning(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     smallest = int(load_images(DataConfig(), "train").labels.bincount().min())
     evaluate_command(["knn", str(run)])
-    told = f"k: 200 vote, more than the smallest class has ({smallest} images of class "
-    assert told in capsys.readouterr().out
+    warning = f"k: 200 vote, more than the smallest class has ({smallest} images of class "
+    assert warning in capsys.readouterr().out
     evaluate_command(["knn", str(run), "--k", str(smallest)])
     assert "smallest class" not in capsys.readouterr().out
 
@@ -210,7 +210,7 @@ def test_a_plain_checkpoint_goes_beside_the_caller(run: Path) -> None:
     assert (Path("there") / "knn-digits.json").is_file()
 
 
-def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Path) -> None:
+def test_augmentation_defaults_to_that_of_the_run(run: Path) -> None:
     source = open_source(run)
     config = with_run_augmentation(LinearConfig("transfer"), source)
     assert (config.flip, config.min_scale) == (0.0, 0.3)
@@ -251,12 +251,8 @@ def test_the_runs_own_augmentation_is_taken_unless_another_is_asked_for(run: Pat
             ["linear", "RUN", "--protocol", "transfer", "--batch_size", "2000"],
             "1437 training images there are, got 2000",
         ),
-        (["linear", "RUN", "--seed", "5"], "seed: expected to be left out, as protocol fast has none, got 5"),
-        (["linear", "RUN", "--strength", "1e300"], "strength: expected 0 to 1e+30, got 1e+300"),
-        (["finetune", "RUN", "--lr", "1e300"], "lr: expected a number above 0 and at most 1e+30, got 1e+300"),
         (["knn", "RUN", "--temperature", "1e-300"], "temperature: expected 1e-30 to 1e30, got 1e-300"),
         (["dimension", "RUN", "--seed", "-3"], "seed: expected 0 to 2**63 - 1, got -3"),
-        (["dimension", "RUN", "--seed", str(2**64)], "seed: expected 0 to 2**63 - 1, got 18446744073709551616"),
         (["linear", "nowhere"], "nowhere: expected a run folder or a checkpoint, got no such file"),
         (["dimension", "RUN", "--html", "d.html", "--json", "./d.html"], "another output has the same name"),
         (["linear", "RUN", "--devices", "2"], "devices: expected 1 with protocol fast"),
@@ -298,7 +294,7 @@ def test_wrong_words_are_one_line_and_leave_nothing(
     assert not list(run.rglob("evaluation/*.json"))
 
 
-def test_images_without_a_test_split_are_pointed_at_the_option(
+def test_a_missing_test_split_names_the_option_for_training_images(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "loose.png")
@@ -409,7 +405,7 @@ def test_what_has_no_say_in_a_result_does_not_rename_it() -> None:
     )
 
 
-def test_k_is_the_runs_own_and_doubted_where_classes_are_small(
+def test_k_defaults_to_that_of_the_run_and_small_classes_give_a_warning(
     run: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = open_source(run).settings
@@ -422,8 +418,8 @@ def test_k_is_the_runs_own_and_doubted_where_classes_are_small(
     (run / "config.yaml").write_text(config.replace(before, "monitor:\n  k: 18\n"))
     evaluate_command(["dimension", str(run)])
     assert results(run / "evaluation" / "dimension-test-digits.json")["results"]["k"] == 18
-    told = f"k: 18 is over half of the smallest class ({smallest} images of "
-    assert caplog.text.count(told) == capsys.readouterr().out.count(told) == 1
+    warning = f"k: 18 is over half of the smallest class ({smallest} images of "
+    assert caplog.text.count(warning) == capsys.readouterr().out.count(warning) == 1
     evaluate_command(["dimension", str(run), "--k", str(smallest // 2), "--sample", "50"])
     assert "over half" not in capsys.readouterr().out
     evaluate_command(["dimension", str(run / "encoder.safetensors"), "--out", "there"])
@@ -433,38 +429,38 @@ def test_k_is_the_runs_own_and_doubted_where_classes_are_small(
     assert results(Path("elsewhere") / "dimension-test-digits.json")["results"]["k"] == 64
 
 
-def test_a_runs_encoder_alone_is_judged_as_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_in_a_run_folder_is_evaluated_as_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate_command(["linear", str(run / "encoder.safetensors")])
     assert (run / "evaluation" / "linear-fast-digits.json").is_file()
     assert " s; the result is in " in capsys.readouterr().out
 
 
-def test_help_lists_the_options_of_a_kind_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_options_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--help"]) == 0
     assert "usage: ldreg evaluate KIND SOURCE" in capsys.readouterr().out
-    told = {}
+    texts = {}
     kinds = ("linear", "knn", "finetune", "dimension", "transfer", "detection")
     for kind in kinds:
         assert main(["evaluate", kind, "somewhere", "--help"]) == 0
-        told[kind] = capsys.readouterr().out
-        assert "examples:\n  ldreg evaluate " + kind in told[kind]
-        assert "--json" in told[kind]
-        assert " CONFIG " not in told[kind]
-    assert [kind for kind in kinds if "--temperature" in told[kind]] == ["knn"]
-    assert [kind for kind in kinds if "--fraction" in told[kind]] == ["finetune"]
-    assert [kind for kind in kinds if "--data.path" in told[kind]] == ["linear", "knn", "finetune", "dimension"]
-    assert "--data.size" not in "".join(told.values())
-    assert "(type:" not in "".join(told.values())
-    assert "null" not in "".join(told.values())
-    assert not [line for line in told["dimension"].splitlines() if len(line) > 83]
-    words = {kind: " ".join(text.split()) for kind, text in told.items()}
+        texts[kind] = capsys.readouterr().out
+        assert "examples:\n  ldreg evaluate " + kind in texts[kind]
+        assert "--json" in texts[kind]
+        assert " CONFIG " not in texts[kind]
+    assert [kind for kind in kinds if "--temperature" in texts[kind]] == ["knn"]
+    assert [kind for kind in kinds if "--fraction" in texts[kind]] == ["finetune"]
+    assert [kind for kind in kinds if "--data.path" in texts[kind]] == ["linear", "knn", "finetune", "dimension"]
+    assert "--data.size" not in "".join(texts.values())
+    assert "(type:" not in "".join(texts.values())
+    assert "null" not in "".join(texts.values())
+    assert not [line for line in texts["dimension"].splitlines() if len(line) > 83]
+    words = {kind: " ".join(text.split()) for kind, text in texts.items()}
     assert "folder (of any images). (default: the run's own)" in words["knn"]
     assert "any model name of timm. (default: found from the weights)" in words["knn"]
     assert "exp(cosine / temperature) (default: 0.1)" in words["knn"]
     assert "cifar10=PATH,food101=PATH,digits (required)" in words["transfer"]
 
 
-def test_what_is_asked_for_is_typed() -> None:
+def test_options_become_a_typed_request() -> None:
     options: list[tuple[str, str | None]] = [("protocol", "transfer"), ("lr", "0.5"), ("encoder.name", "resnet18")]
     asked = parse_request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
     assert asked.config == LinearConfig("transfer", lr=0.5)
@@ -521,9 +517,9 @@ def weights(folder: Path, kind: str) -> dict[str, torch.Tensor]:
 def test_two_processes_end_with_the_weights_of_one(kind: str, run: Path, tmp_path: Path) -> None:
     options = ["--epochs", "2", "--batch_size", "120", "--lr", "0.1", "--flip", "0.5", "--device", "cpu"]
     options += ["--protocol", "transfer"] if kind == "linear" else []
-    told = {}
+    outputs = {}
     for devices in ("1", "2"):
-        told[devices] = start([kind, str(run), *options, "--devices", devices, "--out", devices], tmp_path)
+        outputs[devices] = start([kind, str(run), *options, "--devices", devices, "--out", devices], tmp_path)
     one, two = (weights(tmp_path / devices, kind) for devices in ("1", "2"))
     assert one.keys() == two.keys()
     for name in one:
@@ -535,7 +531,7 @@ def test_two_processes_end_with_the_weights_of_one(kind: str, run: Path, tmp_pat
     for a, b in zip(first["history"], second["history"], strict=True):
         assert a["accuracy"] == b["accuracy"]
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
-    assert told["2"].count("done in") == 1  # one of the processes speaks
+    assert outputs["2"].count("done in") == 1  # one of the processes speaks
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Representations are taken once, kept under a key that anything changes, and made anew where the file is damaged."""
+"""Representations are computed once, cached by all that they depend on, and computed again if the file is damaged."""
 
 import json
 import os
@@ -134,7 +134,7 @@ DAMAGES: dict[str, Callable[[dict[str, torch.Tensor]], Changed]] = {
 
 
 @pytest.mark.parametrize("damage", [*("cut", "nothing", "noise", "other key", "rows", "type"), *DAMAGES])
-def test_a_damaged_file_is_said_and_made_anew(
+def test_a_damaged_file_is_replaced_with_a_warning(
     damage: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
@@ -154,8 +154,8 @@ def test_a_damaged_file_is_said_and_made_anew(
     elif damage == "type":
         save_file({**tensors, "representations": tensors["representations"].half()}, path, metadata=metadata)
     else:
-        changed, told = DAMAGES[damage](tensors)
-        save_file({name: part.contiguous() for name, part in changed.items()}, path, metadata={**metadata, **told})
+        changed, facts = DAMAGES[damage](tensors)
+        save_file({name: part.contiguous() for name, part in changed.items()}, path, metadata={**metadata, **facts})
     again = features(pixels, DIGITS, "test", device="cpu", cache=tmp_path)
     assert not again.reused
     assert torch.equal(again.representations, first.representations)
@@ -183,7 +183,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
     assert "cannot be kept" in caplog.text
 
 
-def test_bf16_is_near_and_kept_apart(untrained: LoadedEncoder, tmp_path: Path) -> None:
+def test_bf16_is_close_and_cached_separately(untrained: LoadedEncoder, tmp_path: Path) -> None:
     exact = features(untrained, DIGITS, "test", device="cpu", cache=tmp_path)
     coarse = features(untrained, DIGITS, "test", device="cpu", precision="bf16", cache=tmp_path)
     assert coarse.representations.dtype == torch.float32
@@ -258,7 +258,7 @@ def test_transparent_images_are_counted_also_where_representations_are_reused(
     assert caplog.messages == [transparency_note(3, 8)] * 2
 
 
-def test_representations_that_are_not_finite_are_refused_and_not_kept(pixels: LoadedEncoder, tmp_path: Path) -> None:
+def test_representations_that_are_not_finite_are_refused_and_not_cached(pixels: LoadedEncoder, tmp_path: Path) -> None:
     class Broken(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             x = images.flatten(1).clone()

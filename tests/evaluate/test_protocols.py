@@ -20,7 +20,7 @@ from ldreg.evaluate.classifier import Classifier, linear_head
 from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import features
 from ldreg.evaluate.plans import augmentation, fitted_plan
-from ldreg.evaluate.protocols import PROTOCOLS, LinearConfig, linear_evaluation
+from ldreg.evaluate.protocols import PROTOCOLS, FinetuneConfig, LinearConfig, finetune, linear_evaluation, usual_plan
 from ldreg.optim import LARS, build_optimizer, build_scheduler
 from ldreg.train.checkpoints import LAST
 from ldreg.train.engine import InterruptedRunError
@@ -89,12 +89,12 @@ def test_fast_equals_scikit_learns_logistic_regression(
     assert (found.best, found.epochs, found.test_images, found.train_images) == (None, 0, 360, 1437)
 
 
-def test_fast_is_kept_and_another_strength_is_another_result(untrained: LoadedEncoder, tmp_path: Path) -> None:
+def test_a_fit_is_saved_for_each_strength(untrained: LoadedEncoder, tmp_path: Path) -> None:
     first = evaluate(untrained, LinearConfig("fast"), tmp_path)
-    (kept,) = (tmp_path / "work").glob("*.json")
-    stamp = kept.stat().st_mtime_ns
+    (saved,) = (tmp_path / "work").glob("*.json")
+    stamp = saved.stat().st_mtime_ns
     assert evaluate(untrained, LinearConfig("fast"), tmp_path) == first
-    assert kept.stat().st_mtime_ns == stamp
+    assert saved.stat().st_mtime_ns == stamp
     assert evaluate(untrained, LinearConfig("fast", strength=3000), tmp_path).accuracy < first.accuracy
 
 
@@ -110,22 +110,22 @@ def test_fast_is_kept_and_another_strength_is_another_result(untrained: LoadedEn
         '{"accuracy": 0.9, "iterations": 3, "converged": true, "minutes": 0.1, "more": 0}',
     ],
 )
-def test_a_damaged_result_of_fast_is_said_and_made_anew(
+def test_a_damaged_fit_is_repeated_with_a_warning(
     content: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = LinearConfig("fast", strength=1000)
     first = evaluate(pixels, config, tmp_path)
-    (kept,) = (tmp_path / "work").glob("*.json")
-    kept.write_bytes(content.encode("latin-1"))
+    (saved,) = (tmp_path / "work").glob("*.json")
+    saved.write_bytes(content.encode("latin-1"))
     assert replace(evaluate(pixels, config, tmp_path), minutes=first.minutes) == first
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith(f"{kept}: cannot be used and is made again (")
-    assert "\n" not in told
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"{saved}: cannot be used and is made again (")
+    assert "\n" not in warning
     assert evaluate(pixels, config, tmp_path).accuracy == first.accuracy
     assert len(caplog.records) == 1
 
 
-def test_a_fit_that_has_not_ended_is_said_again_where_it_is_reused(
+def test_a_saved_fit_that_did_not_converge_repeats_the_warning(
     pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for times in (1, 2):
@@ -139,13 +139,13 @@ def test_any_strength_within_bounds_ends(strength: float, pixels: LoadedEncoder,
     assert 0 <= evaluate(pixels, LinearConfig("fast", strength=strength, iterations=5), tmp_path).accuracy <= 1
 
 
-def test_few_steps_are_counted_and_said(
-    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_few_steps_give_a_warning(pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = evaluate(pixels, LinearConfig("transfer", epochs=3, batch_size=512), tmp_path)
     assert found.steps == 3 * 2
-    told = "digits: only 6 optimizer steps: the protocol is made for larger sets; --batch_size, --epochs or --protocol"
-    assert caplog.text.count(told) == 1
+    warning = (
+        "digits: only 6 optimizer steps: the protocol is made for larger sets; --batch_size, --epochs or --protocol"
+    )
+    assert caplog.text.count(warning) == 1
     caplog.clear()
     assert evaluate(pixels, LinearConfig("transfer", epochs=3, batch_size=14), tmp_path).steps == 3 * 102
     assert "optimizer steps" not in caplog.text
@@ -211,9 +211,9 @@ def test_an_interrupted_evaluation_goes_on_bitwise(untrained: LoadedEncoder, tmp
         evaluate(untrained, config, tmp_path / "broken", progress=stop_after(2))
     assert raised.value.status == 130
     assert signal.getsignal(signal.SIGINT) == handler
-    told: list[str] = []
-    resumed = evaluate(untrained, config, tmp_path / "broken", progress=lambda step, _: told.append(step))
-    assert [step[:9] for step in told if step.startswith("epoch")] == ["epoch 3/4", "epoch 4/4"]
+    steps: list[str] = []
+    resumed = evaluate(untrained, config, tmp_path / "broken", progress=lambda step, _: steps.append(step))
+    assert [step[:9] for step in steps if step.startswith("epoch")] == ["epoch 3/4", "epoch 4/4"]
     assert resumed.history == whole.history
     one, two = (
         torch.load(next((tmp_path / name / "work").rglob(LAST)), weights_only=True)["state_dict"]
@@ -231,7 +231,7 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(untrained: LoadedEncoder,
     assert len(list((tmp_path / "work").rglob(LAST))) == 5
 
 
-def test_a_damaged_checkpoint_is_said_and_training_begins_anew(
+def test_a_damaged_checkpoint_restarts_training_with_a_warning(
     untrained: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = LinearConfig("transfer", epochs=2, **FAST)
@@ -261,7 +261,7 @@ def test_bf16_trains_too(untrained: LoadedEncoder, tmp_path: Path) -> None:
     assert found.accuracy > 0.7
 
 
-def test_a_usual_batch_too_large_is_cut_and_said(
+def test_a_default_batch_too_large_is_reduced_with_a_warning(
     untrained: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = evaluate(untrained, LinearConfig("imagenet", epochs=1), tmp_path)
@@ -315,12 +315,7 @@ def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -
         LinearConfig(**options)
 
 
-def test_processes_have_no_use_for_fast(untrained: LoadedEncoder, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="devices: expected 1 with protocol fast"):
-        linear_evaluation(untrained, DIGITS, LinearConfig("fast"), work=tmp_path, compute=Compute("cpu", devices=2))
-
-
-def test_digits_are_not_mirrored_unless_asked() -> None:
+def test_digits_are_not_mirrored_by_default() -> None:
     config = LinearConfig("transfer")
     assert augmentation(config, DIGITS) == {"flip": 0.0, "min_scale": 0.08}
     assert augmentation(config, DataConfig("cifar10"))["flip"] == 0.5
@@ -357,12 +352,64 @@ def test_the_draws_of_two_processes_are_those_of_one(untrained: LoadedEncoder) -
     assert not torch.equal(whole, Classifier._drawn(Ranked(0, 1), 6, 8))  # type: ignore[arg-type]
 
 
-def test_nothing_is_said_by_lightning(
-    untrained: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lightning_logs_nothing(untrained: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         evaluate(untrained, LinearConfig("transfer", epochs=1, **FAST), tmp_path)
     assert [record.name for record in caplog.records if record.name.startswith(("pytorch", "lightning"))] == []
+
+
+def tune(encoder: LoadedEncoder, config: FinetuneConfig, path: Path, **more: Any) -> Any:
+    return finetune(encoder, DIGITS, config, work=path, compute=CPU, **more)
+
+
+def test_fine_tuning_has_the_published_settings() -> None:
+    plan = usual_plan(0.1)
+    assert (plan.optimizer.name, plan.optimizer.nesterov, plan.optimizer.weight_decay) == ("sgd", True, 0)
+    assert replace(plan, batch_size=4096).peak_lr == pytest.approx(0.8)
+    assert plan.schedule.epochs == 30
+    assert usual_plan(0.01).schedule.epochs == 60
+
+
+def test_fine_tuning_beats_a_probe_and_leaves_the_encoder_as_it_was(untrained: LoadedEncoder, tmp_path: Path) -> None:
+    before = {name: value.clone() for name, value in untrained.module.state_dict().items()}
+    found = tune(untrained, FinetuneConfig(epochs=4, lr=0.4, batch_size=64, min_scale=0.8), tmp_path)
+    probe = linear_evaluation(
+        untrained,
+        DIGITS,
+        LinearConfig("transfer", epochs=4, lr=0.1, batch_size=64, min_scale=0.8),
+        work=tmp_path,
+        cache=tmp_path,
+        compute=CPU,
+    )
+    assert found.accuracy > 0.93 > probe.accuracy
+    assert found.best >= found.accuracy == found.history[-1]["accuracy"]
+    for name, value in untrained.module.state_dict().items():
+        assert torch.equal(value, before[name])
+    state = torch.load(next(tmp_path.rglob("finetune*/" + LAST)), weights_only=True)["state_dict"]
+    moved = [name for name, value in before.items() if not torch.equal(state[f"encoder.{name}"], value)]
+    assert set(moved) == set(before)  # batch norms' statistics among them
+
+
+def test_fine_tuning_takes_a_part_of_the_images(untrained: LoadedEncoder, tmp_path: Path) -> None:
+    found = tune(untrained, FinetuneConfig(epochs=1, fraction=0.1), tmp_path)
+    assert (found.train_images, found.test_images, found.batch_size) == (142, 360, 128)
+
+
+def test_interrupted_fine_tuning_goes_on_bitwise(untrained: LoadedEncoder, tmp_path: Path) -> None:
+    config = FinetuneConfig(epochs=3, batch_size=128, fraction=0.5)
+    whole = tune(untrained, config, tmp_path / "whole")
+
+    def stop(step: str, fraction: float) -> None:
+        if step.startswith("epoch 1/"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match=r"goes on from step 5\b"):
+        tune(untrained, config, tmp_path / "broken", progress=stop)
+    assert tune(untrained, config, tmp_path / "broken").history == whole.history
+    one, two = (
+        torch.load(next((tmp_path / name).rglob(LAST)), weights_only=True)["state_dict"] for name in ("whole", "broken")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 @pytest.mark.gpu

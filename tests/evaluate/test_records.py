@@ -143,7 +143,7 @@ def test_lid_of_a_sample_keeps_all_as_neighbors(source: Source, made: Record) ->
         assert image.lid == pytest.approx(made.lid[image.index], rel=1e-4)
 
 
-def test_without_the_images_the_rest_is_told_and_why(run: Path, made: Record, tmp_path: Path) -> None:
+def test_without_the_images_a_note_gives_the_reason(run: Path, made: Record, tmp_path: Path) -> None:
     gone = record(open_source(run, data=[("data.path", str(tmp_path / "gone"))]))
     assert gone.curves == made.curves
     assert gone.settings == made.settings
@@ -155,14 +155,14 @@ def test_without_the_images_the_rest_is_told_and_why(run: Path, made: Record, tm
     assert (len(gone.lid), len(gone.map), len(gone.most_collapsed)) == (0, 0, 0)
 
 
-def test_findings_are_of_what_was_measured_and_of_what_the_run_kept(run: Path, tmp_path: Path) -> None:
+def test_findings_are_those_measured_and_those_of_the_run(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     card = json.loads((run / "card.json").read_text())
 
     def recorded(findings: object, **options: str) -> list[tuple[str, str]]:
-        kept = {key: value for key, value in card.items() if key != "findings"}
-        kept |= {} if findings is None else {"findings": findings}
-        (tmp_path / "run" / "card.json").write_text(json.dumps(kept))
+        content = {key: value for key, value in card.items() if key != "findings"}
+        content |= {} if findings is None else {"findings": findings}
+        (tmp_path / "run" / "card.json").write_text(json.dumps(content))
         data = [(key.replace("__", "."), value) for key, value in options.items()]
         made = record(open_source(tmp_path / "run", data=data), thumbnails=0)
         return [(found.of, found.severity) for found in made.findings]
@@ -211,8 +211,8 @@ def test_damaged_files_of_a_run_are_named(run: Path, tmp_path: Path) -> None:
         record(open_source(tmp_path / "run"))
     (tmp_path / "run" / "environment.json").unlink()
     (tmp_path / "run" / "metrics.csv").unlink()
-    told = record(open_source(tmp_path / "run"))
-    assert (told.curves, "command" in told.origin) == ({}, False)
+    made = record(open_source(tmp_path / "run"))
+    assert (made.curves, "command" in made.origin) == ({}, False)
 
 
 def test_images_of_undefined_lid_are_no_thumbnails() -> None:
@@ -222,9 +222,9 @@ def test_images_of_undefined_lid_are_no_thumbnails() -> None:
     assert (report.lid == 0).sum() > 0
     images = load_images(DataConfig(limit=30), "train")
     found = Features(x, images.labels, torch.arange(30), images.classes, "", reused=False)
-    shown = records._pictures(images, found, report, count=4)
-    assert [image.lid for image in shown["most_collapsed"]] == [0, 0, 0, 0]
-    assert all(0 < image.lid < float("inf") for image in shown["least_collapsed"])
+    pictures = records._pictures(images, found, report, count=4)
+    assert [image.lid for image in pictures["most_collapsed"]] == [0, 0, 0, 0]
+    assert all(0 < image.lid < float("inf") for image in pictures["least_collapsed"])
 
 
 def test_thumbnails_are_counted(source: Source) -> None:

@@ -45,11 +45,11 @@ def one_error(capsys: pytest.CaptureFixture[str]) -> str:
 def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("report.html").write_text("of ldreg inspect")  # by the name that its documentation gives it
     assert report(runs / "simclr", runs / "simclr_ldreg", "--thumbnails", 6) == 0
-    told = capsys.readouterr()
-    assert "simclr_ldreg" in told.out
-    assert "LID, geometric mean" in told.out
-    assert "wrote comparison.html" in told.err
-    assert "warning" not in told.err
+    output = capsys.readouterr()
+    assert "simclr_ldreg" in output.out
+    assert "LID, geometric mean" in output.out
+    assert "wrote comparison.html" in output.err
+    assert "warning" not in output.err
     assert Path("report.html").read_text() == "of ldreg inspect"
     page = Path("comparison.html")
     assert headings(page) == [
@@ -78,7 +78,7 @@ def test_json_files_have_the_names_of_the_runs() -> None:
     assert sorted(file.name for file in Path("same").iterdir()) == ["a_1.json", "a_2.json"]
 
 
-def test_an_earlier_page_is_said_to_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replacing_a_page_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Record("a", {}, {"lid": 5.0}).to_json("good.json")
     again = "wrote comparison.html, in place of an earlier one\nwrote named/a.json, in place of an earlier one\n"
     for title, said in (("first", "wrote comparison.html\nwrote named/a.json\n"), ("second", again)):
@@ -123,7 +123,7 @@ def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture
     assert headings(Path("empty.html")) == ["a"]
 
 
-def test_runs_measured_differently_are_said_to_be(runs: Path) -> None:
+def test_differences_in_measuring_are_reported(runs: Path) -> None:
     Record("few", {"data.name": "digits"}, {}, lid=[5.0] * 9, points=100, k=16).to_json("few.json")
     assert report("few.json", runs / "simclr_ldreg", "--thumbnails", 0, "--points", 200) == 0
     page = Path("comparison.html").read_text(encoding="utf-8")
@@ -137,9 +137,9 @@ def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.Captur
     text = config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /not/there", 1)
     config.write_text(text)
     assert report("moved", runs / "simclr") == 0
-    told = capsys.readouterr()
-    assert "warning: moved: dimensions, maps and images could not be measured: " in told.err
-    assert "/not/there" in told.err
+    output = capsys.readouterr()
+    assert "warning: moved: dimensions, maps and images could not be measured: " in output.err
+    assert "/not/there" in output.err
     page = Path("comparison.html").read_text(encoding="utf-8")
     assert "moved: dimensions, maps and images could not be measured: " in page
     assert "Over training" in page
@@ -207,7 +207,7 @@ def test_no_file_of_a_run_is_written_over(runs: Path, name: str, capsys: pytest.
         assert (runs / other / name).read_bytes() == before
 
 
-def test_other_images_are_said_to_be_measured(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measuring_other_images_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         report(runs / "simclr", "--data.name", "shapes", "--data.limit", "120", "--thumbnails", 0, "--json", ".") == 0
     )

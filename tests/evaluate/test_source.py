@@ -55,7 +55,7 @@ def test_options_go_over_the_runs_own(run: Path) -> None:
     assert source.settings.data.limit == 400  # the run stays what it was
 
 
-def test_images_that_the_run_was_trained_on_are_not_set_aside_to_judge_it(run: Path, tmp_path: Path) -> None:
+def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data.validation: expected 0 or the run's own 0, .*, got 0\.1"):
         open_source(run, data=[("data.validation", "0.1")])
     part = tmp_path / "part"
@@ -150,7 +150,7 @@ def test_how_other_sets_are_read(run: Path, tmp_path: Path) -> None:
     assert reading_settings(open_source(alone), []).workers is None
 
 
-def test_what_is_no_source_is_said(run: Path, tmp_path: Path) -> None:
+def test_what_is_no_source_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a run folder"):
         open_source(tmp_path)
     with pytest.raises(OSError, match="nowhere"):

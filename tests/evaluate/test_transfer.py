@@ -51,7 +51,7 @@ def test_one_that_fails_stops_all_before_any_is_evaluated(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_name_like_a_datasets_is_told_where_no_classes_are_found(
+def test_a_name_like_a_datasets_gets_a_hint_if_there_are_no_classes(
     untrained: LoadedEncoder, tmp_path: Path, write_images: Write
 ) -> None:
     def said(name: str, root: Path) -> str:
@@ -95,7 +95,7 @@ def test_what_is_finished_is_not_done_again(
             raise KeyboardInterrupt
         return linear_evaluation(encoder, data, *others, **more)  # type: ignore[arg-type]
 
-    told: list[tuple[str, float]] = []
+    steps: list[tuple[str, float]] = []
 
     def run() -> object:
         return transfer(
@@ -105,7 +105,7 @@ def test_what_is_finished_is_not_done_again(
             work=tmp_path / "work",
             cache=tmp_path / "cache",
             compute=CPU,
-            progress=lambda step, fraction: told.append((step, fraction)),
+            progress=lambda step, fraction: steps.append((step, fraction)),
         )
 
     monkeypatch.setattr("ldreg.evaluate.transfer.linear_evaluation", broken)
@@ -114,14 +114,14 @@ def test_what_is_finished_is_not_done_again(
     (first,) = (tmp_path / "work").rglob(LAST)
     stamp = first.stat().st_mtime_ns
     monkeypatch.undo()
-    told.clear()
+    steps.clear()
     found = run()
     assert isinstance(found, dict)
     assert list(found) == ["digits", "folder"]
     assert first.stat().st_mtime_ns == stamp
-    assert not [step for step, _ in told if step.startswith("digits: epoch")]
-    assert told[-1][0].startswith("folder: epoch 2/2")
-    assert told[-1][1] == 1.0
+    assert not [step for step, _ in steps if step.startswith("digits: epoch")]
+    assert steps[-1][0].startswith("folder: epoch 2/2")
+    assert steps[-1][1] == 1.0
     # A file set in color and of another size goes through an encoder for 8x8 gray images; 16 images are one batch.
     assert (found["folder"].train_images, found["folder"].batch_size, found["folder"].test_images) == (16, 16, 8)
     assert found["folder"].accuracy > 0.5  # the classes differ in brightness

@@ -1,4 +1,4 @@
-"""What classification asks of labels, said in one line where it is not there; and the stratified part of a set."""
+"""Checks of the labels that classification needs, and stratified parts of a set."""
 
 import logging
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _NAMED = 5  # classes named in a message
 def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet, ImageSet]:
     """The training and test images of a set for training and testing classifiers.
 
-    Training images without a label (STL-10 has 100,000) are left out, which is said if wanted.
+    Training images without a label (STL-10 has 100,000) are left out, with a warning if `say` is true.
 
     Raises:
         ValueError: a split is missing or has no labels, test has them in part, the classes of both differ, a class has
@@ -44,7 +44,7 @@ def check_classes(
     test_classes: Sequence[str],
     data: str,
 ) -> Tensor:
-    """Where in train the labeled images stand (M,), once both splits are found fit for classification.
+    """Check that both splits fit classification; return the rows (M,) of the labeled training images.
 
     Labels (N,) are numbers of classes, -1 where unknown.
 

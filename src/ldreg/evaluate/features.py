@@ -52,7 +52,7 @@ class Features:
     Args:
         representations: (N, D) float32 on the CPU.
         labels: (N,) int64, -1 where unknown.
-        indices: (N,) int64, where in the image set row i stands; unreadable files are left out.
+        indices: (N,) int64, positions of the rows in the image set; unreadable files are left out.
         classes: their names.
         key: content key.
         reused: whether they came from the cache.
@@ -94,7 +94,7 @@ def features(
 
     Args:
         encoder: a loaded encoder, which is left on the CPU as it was.
-        data: the set; its `size` has no say, the encoder's has.
+        data: the set; the encoder's size is used instead of its own.
         split: train or test.
         device: auto, cpu or cuda.
         precision: of the encoder's arithmetic; bf16 is mixed with float32.

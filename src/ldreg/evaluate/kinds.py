@@ -271,7 +271,7 @@ def dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluati
 
 
 def _set_name(data: DataConfig) -> str:
-    """What a set is called, which for images of one's own is the name of the folder or archive.
+    """The name of a set; of a folder or archive of images, its own name.
 
     >>> _set_name(DataConfig(name="folder", path="/data/photos")), _set_name(DataConfig(name="digits"))
     ('photos', 'digits')
@@ -335,7 +335,7 @@ def _of_classifier(kind: str, label: str, name: str, found: ClassifierResult) ->
 
 
 def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
-    """The results of a classifier: the last epoch under the kind's own name, the best one named so."""
+    """The results of a classifier: accuracy after the last epoch as KIND, of the best epoch as KIND_best."""
     values = asdict(found)
     best = {} if found.best is None else {f"{kind}_best": found.best}
     others = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")

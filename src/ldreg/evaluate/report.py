@@ -26,23 +26,22 @@ def make_records(
     data: Options | None = None,
     outputs: Sequence[str] = (),
 ) -> list[Record]:
-    """The records of runs, each a run folder or a checkpoint, which are measured, or a JSON file of a record.
+    """The records of runs: run folders and checkpoints are measured, JSON files of records are read.
 
-    What cannot be measured is said on stderr.
+    Warnings on stderr name what cannot be measured.
 
     Args:
         runs: folders and files.
         names: of the runs in tables and legends; None: the folders' and the records' own.
         device: auto, cpu or cuda.
         thumbnails: of the most collapsed images.
-        points: LID is measured of at most so many images, among all; None: of all.
-        k: neighbors that LID is read from; None: as the runs have it.
+        points: measure LID of at most this many images, among all; None: of all.
+        k: neighbors that LID is estimated from; None: those of the run's monitor.
         data: options such as ("data.path", "X") instead of the runs' own.
-        outputs: pages that will be written; none may be an input, a file of a run or any other that is there and no
-            page of ldreg, and all must be writable.
+        outputs: pages that will be written; each must be writable, and replace nothing but a page of ldreg.
 
     Raises:
-        ValueError: a run that is none or is not finished, as many names as there are no runs, or a wrong output.
+        ValueError: no run or an unfinished one, another number of names than of runs, or a wrong output.
         OSError: a file cannot be read or written.
     """
     if names is not None and len(names) != len(runs):
@@ -72,11 +71,11 @@ def make_records(
 
 
 def check_run(path: Path, *, data: Options | None = None) -> None:
-    """Find out before the work that this is no run to report on.
+    """Check before the work that a path is a run to report on.
 
     Raises:
-        ValueError: it is no finished run, no record, and no checkpoint that there is `data` to measure with.
-        FileNotFoundError: it is not there.
+        ValueError: it is no finished run, no record, and no checkpoint with `data` to measure it on.
+        FileNotFoundError: nothing is there.
     """
     if path.is_file():
         if _checkpoint(path) and "data.name" not in dict(data or []):
@@ -102,7 +101,7 @@ def _checkpoint(path: Path) -> bool:
 
 
 def _check_no_run(path: Path) -> None:
-    """Refuse to write over what a run, also one that is not reported on, left behind."""
+    """Check that a file is none of any run, reported on or not."""
     target = real_path(path)
     for above in target.parents:
         folder = RunFolder(above)
@@ -112,7 +111,7 @@ def _check_no_run(path: Path) -> None:
 
 
 def _check_record(path: Path) -> None:
-    """Refuse to write a record over a file that is none, and not empty."""
+    """Check that a record replaces nothing but an empty file or a record."""
     if has_content(path):
         try:
             Record.from_json(path)
@@ -128,13 +127,12 @@ def write_report(
     json: Path | None = None,
     inputs: Sequence[str] = (),
 ) -> None:
-    """Write the page that compares the runs and, where asked for, a JSON file for each; say so on stderr.
+    """Write the page that compares the runs and, if `json` is a folder, the record of each run there.
 
-    What takes the place of an earlier file is said to.
+    Each file is reported on stderr, and whether it replaced an earlier one.
 
     Raises:
-        ValueError: a file would replace one of the `inputs` or of a run, the page what is no page of ldreg, or a record
-            what is none.
+        ValueError: a file would replace one of the `inputs`, a file of a run, or one that is no page or record.
         OSError: something cannot be written.
     """
     from ldreg.report.comparison import run_names
@@ -188,7 +186,7 @@ def _record(
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Say in an error which run it is about."""
+    """Name the run in an error."""
     try:
         yield
     except ValueError as error:
@@ -198,7 +196,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _json_paths(folder: Path, names: Sequence[str]) -> list[Path]:
-    """A file for each run, by its name as far as a file may have it."""
+    """A file for each run, named after it."""
     stems = [re.sub(r"[^\w.+-]+", "_", name).strip("._") or "run" for name in names]
     return [
         folder / (f"{stem}.json" if stems.count(stem) == 1 else f"{stem}-{place + 1}.json")

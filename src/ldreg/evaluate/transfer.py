@@ -128,9 +128,9 @@ def dataset_configs(text: str, *, own: DataConfig | None, reading: DataConfig) -
     """The datasets of a list such as "cifar10=PATH,digits,photos=PATH".
 
     Args:
-        text: names with their paths; one that is no dataset's, and has a path, is that of a folder of images.
+        text: names with their paths; a name of no dataset, with a path, names a folder of images.
         own: the source's own images, which need no path.
-        reading: whose cache, workers and the like the others have, too.
+        reading: settings of how images are read, for all but the source's own images.
 
     Raises:
         ValueError: an unknown name without a path, or a path that should not be there.
@@ -200,11 +200,11 @@ def _naming(name: str, data: DataConfig) -> Iterator[None]:
     except ValueError as error:
         message = str(error)
         message = message if message.startswith(f"{name}: ") else f"{name}: {message}"
-        raise ValueError(f"{message}{_perhaps_meant(name, data)}") from error
+        raise ValueError(f"{message}{_hint(name, data)}") from error
 
 
-def _perhaps_meant(name: str, data: DataConfig) -> str:
-    """A hint at datasets of similar name, if a folder of that name has no images of classes."""
+def _hint(name: str, data: DataConfig) -> str:
+    """A hint at datasets of similar names, if the folder has no images of classes."""
     near = [one for one in similar_datasets(name) if one != "folder"]
     if data.name != "folder" or name == "folder" or not near or _has_classes(data):
         return ""
