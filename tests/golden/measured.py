@@ -70,8 +70,14 @@ def inspect_options(place: Place) -> Any:
         ("--sample", "100", "--seed", "1"),
     ):
         place.ldreg("inspect", "x.npy", *words, "--json", "found.json")
-        found[" ".join(words)] = place.json("found.json")
+        found[" ".join(words)] = without_edges(place.json("found.json"))
     return found
+
+
+def without_edges(report: Any) -> Any:
+    """A report without the edges of groups, which the rounding of a processor may move by some points."""
+    findings = [{"kind": one["kind"], "severity": one["severity"]} for one in report["findings"]]
+    return {**report, "findings": findings}
 
 
 @case()

@@ -618,7 +618,8 @@ def _paired(own: Points, other: Points) -> bool:
     """Whether the rows of two sets are of the same things: they share more neighbors than by chance."""
     if own.total != other.total or own.k != other.k or not torch.equal(own.rows.cpu(), other.rows.cpu()):
         return False
-    some = torch.linspace(0, len(own.rows) - 1, min(len(own.rows), 1000)).long()
+    count = min(len(own.rows), 1000)
+    some = torch.arange(count, device="cpu") * len(own.rows) // count
     first, second = (some[:, None] * own.total + points.indices.cpu()[some] for points in (own, other))
     chance = own.k / own.total
     return bool(torch.isin(first, second).double().mean() >= chance + _SHARED * (1 - chance))

@@ -29,7 +29,6 @@ __all__ = [
     "MAEConfig",
     "Method",
     "MethodEntry",
-    "MethodName",
     "MoCoConfig",
     "MoCoV2",
     "MoCoV3",
