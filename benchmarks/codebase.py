@@ -97,12 +97,12 @@ if __name__ == "__main__":
             print(json.dumps(count(words)))
         case ["sizes"]:
             sizes(Path(__file__).parents[1] / "src")
-        case ["sizes", source]:
+        case ["sizes", source] if not source.startswith("-"):
             sizes(Path(source))
         case ["switches"]:
             with tempfile.TemporaryDirectory() as scratch:
                 switches(Path(scratch))
-        case ["switches", scratch]:
+        case ["switches", scratch] if not scratch.startswith("-"):
             switches(Path(scratch))
         case _:
             raise SystemExit(__doc__)
