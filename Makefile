@@ -27,7 +27,6 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
 
 bench: $(STAMP)
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/ldreg bench lid
 
 # Wheel and source archive, from what is in the working directory.
@@ -42,10 +41,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 # Writes down what .venv holds; on the oldest Python allowed, as its versions exist for newer ones too. For newer versions,
-# first .venv/bin/pip install --upgrade --upgrade-strategy eager -e ".[dev,bench]", then test.
+# first .venv/bin/pip install --upgrade --upgrade-strategy eager -e ".[dev]", then test.
 constraints:
 	$(BIN)/pip --disable-pip-version-check freeze --exclude-editable > $(VENV)/frozen.txt
-	{ echo "# Exact versions of all that \`make test\` and \`make bench\` install, for pip's -c: what a platform does not ask for,"; \
+	{ echo "# Exact versions of all that \`make test\` installs, for pip's -c: what a platform does not ask for,"; \
 	  echo "# as CUDA and Triton, it does not get. Written anew from .venv by \`make constraints\`."; \
 	  LC_ALL=C sort -f $(VENV)/frozen.txt; } > $(VENV)/constraints.txt
 	mv $(VENV)/constraints.txt constraints.txt

@@ -13,7 +13,7 @@ _BRINGS = {
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "bench": ("skdim", "faiss", "psutil"),
+    "bench": ("skdim", "faiss"),
 }
 
 

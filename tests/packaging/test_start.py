@@ -30,7 +30,7 @@ from ldreg.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 TRAINING = ("torchvision", "timm", "lightly", "pytorch_lightning")
-EXTRAS = (*TRAINING, "pycocotools", "pyarrow", "tensorboard", "wandb", "skdim", "faiss", "psutil")
+EXTRAS = (*TRAINING, "pycocotools", "pyarrow", "tensorboard", "wandb", "skdim", "faiss")
 
 
 def without(absent: tuple[str, ...], *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
