@@ -1,4 +1,4 @@
-"""Lightly's CIFAR-10 recipe of SimCLR from lightly's own parts, and its training with loss and speed by epochs."""
+"""Lightly's CIFAR-10 recipe of SimCLR, trained by lightly and measured as our runs: what ours are compared with."""
 
 import statistics
 import time
@@ -20,7 +20,15 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ldreg.data import ResidentImages, derived_seed, worker_count
+from ldreg.data import ResidentImages, derived_seed, load_images, output_size, worker_count
+from ldreg.data.order import batches_per_epoch
+from ldreg.encoders import EncoderConfig
+from ldreg.encoders.checkpoints import LoadedEncoder, content_key
+from ldreg.evaluate.classes import load_classification
+from ldreg.evaluate.extract import torch_device
+from ldreg.evaluate.protocols import ProtocolName
+from ldreg.evaluate.source import Source
+from ldreg.record import Record
 from ldreg.reproduce.lightly_settings import (
     DIMENSION,
     EMBEDDING,
@@ -31,36 +39,39 @@ from ldreg.reproduce.lightly_settings import (
     WEIGHT_DECAY,
     Recipe,
 )
+from ldreg.reproduce.measure import measure_held_out
 from ldreg.train.checkpoints import Saved, check_same, latest, seconds_taken
 from ldreg.train.engine import fit, quiet
-from ldreg.train.folder import say
+from ldreg.train.folder import RunFolder, environment, say
 from ldreg.train.processes import exclusive
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: the backbone on the CPU, values by the epochs done, median speed, time.
-
-    `out` is its folder, `size` the side of the images that the backbone takes.
-    """
+    """A finished training: the backbone on the CPU, values by the epochs done, median speed, time."""
 
     recipe: Recipe
     out: Path
-    size: int
-    backbone: nn.Module
+    encoder: LoadedEncoder
     curves: Mapping[str, list[tuple[float, float]]]
     images_per_second: float
     minutes: float
 
 
-def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.device, out: Path) -> Trained:
-    """Train on views (B, 3, size, size) of the images, or resume after the last whole epoch in `out`.
+def train(recipe: Recipe, *, out: Path, device: str = "auto", k: int = 64) -> Trained:
+    """Train lightly's recipe through lightly, or resume after the last whole epoch in `out`.
+
+    Lightly's are the model, the views, the loss, the optimizer's settings and its dataset, over the pixels that our
+    runs get; Lightning's is the loop; torch's the loader. A resumed run has other random draws than the run would have
+    had. Lightly's script also measures kNN after every epoch, which is left out here, as from our speeds.
 
     Raises:
-        ValueError: `out` is in use, or its checkpoint cannot be read or was made with other settings.
+        ValueError: data without usable labels, files of several sizes, fewer images than a batch or than k, `out` in
+            use, or a checkpoint that cannot be read or was made with other settings.
         InterruptedRunError: by a signal.
     """
-    cuda = place.type == "cuda"
+    images, place = _images(recipe, k), torch_device(device)
+    size, cuda = output_size(recipe.data, images), place.type == "cuda"
     out.mkdir(parents=True, exist_ok=True)
     with quiet(), exclusive(out), torch.random.fork_rng([place] if cuda else []):
         saved = find_checkpoint(out, recipe)
@@ -82,8 +93,69 @@ def train(recipe: Recipe, images: ResidentImages, *, size: int, place: torch.dev
             max_epochs=recipe.epochs,
             benchmark=False,
         )
-    backbone = model.backbone.to("cpu").eval()
-    return Trained(recipe, out, size, backbone, log.curves, log.speed, fitted.minutes)
+    encoder = _loaded(model.backbone.to("cpu").eval(), size=size)
+    return Trained(recipe, out, encoder, log.curves, log.speed, fitted.minutes)
+
+
+def measured(
+    trained: Trained,
+    *,
+    name: str,
+    device: str = "auto",
+    k: int = 64,
+    linear: ProtocolName = "fast",
+    cache: Path | None = None,
+    command: str = "",
+) -> Record:
+    """The record of lightly's encoder, measured as our runs are. Raises ValueError, OSError."""
+    recipe, minutes, facts = trained.recipe, trained.minutes, environment(command)
+    source = Source(trained.encoder, name, trained.out, RunFolder(trained.out), None, recipe.data)
+    found = measure_held_out(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
+    cuda = torch_device(device).type == "cuda"
+    told = {
+        "command": command or None,
+        "commit": facts["commit"],
+        "version": f"{facts['ldreg']}, lightly {facts['packages']['lightly']}",
+        "hardware": facts["gpu"] if cuda else f"{facts['processor']}, {facts['cores']} cores",
+        "workers": worker_count(recipe.data),
+        "seed": recipe.seed,
+        "epochs": recipe.epochs,
+        "minutes": round(minutes, 4),
+        "held_out": found.held_out,
+    }
+    return Record(
+        name,
+        recipe.settings,
+        {**found.results, "images_per_second": trained.images_per_second, "minutes": minutes},
+        curves=trained.curves,
+        origin={key: value for key, value in told.items() if value is not None},
+        points=found.points,
+        k=k,
+    )
+
+
+def _images(recipe: Recipe, k: int) -> ResidentImages:
+    """The training images, once it is known that nothing will be refused after the training."""
+    data = recipe.data
+    _, test = load_classification(data, say=False)
+    images = load_images(data, "train")
+    if not isinstance(images, ResidentImages):
+        raise ValueError(f"data: expected square images of one size that fit in memory, got files of {data.name}")
+    if not images.labeled:
+        raise ValueError(f"data: expected a label for every training image, got some of {data.name} without")
+    if not 1 <= k < len(test):
+        raise ValueError(f"k: expected at least 1 and fewer than the {len(test)} test images, got {k}")
+    batches_per_epoch(len(images), world=1, batch_size=recipe.batch_size)
+    return images
+
+
+def _loaded(backbone: nn.Module, *, size: int) -> LoadedEncoder:
+    """Lightly's backbone in the place of an encoder of ours: color images normalized as lightly's views are."""
+    cast(Any, backbone).dimension = DIMENSION
+    key = content_key(backbone, f"resnet-18 of lightly, imagenet's normalization, 3 x {size} x {size}")
+    # The config and layout describe it as nearly as ours can; nothing is built or read by them.
+    config = EncoderConfig("resnet18", stem="cifar")
+    return LoadedEncoder(backbone, config, 3, size, "imagenet", "torchvision", key)
 
 
 def find_checkpoint(out: Path, recipe: Recipe) -> Saved | None:

@@ -193,14 +193,14 @@ def _train_by_ldreg(job: Job, workspace: Workspace) -> Measure:
 
 
 def _train_by_lightly(job: Job, workspace: Workspace) -> Measure:
-    from ldreg.reproduce.anchor import measure_anchor, train_anchor
+    from ldreg.reproduce import lightly
 
     if job.measures:
         raise ValueError(f"{job.name}: expected no further measures of lightly's run, got {', '.join(job.measures)}")
     scale, recipe = workspace.scale, recipe_of(workspace.settings(job))
-    trained = train_anchor(recipe, out=workspace.folder(job).path, device=workspace.device, k=scale.k)
+    trained = lightly.train(recipe, out=workspace.folder(job).path, device=workspace.device, k=scale.k)
     return partial(
-        measure_anchor,
+        lightly.measured,
         trained,
         name=job.name,
         device=workspace.device,

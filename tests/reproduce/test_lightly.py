@@ -23,7 +23,6 @@ from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.record import Record
 from ldreg.reproduce import lightly
-from ldreg.reproduce.anchor import measure_anchor, train_anchor
 from ldreg.reproduce.lightly import EpochLog, LightlySimCLR, Pictures, batches, find_checkpoint
 from ldreg.reproduce.lightly_settings import UNTOLD, Recipe
 from ldreg.train.checkpoints import SETTINGS
@@ -93,8 +92,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> Record:
     recipe = Recipe(data, **{"epochs": EPOCHS, "seed": 0, "batch_size": BATCH, **options})
-    trained = train_anchor(recipe, out=out, device="cpu", k=k)
-    return measure_anchor(trained, name=out.name, device="cpu", k=k, command=command)
+    trained = lightly.train(recipe, out=out, device="cpu", k=k)
+    return lightly.measured(trained, name=out.name, device="cpu", k=k, command=command)
 
 
 def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> None:
