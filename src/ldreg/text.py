@@ -114,7 +114,14 @@ def printable(text: str) -> str:
     >>> print(printable("cat\x1b[31m"), printable("a\nb"), printable("naïve 猫"))
     cat\x1b[31m a\nb naïve 猫
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def printable_unless_markup(value: object) -> object:
+    """What a page shows of a value: drawings as they are, all else as printable text."""
+    return value if hasattr(value, "__html__") else printable(str(value))
 
 
 def one_line(text: str, limit: int = 300) -> str:

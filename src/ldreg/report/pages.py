@@ -25,7 +25,7 @@ from ldreg.report.comparison import FEW_RUNS, HEADLINES, metric_title, metric_va
 from ldreg.report.style import COLORS, DRAWN_POINTS, Array, class_order, colored_classes, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, legend
 from ldreg.report.words import USES, sentence
-from ldreg.text import count, interval, number, percent, printable
+from ldreg.text import count, interval, number, percent, printable_unless_markup
 from ldreg.thumbnails import png_size
 from ldreg.version import __version__
 
@@ -195,7 +195,7 @@ def _environment() -> Environment:
         loader=PackageLoader("ldreg.report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_text,
+        finalize=printable_unless_markup,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -206,11 +206,6 @@ def _environment() -> Environment:
     }  # fmt: skip
     environment.filters |= {"thousands": count, "number": number}
     return environment
-
-
-def _text(value: Any) -> Any:
-    """What a template shows of a value: user text without control characters."""
-    return value if isinstance(value, Markup) else printable(str(value))
 
 
 def _paragraphs(text: str) -> list[str]:

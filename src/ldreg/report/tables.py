@@ -76,9 +76,9 @@ class Table:
         """Places of the columns that hold values."""
         return range(self.keys, len(self.columns) - self.explained)
 
-    def column(self, place: int) -> list[Cell]:
-        """The cells of one column."""
-        return [row[place] for row in self.rows]
+    def having(self, part: Literal["mark", "paper", "remark"]) -> list[bool]:
+        """For each column, whether some cell has this part."""
+        return [any(getattr(row[place], part) for row in self.rows) for place in range(len(self.columns))]
 
 
 def legend(table: Table, paper: str = "") -> str:
@@ -125,38 +125,52 @@ def rendered(parts: Iterable[RenderableType], *, width: int, color: bool) -> str
 
 def text_parts(table: Table, *, width: int) -> list[RenderableType]:
     """The table for a terminal, each part followed by an empty line."""
+    titles = [printable(title) for title in table.columns]
     if table.explained:
-        return [_explained(table), ""]
-    widths = _widths(table, width)
-    return [part for places in _blocks(table, widths, width) for part in (_block(table, places, widths), "")]
+        return [_explained(table, titles), ""]
+    titles[0] = titles[0] or printable(table.title)
+    columns = [(_values if place in table.values() else _names)(table, place) for place in range(len(titles))]
+    widths = _widths(table.keys, titles, columns, width)
+    for place in table.values():
+        for cell in columns[place]:  # rich would drop the leading spaces that align them
+            cell.pad_left(max(0, widths[place] - cell.cell_len))
+    names = list(range(table.keys))
+    parts: list[RenderableType] = []
+    for places in _blocks(table, widths, width):
+        drawn = TextTable(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
+        for place in [*names, *places]:
+            head = Text(broken(titles[place], widths[place]), justify="right" if place in places else None)
+            drawn.add_column(head, width=widths[place], overflow="fold")
+        shown = [[Text(broken(cell.plain, widths[place])) for cell in columns[place]] for place in names]
+        for row in zip(*shown, *(columns[place] for place in places), strict=True):
+            drawn.add_row(*row)
+        parts += [drawn, ""]
+    return parts
 
 
-def _explained(table: Table) -> TextTable:
+def _explained(table: Table, titles: Sequence[str]) -> TextTable:
     """A table with explanations: the columns of all such tables have the same widths."""
     drawn = TextTable(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
-    drawn.add_column(table.title or table.columns[0], width=_NAME_WIDTH, no_wrap=True, overflow="ellipsis")
+    drawn.add_column(table.title or titles[0], width=_NAME_WIDTH, no_wrap=True, overflow="ellipsis")
     for place in table.values():
-        first = place == table.keys
-        width, style = (9, "bold") if first else (8, "")
-        drawn.add_column(table.columns[place], justify="right", width=width, style=style)
-    drawn.add_column(table.columns[-1], ratio=1, style="dim")
-    for row in table.rows:
-        drawn.add_row(*(Text(printable(cell.text)) for cell in row))
+        width, style = (9, "bold") if place == table.keys else (8, "")
+        drawn.add_column(titles[place], justify="right", width=width, style=style)
+    drawn.add_column(titles[-1], ratio=1, style="dim")
+    for row in zip(*(_names(table, place) for place in range(len(titles))), strict=True):
+        drawn.add_row(*row)
     return drawn
 
 
-def _widths(table: Table, width: int) -> list[int]:
+def _widths(keys: int, titles: Sequence[str], columns: Sequence[Sequence[Text]], width: int) -> list[int]:
     """Terminal columns for each column: names are whole if all fits, else those of columns are broken, then of rows."""
-    names = [max(cell_len(printable(text)) for text in _names(table, place)) for place in range(table.keys)]
-    values = [max([cell.cell_len for cell in _values(table, place)] + [1]) for place in table.values()]
-    titles = [printable(table.columns[place]) for place in table.values()]
-    whole = [*names, *map(max, values, map(cell_len, titles))]
+    cells = [max((cell.cell_len for cell in column), default=1) for column in columns]
+    whole = list(map(max, cells, map(cell_len, titles)))
     if sum(whole) + _GAP * len(whole) <= width:
         return whole
     words = [max((min(cell_len(word), _TITLE_WORD) for word in title.split()), default=1) for title in titles]
-    values = list(map(max, values, words))
+    names, values = whole[:keys], list(map(max, cells, words))[keys:]
     room = width - sum(values) - _GAP * len(whole)
-    least = max(_KEY_WIDTH, width // (4 * table.keys))
+    least = max(_KEY_WIDTH, width // (4 * keys))
     while sum(names) > room and max(names) > least:
         names[names.index(max(names))] -= 1
     return [min(each, width) for each in (*names, *values)]
@@ -177,52 +191,34 @@ def _blocks(table: Table, widths: Sequence[int], width: int) -> list[list[int]]:
     return groups or [[]]
 
 
-def _block(table: Table, places: Sequence[int], widths: Sequence[int]) -> TextTable:
-    drawn = TextTable(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-    columns: list[list[Text]] = []
-    for place in range(table.keys):
-        head, *names = (Text(broken(printable(text), widths[place])) for text in _names(table, place))
-        drawn.add_column(head, width=widths[place], overflow="fold")
-        columns.append(names)
-    for place in places:
-        values, title = _values(table, place), printable(table.columns[place])
-        for value in values:  # rich would drop the leading spaces that align them
-            value.pad_left(max(0, widths[place] - value.cell_len))
-        head = Text(broken(title, widths[place]), justify="right")
-        drawn.add_column(head, width=widths[place], overflow="fold")
-        columns.append(values)
-    for cells in zip(*columns, strict=True):
-        drawn.add_row(*cells)
-    return drawn
-
-
-def _names(table: Table, place: int) -> list[str]:
-    """The name of a column of names, and the names below it."""
-    return [table.columns[place] or (table.title if place == 0 else ""), *(cell.text for cell in table.column(place))]
+def _names(table: Table, place: int) -> list[Text]:
+    """The cells of a column that holds words."""
+    return [Text(printable(row[place].text)) for row in table.rows]
 
 
 def _values(table: Table, place: int) -> list[Text]:
-    """The cells of a column with text, mark, remark and the paper's value aligned."""
-    cells = table.column(place)
-    text, paper, remark = (
-        max((cell_len(printable(getattr(cell, name))) for cell in cells), default=0)
-        for name in ("text", "paper", "remark")
-    )
+    """The cells of a column with text, mark, the paper's value and remark aligned."""
+    cells = [row[place] for row in table.rows]
+    texts = _aligned([cell.text for cell in cells])
+    papers = _aligned([cell.paper and f"({cell.paper})" for cell in cells])
+    remarks = _aligned([cell.remark for cell in cells])
     marked = any(cell.mark for cell in cells)
     made = []
-    for cell in cells:
-        shown = Text(_padded(cell.text, text), style="bold")
+    for cell, text, paper, remark in zip(cells, texts, papers, remarks, strict=True):
+        shown = Text(text, style="bold")
         if marked:
             symbol, _, color = MARKS.get(cell.mark, (" ", "", ""))
             shown.append(f" {symbol}", style=color)
         if paper:
-            shown.append(" " + _padded(cell.paper and f"({cell.paper})", paper + 2), style="not bold dim")
+            shown.append(f" {paper}", style="not bold dim")
         if remark:
-            shown.append("  " + _padded(cell.remark, remark), style="not bold dim")
+            shown.append(f"  {remark}", style="not bold dim")
         made.append(shown)
     return made
 
 
-def _padded(text: str, length: int) -> str:
-    text = printable(text)
-    return " " * (length - cell_len(text)) + text
+def _aligned(texts: Sequence[str]) -> list[str]:
+    """Texts of one width, on the right."""
+    texts = [printable(text) for text in texts]
+    width = max(map(cell_len, texts), default=0)
+    return [" " * (width - cell_len(text)) + text for text in texts]
