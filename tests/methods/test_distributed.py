@@ -5,47 +5,26 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from timm.models import VisionTransformer
+from tests.methods.small import NAMES, build
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
 from ldreg.distributed import leave
-from ldreg.methods import METHODS, Method, synchronize_batch_norm
+from ldreg.methods import Method, synchronize_batch_norm
 
 WORLD, IMAGES = 2, 8  # images on each rank
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "simclr": ("simclr", {"projector": (10, 6)}),
-    "simclr_tuned": ("simclr_tuned", {"projector": (10, 10, 6)}),
-    "byol": ("byol", {"projector": (10, 6), "predictor": (10, 6), "momentum": 0.5}),
-    "moco": ("moco", {"projector": (10, 6), "queue_size": 37, "momentum": 0.5}),
-    "moco_v3": ("moco", {"version": "v3", "projector": (10, 6), "predictor": (10, 6), "momentum": 0.5}),
-    "vicreg": ("vicreg", {"projector": (10, 10, 6)}),
-    "vicreg, wide": ("vicreg", {"projector": (10, 10, 40)}),
-    "barlow_twins": ("barlow_twins", {"projector": (10, 10, 6)}),
-    "barlow_twins, wide": ("barlow_twins", {"projector": (10, 10, 40)}),
-    "mae": ("mae", {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}),
+CASES: dict[str, dict[str, Any]] = {
+    **{key: {} for key in NAMES},
+    **{key: {"momentum": 0.5} for key in ("byol", "moco", "moco_v3")},
+    **{key: {"projector": (16, 40)} for key in ("vicreg, wide", "barlow_twins, wide")},
 }
 NORMS: list[dict[str, Any]] = [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}]
 
 
-class Convolutions(nn.Sequential):
-    dimension = 7
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(64, 7)
-        )
-
-
-def build(case: str) -> Method:
+def make(case: str) -> Method:
     torch.manual_seed(0)
-    name, options = CASES[case]
-    encoder: nn.Module = Convolutions()
-    if name == "mae":
-        encoder = VisionTransformer(8, 2, 1, num_classes=0, embed_dim=8, depth=1, num_heads=2)
-        encoder.dimension = 8  # type: ignore[assignment]
-    return METHODS[name].build(encoder, METHODS[name].config(**options)).double()
+    return build(case.removesuffix(", wide"), **CASES[case]).double()
 
 
 def batch(case: str, *, step: int, rank: int | None) -> tuple[tuple[Tensor, ...], torch.Generator]:
@@ -61,7 +40,7 @@ def batch(case: str, *, step: int, rank: int | None) -> tuple[tuple[Tensor, ...]
 
 def train(case: str, *, regularized: bool, rank: int | None, distributed: bool) -> dict[str, Any]:
     """Two steps: the losses, the second step's gradients, and all parameters and buffers at the end."""
-    method = build(case)
+    method = make(case)
     reg = LDReg(k=4, beta=0.5, gather=distributed)
     shell: nn.Module = method
     if distributed:

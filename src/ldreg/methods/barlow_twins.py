@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, Outcome, check_weight, check_widths
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_weight, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import barlow_twins
 
@@ -55,3 +55,6 @@ class BarlowTwins(Method):
         representations = self.encoder(torch.cat(tuple(views)))
         loss, terms = barlow_twins(*self.projector(representations).chunk(2), redundancy=self.redundancy)
         return Outcome(loss, terms, representations)
+
+
+METHODS = {"barlow_twins": MethodEntry(BarlowTwinsConfig, BarlowTwins)}

@@ -1,12 +1,14 @@
-"""The interface of every method, and the checks that their configs share."""
+"""The interface of every method, its entry by name, and the checks that configs share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from ldreg.methods.heads import MomentumBranch
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Outcome:
 class Method(nn.Module):
     """A self-supervised method around an encoder that maps images (B, C, S, S) to representations (B, D).
 
+    A subclass with a momentum branch assigns it to `target`, and its projector to `projector`.
+
     Args:
         encoder: Module with an integer attribute `dimension`, its D.
 
@@ -41,6 +45,8 @@ class Method(nn.Module):
     view_count: ClassVar[int] = 2
     candidates: ClassVar[int] = 2  # rows per image among which neighbors of a representation are searched
     encoder: nn.Module
+    projector: nn.Module
+    target: MomentumBranch | None
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -49,6 +55,7 @@ class Method(nn.Module):
             raise ValueError(f"encoder: expected an integer attribute `dimension` of at least 1, got {columns!r}")
         self.encoder = encoder
         self.dimension = columns
+        self.target = None
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
         """The outcome of one batch.
@@ -60,16 +67,25 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
-        """Called after each optimizer step; progress is the share of training done before it, 0 at the first."""
+        """Update the momentum branch after an optimizer step; progress is the share of training done before it."""
+        if self.target is not None:
+            self.target.update(self.encoder, self.projector, progress)
 
     def compiled_parts(self) -> list[nn.Module]:
         """The modules that `torch.compile` should compile."""
-        return [self.encoder]
+        return [self.encoder] if self.target is None else [self.encoder, self.target.encoder]
 
     def _check(self, views: Sequence[Tensor]) -> None:
         if len(views) != self.view_count or len({view.shape for view in views}) != 1:
             shapes = [tuple(view.shape) for view in views]
             raise ValueError(f"views: expected {self.view_count} of one shape, got shapes {shapes}")
+
+
+class MethodEntry(NamedTuple):
+    """A method's config class, and the function that builds the method from an encoder and a config."""
+
+    config: type[Any]
+    build: Callable[[nn.Module, Any], Method]
 
 
 def check_positive(name: str, value: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, Outcome, check_share, check_widths
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_share, check_widths
 from ldreg.methods.heads import MomentumBranch, mlp
 from ldreg.methods.losses import byol
 
@@ -52,6 +52,7 @@ class BYOL(Method):
     """
 
     candidates = 4
+    target: MomentumBranch
 
     def __init__(self, encoder: nn.Module, config: BYOLConfig) -> None:
         super().__init__(encoder)
@@ -75,10 +76,5 @@ class BYOL(Method):
             self_index=torch.arange(len(representations), device=representations.device),
         )
 
-    def compiled_parts(self) -> list[nn.Module]:
-        """The two encoders."""
-        return [self.encoder, self.target.encoder]
 
-    def after_step(self, progress: float) -> None:
-        """Update the momentum branch."""
-        self.target.update(self.encoder, self.projector, progress)
+METHODS = {"byol": MethodEntry(BYOLConfig, BYOL)}

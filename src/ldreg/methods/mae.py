@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, Outcome, check_positive
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive
 from ldreg.methods.losses import reconstruction
 
 if TYPE_CHECKING:  # slow imports
@@ -155,3 +155,6 @@ def _class_token_transformer(encoder: nn.Module) -> "VisionTransformer":
     if grid[0] != grid[1] or encoder.patch_embed.patch_size[0] != encoder.patch_embed.patch_size[1]:
         raise ValueError(f"encoder: expected square images and patches for MAE, got a grid of {tuple(grid)}")
     return encoder
+
+
+METHODS = {"mae": MethodEntry(MAEConfig, MAE)}

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ldreg.distributed import gather
-from ldreg.methods.base import Method, Outcome, check_positive, check_share, check_widths
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive, check_share, check_widths
 from ldreg.methods.heads import MomentumBranch, mlp
 from ldreg.methods.losses import info_nce
 
@@ -98,6 +98,7 @@ class MoCoV2(Method):
     """
 
     candidates = 1
+    target: MomentumBranch
     queue: Tensor
     pointer: Tensor
 
@@ -124,14 +125,6 @@ class MoCoV2(Method):
             self._enqueue(keys)
         return Outcome(loss, {"info_nce": loss.detach()}, representations)
 
-    def compiled_parts(self) -> list[nn.Module]:
-        """The two encoders."""
-        return [self.encoder, self.target.encoder]
-
-    def after_step(self, progress: float) -> None:
-        """Update the momentum branch."""
-        self.target.update(self.encoder, self.projector, progress)
-
     @torch.no_grad()
     def _enqueue(self, keys: Tensor) -> None:
         """Replace the oldest keys by those of all ranks; the queue size need not be a multiple of the batch size."""
@@ -156,6 +149,8 @@ class MoCoV3(Method):
     torch.Size([12, 16])
     """
 
+    target: MomentumBranch
+
     def __init__(self, encoder: nn.Module, config: MoCoConfig) -> None:
         super().__init__(encoder)
         self.settings = config.settings()
@@ -177,18 +172,6 @@ class MoCoV3(Method):
         loss = 2 * temperature * both
         return Outcome(loss, {"info_nce": loss.detach()}, representations)
 
-    def compiled_parts(self) -> list[nn.Module]:
-        """The two encoders."""
-        return [self.encoder, self.target.encoder]
-
-    def after_step(self, progress: float) -> None:
-        """Update the momentum branch."""
-        self.target.update(self.encoder, self.projector, progress)
-
 
 VERSIONS: dict[Version, type[MoCoV2] | type[MoCoV3]] = {"v2": MoCoV2, "v3": MoCoV3}
-
-
-def build_moco(encoder: nn.Module, config: MoCoConfig) -> Method:
-    """MoCo around the encoder, in the config's version."""
-    return VERSIONS[config.version](encoder, config)
+METHODS = {"moco": MethodEntry(MoCoConfig, lambda encoder, config: VERSIONS[config.version](encoder, config))}

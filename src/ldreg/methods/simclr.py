@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, Outcome, check_positive, check_widths
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import nt_xent
 
@@ -32,7 +32,7 @@ class SimCLRConfig:
 
 
 @dataclass(frozen=True)
-class SimCLRTunedConfig:
+class SimCLRTunedConfig(SimCLRConfig):
     """Options of SimCLR-Tuned (Garrido et al., "On the Duality...", ICLR 2023), as the LDReg paper sets them.
 
     Args:
@@ -45,10 +45,6 @@ class SimCLRTunedConfig:
 
     temperature: float = 0.15
     projector: tuple[int, ...] = (8192, 8192, 512)
-
-    def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
-        check_widths(self.projector)
 
 
 class SimCLR(Method):
@@ -64,7 +60,7 @@ class SimCLR(Method):
     torch.Size([12, 16])
     """
 
-    def __init__(self, encoder: nn.Module, config: SimCLRConfig | SimCLRTunedConfig) -> None:
+    def __init__(self, encoder: nn.Module, config: SimCLRConfig) -> None:
         super().__init__(encoder)
         self.temperature = config.temperature
         self.projector = mlp(self.dimension, config.projector, last="scale")
@@ -75,3 +71,6 @@ class SimCLR(Method):
         representations = self.encoder(torch.cat(tuple(views)))
         loss = nt_xent(*self.projector(representations).chunk(2), temperature=self.temperature)
         return Outcome(loss, {"nt_xent": loss.detach()}, representations)
+
+
+METHODS = {"simclr": MethodEntry(SimCLRConfig, SimCLR), "simclr_tuned": MethodEntry(SimCLRTunedConfig, SimCLR)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, Outcome, check_weight, check_widths
+from ldreg.methods.base import Method, MethodEntry, Outcome, check_weight, check_widths
 from ldreg.methods.heads import mlp
 from ldreg.methods.losses import vicreg
 
@@ -65,3 +65,6 @@ class VICReg(Method):
             covariance=self.config.covariance,
         )
         return Outcome(loss, terms, representations)
+
+
+METHODS = {"vicreg": MethodEntry(VICRegConfig, VICReg)}
