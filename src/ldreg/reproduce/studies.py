@@ -11,6 +11,7 @@ import yaml
 
 from ldreg.data import DataConfig
 from ldreg.options import nearest
+from ldreg.reproduce.baselines import L18, combinations, combined
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.train.recipes import flattened
 from ldreg.train.settings import Settings
@@ -282,6 +283,20 @@ def _search(scale: Scale) -> list[Row]:
     return rows
 
 
+def _baselines(scale: Scale) -> Iterator[Row]:
+    """The runs that choose the recipes without LDReg; all settings are in their names, since recipes change by them."""
+    for method, settings in BASELINES["settings"].items():
+        runs = combinations(settings)
+        if method in BASELINES["chosen"]:
+            runs.append(combined(settings, BASELINES["chosen"][method]))
+        for number, options in enumerate(runs, start=1):
+            arm = Arm(f"{scale.name}/{method}").but(data__validation=SEARCH["validation"])
+            arm = arm.but(schedule__epochs=scale.epochs or BASELINES["epochs"]).but(**options)
+            values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in options.items())
+            name = "chosen" if number > len(L18) else str(number)
+            yield Row((METHODS[method], name, values), arm, group=method)
+
+
 def _tried(scale: Scale, method: str, *, longer: bool) -> list[tuple[str, int]]:
     """Beta and k of LDReg that are tried, each pair once: strengths at the scale's k, then k at the recipe's beta."""
     of_paper = recipe_settings(f"imagenet/{'moco' if method == 'moco_v3' else method}_ldreg").regularizer["beta"]
@@ -300,6 +315,7 @@ def _search_arm(scale: Scale, recipe: str, rate: float | None) -> Arm:
 
 
 _FUNCTIONS: Mapping[str, Callable[[Scale], Iterator[Row] | list[Row]]] = {
+    "baselines": _baselines,
     "neighborhoods": _neighborhoods,
     "search": _search,
 }
@@ -352,6 +368,7 @@ _FILE = yaml.safe_load((files("ldreg.reproduce") / "studies.yaml").read_text(enc
 METHODS: Mapping[str, str] = _FILE["methods"]
 PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
 SEARCH: Mapping[str, Any] = _FILE["search"]
+BASELINES: Mapping[str, Any] = _FILE["baselines"]
 RATES: Mapping[str, Any] = _FILE["rates"]
 SCALES: Mapping[str, Scale] = {name: _typed(Scale, name, entry) for name, entry in _FILE["scales"].items()}
 STUDIES: Mapping[str, Study] = {name: _study(name, entry) for name, entry in _FILE["studies"].items()}
