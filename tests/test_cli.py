@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 import ldreg.inspection
 from ldreg import terminal
 from ldreg.cli import COMMANDS, main
-from ldreg.options import Command
+from ldreg.options import Command, options_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -452,6 +452,16 @@ def test_signature_makes_the_options(capsys: Capture, monkeypatch: pytest.Monkey
     assert seen == [{"what": "null", "some_number": 5, "on": True, "share": 0.5}]
     assert main(["try", "--help"]) == 0
     assert "of times, 100 % sure (default: 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_is_no_value_of_another(name: str, asked: str, capsys: Capture, folder: Path) -> None:
+    options = [*options_of(COMMANDS[name].function), *COMMANDS[name].setting_options(None)]
+    for option in [one for one in options if not one.positional and not one.is_switch][:1]:
+        assert main([*name.split(), "x.npy", option.flag, asked]) == 2
+        assert capsys.readouterr().err.endswith(": expected a value, got none\n")
+    assert [path.name for path in folder.iterdir() if path.name.startswith("-")] == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"]])

@@ -540,7 +540,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, words: list[str], *, command: CommandLine) -> None:
     chosen = COMMANDS[name]
     if "-h" in words or "--help" in words:
-        print(help_text(name, chosen, words))
+        print(help_text(name, chosen, ["--help" if word == "-h" else word for word in words]))
         return
     chosen.function(**parse(chosen, words, command_line=command))
 

@@ -1,4 +1,8 @@
-"""The command line as typed functions: a signature and its docstring become options, checks, help and completion."""
+"""The command line as typed functions: a signature and its docstring become options, checks, help and completion.
+
+jsonargparse checks the values. It does not name near options, wants each option spelled in one way, and writes Python's
+types into its help, so words are split and help is written here.
+"""
 
 import argparse
 import difflib
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentError, ArgumentParser
@@ -24,11 +28,6 @@ CommandLine = NewType("CommandLine", str)
 
 _WIDTH = 80  # columns of the help
 _INDENT = 20  # columns before the meaning of an option
-_ROOT = ("config", "compute", "output")  # parameters whose fields are options without a prefix
-
-
-class Only(tuple[str, ...]):
-    """The fields of a dataclass that are options of a command."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,15 @@ class Command:
 
     Args:
         run: the function that carries it out, or "module:function", which is imported when it is needed. Parameters
-            without a default are positional. A parameter that is a dataclass gives one option for each field:
-            `--name.field`, or `--field` if it is called config, compute or output. With
-            `Annotated[dict[str, Any], DataClass]` the function gets only what was given. A parameter annotated
-            `Settings` gets all options that no other parameter takes, one annotated `CommandLine` the typed command.
+            without a default are positional. The fields of a parameter that is a dataclass are options. A parameter
+            annotated `Settings` gets all options that no other takes, one annotated `CommandLine` the typed command.
         summary: one line for `ldreg --help`.
         examples: for the help.
-        metavars: what stands for the value of an option in the help; N by default.
+        metavars: what stands for the value of an option in the help, where its type does not say.
         less_memory: what to try if memory runs out.
         second_word: what a stray second word may have been meant for.
-        settings: a function that lists the options which the parameter annotated `Settings` takes, for help and
-            completion, or "module:function". It gets those on the command line, or None for all there are.
+        settings: a function that lists the options which the parameter annotated `Settings` takes, or
+            "module:function". It gets those on the command line, or None for all there are.
         details: a function that returns text for the end of the help, or "module:function".
     """
 
@@ -86,16 +83,17 @@ class Option:
     default: Any
     help: str
     group: str = ""
+    dashes: bool = False  # whether it is written with dashes; settings have underscores, as in YAML
     positional: bool = False
 
     @property
     def flag(self) -> str:
-        """As it is written: fields of dataclasses have underscores, as in YAML.
+        """As it is written.
 
-        >>> Option("label_key", str, None, "").flag, Option("data.max_unreadable", int, 0, "", group="data").flag
+        >>> Option("label_key", str, None, "", dashes=True).flag, Option("data.max_unreadable", int, 0, "").flag
         ('--label-key', '--data.max_unreadable')
         """
-        return f"--{self.key if self.group else self.key.replace('_', '-')}"
+        return f"--{self.key.replace('_', '-') if self.dashes else self.key}"
 
     @property
     def name(self) -> str:
@@ -118,38 +116,31 @@ class Option:
 
 def options_of(function: Callable[..., Any]) -> list[Option]:
     """Every option of a command's function."""
-    hints = get_type_hints(function, include_extras=True)
-    helps = _helps(function)
-    group = " " if Settings in hints.values() else ""  # settings have underscores, so its own options have them too
+    hints, helps = get_type_hints(function), _helps(function)
+    dashes = Settings not in hints.values()  # else its own options are written as its settings are
     found = []
     for parameter in inspect.signature(function).parameters.values():
-        kind, only = hints[parameter.name], None
-        if kind in (Settings, CommandLine):
-            continue
-        if get_origin(kind) is Annotated:
-            kind, *notes = get_args(kind)
-            kind = next((note for note in notes if is_dataclass(note)), kind)
-            only = next((note for note in notes if isinstance(note, Only)), None)
+        kind, name = hints[parameter.name], parameter.name
         if is_dataclass(kind):
             assert isinstance(kind, type)
-            found += fields_of(kind, "" if parameter.name in _ROOT else parameter.name, only=only)
-            continue
-        positional = parameter.default is parameter.empty
-        default = None if positional else parameter.default
-        text = helps.get(parameter.name, "")
-        found.append(Option(parameter.name, _without_none(kind), default, text, group, positional))
+            found += fields_of(kind)
+        elif kind not in (Settings, CommandLine):
+            positional = parameter.default is parameter.empty
+            default = None if positional else parameter.default
+            text = helps.get(name, "")
+            found.append(Option(name, _without_none(kind), default, text, dashes=dashes, positional=positional))
     return found
 
 
 def fields_of(config: type, prefix: str = "", *, only: Iterable[str] | None = None) -> list[Option]:
     """The options that the fields of a dataclass, or the parameters of a class, make."""
-    helps, group = _helps(config), prefix or " "
+    helps = _helps(config)
     hints = get_type_hints(config if is_dataclass(config) else vars(config)["__init__"])
     found = []
     for name, default in _defaults(config):
         if only is None or name in only:
             key = f"{prefix}.{name}" if prefix else name
-            found.append(Option(key, hints[name], default, helps.get(name, ""), group))
+            found.append(Option(key, hints[name], default, helps.get(name, ""), prefix))
     return found
 
 
@@ -179,25 +170,27 @@ def parse(command: Command, words: Sequence[str], *, command_line: CommandLine =
     Raises:
         ValueError: an unknown option, which is named with the nearest, or a value that is missing or wrong.
     """
-    hints = get_type_hints(command.function, include_extras=True)
+    hints = get_type_hints(command.function)
     options = options_of(command.function)
-    pairs, words = split(words, options)
+    pairs, places = split(words, options)
     named = [option for option in options if not option.positional]
     known = {option.key for option in named}
     for key, _ in pairs:
         if key not in known and difflib.get_close_matches(f"--{key}", ["--help"], cutoff=0.8):
             raise ValueError(f"unknown option --{key}; did you mean '--help'?")
-    passed_on = next((name for name, kind in hints.items() if kind == Settings), None)
-    others = [] if passed_on is None else [(key, value) for key, value in pairs if key not in known]
-    given = pairs if passed_on is None else [(key, value) for key, value in pairs if key in known]
-    values = typed(named, given)
-    values |= _placed([option for option in options if option.positional], words, command)
-    arguments: dict[str, Any] = {} if passed_on is None else {passed_on: others}
+    values = typed(named, pairs if Settings not in hints.values() else [pair for pair in pairs if pair[0] in known])
+    values |= _placed([option for option in options if option.positional], places, command)
+    arguments: dict[str, Any] = {}
     for name in inspect.signature(command.function).parameters:
-        if hints[name] is CommandLine:
+        kind = hints[name]
+        if kind == Settings:
+            arguments[name] = [pair for pair in pairs if pair[0] not in known]
+        elif kind is CommandLine:
             arguments[name] = command_line
-        elif name != passed_on:
-            arguments[name] = _argument(name, hints[name], values, {key for key, _ in given})
+        elif is_dataclass(kind):
+            arguments[name] = built(kind, {entry.name: values[entry.name] for entry in fields(kind)})  # type: ignore[arg-type]
+        else:
+            arguments[name] = values[name]
     return arguments
 
 
@@ -210,8 +203,7 @@ def split(words: Sequence[str], options: Iterable[Option] = ()) -> tuple[Setting
     >>> split(["run", "--ldreg.beta", "0.1", "--data.max-unreadable=0", "--compile", "--x", "-1"])
     ([('ldreg.beta', '0.1'), ('data.max_unreadable', '0'), ('compile', None), ('x', '-1')], ['run'])
     """
-    options = list(options)
-    switches = {option.key for option in options if option.is_switch}
+    known = {option.key: option for option in options}
     pairs: Settings = []
     places: list[str] = []
     rest = list(words)
@@ -223,11 +215,12 @@ def split(words: Sequence[str], options: Iterable[Option] = ()) -> tuple[Setting
         key, equals, value = word.lstrip("-").partition("=")
         key = key.replace("-", "_")
         if not word.startswith("--") or not key:
-            flags = [option.flag for option in options]
-            raise ValueError(f"unknown option {word}{did_you_mean(f'-{word}', [*flags, '--help'])}")
+            flags = [*(option.flag for option in known.values()), "--help"]
+            raise ValueError(f"unknown option {word}{did_you_mean(word, flags)}")
+        switch = key in known and known[key].is_switch
         if equals:
             pairs.append((key, value))
-        elif rest and not rest[0].startswith("--") and (key not in switches or rest[0].lower() in ("true", "false")):
+        elif rest and not rest[0].startswith("--") and (not switch or rest[0].lower() in ("true", "false")):
             pairs.append((key, rest.pop(0)))
         else:
             pairs.append((key, None))
@@ -250,21 +243,6 @@ def _placed(places: Sequence[Option], words: list[str], command: Command) -> dic
     return values | ({places[-1].key: words[len(places) - 1 :]} if several else {})
 
 
-def _argument(name: str, kind: Any, values: Mapping[str, Any], given: set[str]) -> Any:
-    """The value of one parameter: a number or word, a dataclass, or what was given of its fields."""
-    config, part = kind, None
-    if get_origin(kind) is Annotated:
-        part, *notes = get_args(kind)
-        config = next((note for note in notes if is_dataclass(note)), part)
-    if not isinstance(config, type) or not is_dataclass(config):
-        return values[name]
-    prefix = "" if name in _ROOT else f"{name}."
-    found = {entry.name: prefix + entry.name for entry in fields(config) if prefix + entry.name in values}
-    if part is not config and part is not None and get_origin(part) is dict:
-        return {name: values[key] for name, key in found.items() if key in given}
-    return built(config, {name: values[key] for name, key in found.items()}, prefix)
-
-
 def built(config: type, values: Mapping[str, Any], prefix: str = "") -> Any:
     """The dataclass with these values; an error names the whole key.
 
@@ -285,22 +263,19 @@ def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) ->
     """
     known = {option.key: option for option in options}
     shown = {key: option.flag if dashes else key for key, option in known.items()}
-    parser = _parser(tuple((key, option.kind) for key, option in known.items()))
-    arguments = []
-    for key, value in pairs:
+    for key, _ in pairs:
         if key not in known:
             proposed = did_you_mean(f"--{key}", shown.values()) or f"; nearest: {nearest(key, known)}"
             raise ValueError(f"unknown option --{key}{proposed}")
-        if value is None and not known[key].is_switch:
+    values = {key: "true" if value is None and known[key].is_switch else value for key, value in pairs}
+    for key, option in known.items():
+        if values.get(key, "" if option.default is not MISSING else None) is None:
             raise ValueError(f"{shown[key]}: expected a value, got none")
-        arguments.append(f"--{key}={'true' if value is None else value}")
+    parser = _parser(tuple((key, option.kind) for key, option in known.items()))
     try:
-        given = vars(parser.parse_args(arguments, defaults=False).as_flat())
+        given = vars(parser.parse_args([f"--{key}={value}" for key, value in values.items()], defaults=False).as_flat())
     except ArgumentError as error:
         raise ValueError(complaint(error, shown)) from error
-    for key, option in known.items():
-        if option.default is MISSING and key not in given:
-            raise ValueError(f"{shown[key]}: expected a value, got none")
     return {key: given.get(key, option.default) for key, option in known.items()}
 
 
@@ -358,35 +333,39 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def help_text(name: str, command: Command, words: Sequence[str] = ()) -> str:
     """The help of a command: usage, what it does, examples, options with their meaning and default.
 
-    The words decide which further settings there are, such as those of the method that `ldreg pretrain` is to train.
+    The words decide which settings it lists, such as those of the method that `ldreg pretrain` is to train.
+
+    Raises:
+        ValueError: an option among the words lacks its value.
     """
-    described = parse_docstring(command.function.__doc__ or "")
     options = options_of(command.function)
-    given = [pair for pair in split(words, options)[0] if pair[0] not in ("help", *(option.key for option in options))]
-    settings = command.setting_options(given)
-    places = " ".join(
+    own = {"help", *(option.key for option in options)}
+    pairs, _ = split(words, options)
+    settings = command.setting_options([pair for pair in pairs if pair[0] not in own])
+    for option in (*options, *settings):
+        if dict(pairs).get(option.key, "") is None and not option.is_switch:
+            raise ValueError(f"{option.flag}: expected a value, got none")
+    places = [
         option.key.upper() + (" ..." if get_origin(option.kind) is list else "")
         for option in options
         if option.positional
-    )
-    about = " ".join(filter(None, (command.summary, described.long_description)))
-    examples = "\n".join(["examples:", *(f"  {example}" for example in command.examples)])
-    return "\n\n".join(
-        [
-            " ".join(filter(None, ("usage: ldreg", name, places, "[--OPTION VALUE ...]"))),
-            textwrap.fill(" ".join(about.split()), _WIDTH),
-            *([examples] if command.examples else []),
-            options_help([*options, Option("help", bool, False, "print this text"), *settings], command.metavars),
-            *([_imported(command.details)()] if command.details else []),
-        ]
-    )
+    ]
+    details = parse_docstring(command.function.__doc__ or "").long_description or ""
+    parts = [
+        " ".join(["usage: ldreg", name, *places, "[--OPTION VALUE ...]"]),
+        textwrap.fill(" ".join(f"{command.summary} {details}".split()), _WIDTH),
+        "\n  ".join(["examples:", *command.examples]) if command.examples else "",
+        options_help([*options, Option("help", bool, False, "print this text"), *settings], command.metavars),
+        _imported(command.details)() if command.details else "",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def options_help(options: Sequence[Option], metavars: Mapping[str, str] | None = None) -> str:
     """One entry for each option, under the name of its group."""
     groups: dict[str, list[str]] = {}
     for option in options:
-        title = "arguments" if option.positional else f"{option.group.strip()} options".strip()
+        title = "arguments" if option.positional else f"{option.group} options".strip()
         groups.setdefault(title, []).append(_entry(option, (metavars or {}).get(option.key, "")))
     return "\n\n".join("\n".join([f"{title}:", *entries]) for title, entries in groups.items())
 
