@@ -48,9 +48,9 @@ from safetensors.torch import save
 
 from ldreg.data.archives import unpack
 from ldreg.data.decoding import decode, image_size, plain_jpeg_size
-from ldreg.detection.coco import read_coco
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import load_encoder
+from ldreg.evaluate.detection.coco import read_coco
 from ldreg.evaluate.records import curves_of, evaluated, origin_of
 from ldreg.evaluate.source import open_source
 from ldreg.io.embeddings import load_embeddings

@@ -19,7 +19,7 @@ ORDER = (
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "train.processes", "train.checkpoints", "train.engine", "encoders"),
     *("evaluate.extract", "evaluate.knn", "evaluate.linear", "evaluate.features", "evaluate.measure"),
-    *("detection", "monitor", "train"),
+    *("evaluate.detection", "monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo", "cli", "__main__"),
 )

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from ldreg.detection import write_generated
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
 from ldreg.encoders.build import Stem
+from ldreg.evaluate.detection.coco import write_generated
 
 Encoders = Callable[..., LoadedEncoder]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def encoder() -> Encoders:
     """An encoder by name, the same weights each time."""
 

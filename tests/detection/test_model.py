@@ -1,8 +1,8 @@
 """The C4 shape: strides and widths, anchors, losses, norms, and what is detected."""
 
 import math
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from ldreg.detection import DetectionConfig
-from ldreg.detection.coco import read_coco
-from ldreg.detection.config import lr_factor
-from ldreg.detection.model import Anchors, MaskRCNN, box_losses, build_model, build_proposals, mask_loss
-from ldreg.detection.run import measure_statistics, parameter_groups
-from ldreg.detection.samples import Sample, TrainingSamples, readable
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+from ldreg.evaluate.detection.coco import read_coco
+from ldreg.evaluate.detection.config import DetectionConfig, lr_factor
+from ldreg.evaluate.detection.model import (
+    Anchors,
+    MaskRCNN,
+    box_losses,
+    build_model,
+    build_proposals,
+    mask_loss,
+    mask_targets,
+    paste,
+)
+from ldreg.evaluate.detection.run import measure_statistics, parameter_groups
+from ldreg.evaluate.detection.samples import Sample, TrainingSamples, readable
 
 Encoders = Callable[..., LoadedEncoder]
 CONFIG = DetectionConfig("nowhere", anchor_sizes=(16, 32, 64), regions=8)
@@ -123,8 +132,6 @@ def test_every_parameter_learns(encoder: Encoders, generated: Path) -> None:
 
 
 def test_frozen_norms_stay(encoder: Encoders, generated: Path) -> None:
-    from dataclasses import replace
-
     model = build_model(encoder(), replace(CONFIG, norm="frozen"), classes=3).train()
     before = [value.clone() for norm in model.norms() for value in norm.state_dict().values()]
     assert before
@@ -224,7 +231,7 @@ def test_the_schedule_is_detectron2s() -> None:
         ({"iterations": 0}, "iterations: expected at least 1"),
         ({"iterations": 10, "warmup_iterations": 10}, "warmup_iterations: expected fewer than the 10"),
         ({"batch_size": 6, "devices": 4}, "batch_size: expected a multiple of the 4 devices"),
-        ({"lr": math.nan}, "lr: expected a finite value"),
+        ({"lr": math.nan}, "lr: expected a finite number"),
         ({"momentum": 1.0}, "momentum: expected"),
         ({"weight_decay": -1.0}, "weight_decay: expected"),
         ({"flip": 2.0}, "flip: expected a probability"),
@@ -237,17 +244,34 @@ def test_settings_out_of_range(options: dict[str, object], message: str) -> None
         DetectionConfig("coco", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-def test_one_step_of_the_papers_size(encoder: Encoders) -> None:
-    model = build_model(encoder("resnet50"), DetectionConfig("coco", regions=64), classes=80)
-    sample = Sample(
-        torch.randint(0, 256, (3, 800, 1067), dtype=torch.uint8),
-        torch.tensor([[100.0, 100.0, 500.0, 600.0]]),
-        torch.tensor([7]),
-        torch.ones(1, 480, 640, dtype=torch.uint8),
-    )
-    started = time.monotonic()
-    losses, _ = model([sample])
-    torch.stack(tuple(losses.values())).sum().backward()
-    assert all(loss.isfinite() for loss in losses.values())
-    print(f"{time.monotonic() - started:.1f} s")
+def test_targets_by_hand() -> None:
+    masks = torch.zeros(2, 8, 8, dtype=torch.uint8)
+    masks[0, :4] = 1  # the upper half
+    masks[1, :, :4] = 1  # the left half
+    boxes = torch.tensor([[0.0, 0.0, 8.0, 8.0], [0.0, 0.0, 8.0, 8.0], [4.0, 0.0, 8.0, 8.0]])
+    found = mask_targets(masks, boxes, torch.tensor([0, 1, 1]), side=2)
+    assert found.tolist() == [[[1, 1], [0, 0]], [[1, 0], [1, 0]], [[0, 0], [0, 0]]]
+    assert mask_targets(masks, boxes[:0], torch.tensor([], dtype=torch.int64), side=2).shape == (0, 2, 2)
+
+
+def test_pasting_undoes_the_targets() -> None:
+    rows, columns = torch.meshgrid(torch.arange(60), torch.arange(80), indexing="ij")
+    mask = ((rows - 30) ** 2 + (columns - 40) ** 2 <= 400)[None]
+    boxes = torch.tensor([[20.0, 10.0, 61.0, 51.0]])
+    inside = mask_targets(mask.byte(), boxes, torch.tensor([0]), side=28)
+    pasted = paste(inside, boxes, height=60, width=80)
+    overlap = (pasted & mask).sum() / (pasted | mask).sum()
+    assert overlap > 0.95
+
+
+def test_pasting_agrees_with_torchvision() -> None:
+    generator = torch.Generator().manual_seed(0)
+    smooth = torch.nn.functional.interpolate(torch.rand(5, 1, 4, 4, generator=generator), size=14, mode="bilinear")
+    corners = torch.tensor([[3.0, 4.0, 33.0, 44.0], [-5.0, 2.0, 20.0, 20.0], [30.0, 30.0, 75.0, 75.0]])
+    for box in corners:
+        boxes = box.repeat(5, 1)
+        ours = paste(smooth[:, 0], boxes, height=50, width=60)
+        theirs = paste_masks_in_image(smooth, boxes, (50, 60))[:, 0] >= 0.5  # which rounds boxes to pixels
+        assert ((ours & theirs).sum() / (ours | theirs).sum()) > 0.85
+    outside = paste(smooth[:1, 0], torch.tensor([[70.0, 0.0, 90.0, 9.0]]), height=50, width=60)
+    assert not outside.any()

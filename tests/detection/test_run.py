@@ -16,14 +16,24 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ldreg.detection import DetectionConfig, DetectionResult, detect, write_generated
-from ldreg.detection.model import Res5Heads
-from ldreg.detection.run import RESULT, WEIGHTS
 from ldreg.encoders import LoadedEncoder
+from ldreg.evaluate.detection.coco import Scene, encode, rasterize, read_split, write_generated
+from ldreg.evaluate.detection.config import DetectionConfig
+from ldreg.evaluate.detection.model import Res5Heads
+from ldreg.evaluate.detection.run import (
+    RESULT,
+    WEIGHTS,
+    DetectionResult,
+    as_found,
+    average_precision,
+    detect,
+    original_boxes,
+)
 from ldreg.train.checkpoints import LAST, latest
 from ldreg.train.engine import InterruptedRunError
 
 Encoders = Callable[..., LoadedEncoder]
+Finished = tuple[Path, DetectionResult, list[str]]
 
 
 def quick(root: Path, **options: Any) -> DetectionConfig:
@@ -57,24 +67,18 @@ def saved_step(folder: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def finished(generated: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DetectionResult, list[str]]:
+def finished(encoder: Encoders, generated: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A training that ran through, and what it told."""
-    from ldreg.encoders import EncoderConfig, build_encoder
-
-    torch.manual_seed(0)
-    config = EncoderConfig("test_resnet")
-    module = build_encoder(config, channels=3, size=64).eval()
-    loaded = LoadedEncoder(module, config, 3, 64, "imagenet", "timm", "test_resnet of seed 0")
     out, told = tmp_path_factory.mktemp("runs") / "whole", []
 
     def progress(text: str, share: float) -> None:
         assert 0 <= share <= 1
         told.append(text)
 
-    return out, detect(loaded, quick(generated), out=out, progress=progress), told
+    return out, detect(encoder(), quick(generated), out=out, progress=progress), told
 
 
-def test_a_whole_training(finished: tuple[Path, DetectionResult, list[str]]) -> None:
+def test_a_whole_training(finished: Finished) -> None:
     out, result, told = finished
     assert {path.name for path in out.iterdir()} == {RESULT, WEIGHTS}
     assert (result.iterations, result.images, result.dropped) == (4, 3, 0)
@@ -87,7 +91,7 @@ def test_a_whole_training(finished: tuple[Path, DetectionResult, list[str]]) -> 
 
 
 def test_an_interrupted_training_ends_the_same(
-    encoder: Encoders, generated: Path, tmp_path: Path, finished: tuple[Path, DetectionResult, list[str]]
+    encoder: Encoders, generated: Path, tmp_path: Path, finished: Finished
 ) -> None:
     out = tmp_path / "run"
     with pytest.raises(
@@ -109,7 +113,7 @@ def test_an_interrupted_training_ends_the_same(
 
 
 def test_a_finished_training_is_not_done_twice(
-    encoder: Encoders, generated: Path, finished: tuple[Path, DetectionResult, list[str]], tmp_path: Path
+    encoder: Encoders, generated: Path, finished: Finished, tmp_path: Path
 ) -> None:
     out, result, _ = finished
     told: list[str] = []
@@ -139,7 +143,7 @@ def test_signals_end_it_with_the_code_that_a_shell_expects(
 
 
 def test_evaluation_that_was_killed_is_made_up_for(
-    encoder: Encoders, generated: Path, tmp_path: Path, finished: tuple[Path, DetectionResult, list[str]]
+    encoder: Encoders, generated: Path, tmp_path: Path, finished: Finished
 ) -> None:
     def progress(text: str, share: float) -> None:
         if text == "evaluating":
@@ -270,8 +274,9 @@ from pathlib import Path
 
 import torch
 
-from ldreg.detection import DetectionConfig, detect
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+from ldreg.evaluate.detection.config import DetectionConfig
+from ldreg.evaluate.detection.run import detect
 
 torch.manual_seed(0)
 config = EncoderConfig("test_resnet")
@@ -301,11 +306,58 @@ def test_two_processes_share_the_work(generated: Path, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {RESULT, WEIGHTS}
 
 
-def test_settings_alone_need_no_pycocotools() -> None:
-    script = (
-        "import sys; sys.modules['pycocotools'] = None; from ldreg.detection import DetectionConfig; "
-        "assert not {'pytorch_lightning', 'torchvision', 'timm'} & set(sys.modules)\n"
-        "try:\n    from ldreg.detection import detect\nexcept ValueError as error:\n    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("detection needs pycocotools: pip install 'ldreg[detection]'")
+def truth(root: Path) -> tuple[Any, list[dict[str, Any]]]:
+    train = read_split(root, "train2017")
+    ids = list(train.categories)
+    found = [
+        {
+            "image_id": scene.id,
+            "category_id": ids[one.label - 1],
+            "score": 0.9,
+            "bbox": [one.box[0], one.box[1], one.box[2] - one.box[0], one.box[3] - one.box[1]],
+            "segmentation": encode(
+                torch.from_numpy(rasterize(one.segmentation, height=scene.height, width=scene.width))[None]
+            )[0],
+        }
+        for scene in train.scenes
+        for one in scene.instances
+    ]
+    return train.annotations, found
+
+
+def test_the_truth_is_perfect_and_nothing_is_worth_nothing(generated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    annotations, found = truth(generated)
+    for kind in ("bbox", "segm"):
+        assert average_precision(annotations, found, kind=kind) == (1.0, 1.0, 1.0)
+        assert average_precision(annotations, [], kind=kind) == (0.0, 0.0, 0.0)
+    assert capsys.readouterr().out == ""
+
+
+def test_wrong_classes_and_shifted_boxes_cost(generated: Path) -> None:
+    annotations, found = truth(generated)
+    confused = [{**one, "category_id": {1: 3, 3: 7, 7: 1}[one["category_id"]]} for one in found]
+    assert average_precision(annotations, confused, kind="bbox")[1] < 0.2
+    # Two thirds of a box moved by a fifth of it overlap: (1 - 0.2) / (1 + 0.2).
+    moved = [{**one, "bbox": [one["bbox"][0] + 0.2 * one["bbox"][2], *one["bbox"][1:]]} for one in found]
+    precision = average_precision(annotations, moved, kind="bbox")
+    assert precision == pytest.approx((0.4, 1.0, 0.0))  # 0.50, 0.55, 0.60, 0.65 of ten overlaps
+    assert average_precision(annotations, moved, kind="segm")[0] == 1.0  # the masks did not move
+
+
+def test_detections_go_back_to_the_original_size() -> None:
+    scene = Scene(5, "", height=100, width=200, instances=())
+    boxes = torch.tensor([[10.0, 20.0, 110.0, 120.0], [-9.0, 0.0, 900.0, 20.0], [450.0, 0.0, 500.0, 20.0]])
+    in_scene = original_boxes(boxes, scene, shape=(200, 400))
+    assert in_scene.tolist() == [[5.0, 10.0, 55.0, 60.0], [0.0, 0.0, 200.0, 10.0], [200.0, 0.0, 200.0, 10.0]]
+    detections = {
+        "boxes": boxes,
+        "labels": torch.tensor([2, 1, 1]),
+        "scores": torch.tensor([0.75, 0.5, 0.25]),
+        "masks": torch.ones(3, 14, 14),
+    }
+    first, second = as_found(detections, scene, shape=(200, 400), categories={4: "cat", 8: "dog"})
+    assert (first["image_id"], first["category_id"], first["score"]) == (5, 8, 0.75)
+    assert first["bbox"] == [5.0, 10.0, 50.0, 50.0]
+    assert second["category_id"] == 4
+    mask = rasterize(first["segmentation"], height=100, width=200)
+    assert mask[10:60, 5:55].sum() == mask.sum() == 50 * 50 - 4  # at a corner, a mask fades out along both sides

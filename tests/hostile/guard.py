@@ -44,10 +44,10 @@ def readers() -> dict[str, Callable[[Path], object]]:
 
     from ldreg.bench import results
     from ldreg.data.decoding import read_content
-    from ldreg.detection import coco
-    from ldreg.detection import run as detection
     from ldreg.encoders.checkpoints import read_card
     from ldreg.evaluate import classifier, protocols, records
+    from ldreg.evaluate.detection import coco
+    from ldreg.evaluate.detection import run as detection
     from ldreg.monitor.log import read_metrics
     from ldreg.record import Record
     from ldreg.reproduce import cost

@@ -28,12 +28,13 @@ from ldreg.evaluate.plans import ClassifierResult
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, finetune, linear_evaluation
 from ldreg.evaluate.source import READING, Source
 from ldreg.evaluate.transfer import TransferConfig, dataset_configs, transfer, with_run_augmentation
+from ldreg.extras import require
 from ldreg.inspection import check_settings, inspect
 from ldreg.io.files import write_atomically
 from ldreg.text import count, number, printable
 
 if TYPE_CHECKING:  # pycocotools may be missing
-    from ldreg.detection.config import DetectionConfig
+    from ldreg.evaluate.detection.config import DetectionConfig
 
 logger = logging.getLogger("ldreg")
 
@@ -179,7 +180,8 @@ def transferred(config: TransferConfig, source: Source, setup: Setup) -> Evaluat
 
 def detection(config: "DetectionConfig", source: Source, setup: Setup) -> Evaluation:
     """Evaluate a Mask R-CNN on a set in COCO's layout."""
-    from ldreg.detection import detect
+    require("detection")
+    from ldreg.evaluate.detection.run import detect
 
     found = detect(source.encoder, config, out=setup.out / "detection", progress=setup.progress)
     return Evaluation("detection", asdict(found), lines(dict(found.rows())), found.minutes)
@@ -394,7 +396,7 @@ class Kind:
 
 
 def _detection_config() -> type:
-    from ldreg.detection.config import DetectionConfig
+    from ldreg.evaluate.detection.config import DetectionConfig
 
     return DetectionConfig
 

@@ -160,7 +160,7 @@ def _transfer(source: Source, place: Workspace) -> tuple[dict[str, float], dict[
 
 
 def _detection(source: Source, place: Workspace, folder: RunFolder) -> dict[str, float]:
-    from ldreg.detection import detect  # pycocotools may not be installed
+    from ldreg.evaluate.detection.run import detect  # pycocotools may not be installed
 
     result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")
     return {name: getattr(result, name) for name in AP}

@@ -157,8 +157,10 @@ def check_data(asked: Reproduction) -> None:
 
     workspace = asked.workspace
     left = [job for job in asked.jobs if workspace.state(job) != "done"]
-    if any(DETECTION in job.measures for job in left) and workspace.generated:
-        _generate(Path(workspace.coco))
+    if any(DETECTION in job.measures for job in left):
+        require("detection")
+        if workspace.generated:
+            _generate(Path(workspace.coco))
     by_images: dict[tuple[object, ...], list[Job]] = {}
     for job in left:
         data = job.settings.data
@@ -185,7 +187,7 @@ def check_data(asked: Reproduction) -> None:
 
 def _generate(root: Path) -> None:
     """Write the images that stand for COCO, all or none."""
-    from ldreg.detection import write_generated
+    from ldreg.evaluate.detection.coco import write_generated
 
     if root.is_dir():
         return

@@ -1,6 +1,7 @@
 """Mask R-CNN with the C4 shape around a pretrained ResNet: proposals, heads and the whole detector."""
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import timm
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, l1_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, grid_sample, l1_loss
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
@@ -16,12 +17,11 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
-from torchvision.ops import RoIAlign
+from torchvision.ops import RoIAlign, roi_align
 
-from ldreg.detection.config import DetectionConfig
-from ldreg.detection.masks import mask_targets
-from ldreg.detection.samples import Sample
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.detection.config import DetectionConfig
+from ldreg.evaluate.detection.samples import Sample
 from ldreg.views.config import NORMALIZATIONS
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
@@ -141,10 +141,7 @@ class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
             detections_per_img=100,
         )
         self.mask_predictor = MaskRCNNPredictor(width, MASK_CHANNELS, classes + 1)
-        self._initialize()
-
-    def _initialize(self) -> None:
-        """Draw the new layers as detectron2 does."""
+        # New layers are drawn as in detectron2.
         for layer, deviation in (
             (self.box_predictor.cls_score, 0.01),
             (self.box_predictor.bbox_pred, 0.001),
@@ -171,26 +168,25 @@ class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
         losses = box_losses(scores, moves, torch.cat(labels), torch.cat(offsets))
         objects = [label > 0 for label in labels]
         assert targets is not None
-        wanted = [
-            _project(target["masks"], boxes[chosen], owner[chosen], shape, side=2 * shared.shape[-1])
-            for target, boxes, owner, chosen, shape in zip(
-                targets, proposals, owners, objects, image_shapes, strict=True
-            )
-        ]
-        chosen = torch.cat(objects)
-        predicted = self.mask_predictor(shared[chosen]).float()
-        return [], losses | {"mask": mask_loss(predicted, torch.cat(labels)[chosen], torch.cat(wanted))}
+        wanted = []
+        for target, boxes, owner, chosen, shape in zip(targets, proposals, owners, objects, image_shapes, strict=True):
+            height, width = target["masks"].shape[1:]  # those of the image before it was resized
+            scale = boxes.new_tensor([width / shape[1], height / shape[0]] * 2)
+            side = 2 * shared.shape[-1]
+            wanted.append(mask_targets(target["masks"], boxes[chosen] * scale, owner[chosen], side=side))
+        learned = torch.cat(objects)
+        predicted = self.mask_predictor(shared[learned]).float()
+        return [], losses | {"mask": mask_loss(predicted, torch.cat(labels)[learned], torch.cat(wanted))}
 
     def _detect(self, mapped: Tensor, proposals: list[Tensor], image_shapes: list[tuple[int, int]]) -> list[Detections]:
         scores, moves = self._boxes(self._shared(mapped, proposals))
-        found = self.postprocess_detections(scores, moves, proposals, image_shapes)
-        boxes, confidences, labels = found
-        counts = [len(one) for one in boxes]
-        named = torch.cat(labels)
-        # The masks are those of the boxes found, which the stage sees anew.
-        predicted = self.mask_predictor(self._shared(mapped, boxes)).float() if len(named) else None
-        side = POOLED if predicted is None else predicted.shape[-1]
-        masks = mapped.new_zeros((0, side, side)) if predicted is None else _of_class(predicted, named).sigmoid()
+        boxes, confidences, labels = self.postprocess_detections(scores, moves, proposals, image_shapes)
+        counts, named = [len(one) for one in boxes], torch.cat(labels)
+        if len(named):
+            # The masks are those of the boxes found, whose features the stage computes anew.
+            masks = _of_class(self.mask_predictor(self._shared(mapped, boxes)).float(), named).sigmoid()
+        else:
+            masks = mapped.new_zeros((0, POOLED, POOLED))
         return [
             {"boxes": box, "scores": confidence, "labels": label, "masks": mask}
             for box, confidence, label, mask in zip(boxes, confidences, labels, masks.split(counts), strict=True)
@@ -225,11 +221,40 @@ def _of_class(predicted: Tensor, labels: Tensor) -> Tensor:
     return predicted[torch.arange(len(labels), device=labels.device), labels]
 
 
-def _project(masks: Tensor, boxes: Tensor, owners: Tensor, shape: Sequence[int], *, side: int) -> Tensor:
-    """The mask targets of boxes that lie in an image of another size than the masks'."""
-    height, width = masks.shape[1:]
-    scale = boxes.new_tensor([width / shape[1], height / shape[0]] * 2)
-    return mask_targets(masks, boxes * scale, owners, side=side)
+def mask_targets(masks: Tensor, boxes: Tensor, owners: Tensor, *, side: int) -> Tensor:
+    """The part of masks (N, H, W) inside boxes (R, 4) in their pixels: 0 and 1, (R, side, side), float.
+
+    `owners` (R,) are the indices of the masks. As in detectron2, averaged in each cell and cut at one half.
+    """
+    if not len(boxes):
+        return boxes.new_zeros((0, side, side))
+    rows = torch.cat((owners[:, None].to(boxes), boxes), dim=1)
+    cells = roi_align(masks[:, None].to(boxes), rows, (side, side), 1.0, 0, aligned=True)
+    targets: Tensor = (cells[:, 0] >= 0.5).to(boxes)
+    return targets
+
+
+def paste(masks: Tensor, boxes: Tensor, *, height: int, width: int) -> Tensor:
+    """Predicted masks (N, M, M), probabilities inside boxes (N, 4), as bool (N, height, width) of the image.
+
+    Each pixel's center is looked up in the mask, bilinearly, zero outside it; half and more counts as inside.
+
+    >>> paste(torch.ones(1, 4, 4), torch.tensor([[1.0, 0.0, 3.0, 2.0]]), height=2, width=4).int()
+    tensor([[[0, 1, 1, 0],
+             [0, 1, 1, 0]]], dtype=torch.int32)
+    """
+    pasted = torch.zeros((len(masks), height, width), dtype=torch.bool, device=masks.device)
+    for whole, mask, (left, top, right, bottom) in zip(pasted, masks, boxes.tolist(), strict=True):
+        columns = range(max(0, math.floor(left)), min(width, math.ceil(right)))
+        rows = range(max(0, math.floor(top)), min(height, math.ceil(bottom)))
+        if columns and rows:
+            # Where the centers of the pixels lie between the edges of the box, -1 and 1.
+            xs = (torch.tensor(columns, device=masks.device) + 0.5 - left) / (right - left) * 2 - 1
+            ys = (torch.tensor(rows, device=masks.device) + 0.5 - top) / (bottom - top) * 2 - 1
+            grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), dim=-1)[None]
+            found = grid_sample(mask[None, None].float(), grid, align_corners=False)
+            whole[rows.start : rows.stop, columns.start : columns.stop] = found[0, 0] >= 0.5
+    return pasted
 
 
 class MaskRCNN(nn.Module):

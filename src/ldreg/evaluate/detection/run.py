@@ -1,14 +1,18 @@
 """Object detection and instance segmentation with an encoder: the training, the evaluation and the result."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 from pytorch_lightning.callbacks import Callback
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -19,19 +23,20 @@ from torch.utils.data import DataLoader
 
 from ldreg.data.config import available_cores
 from ldreg.data.order import derived_seed
-from ldreg.detection.coco import CocoSplit, read_coco
-from ldreg.detection.config import DetectionConfig, lr_factor
-from ldreg.detection.metrics import Found, Precision, as_found, average_precision
-from ldreg.detection.model import MaskRCNN, build_model, check_encoder
-from ldreg.detection.samples import IterationOrder, TestSamples, TrainingSamples, as_list, readable
 from ldreg.distributed import active
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
+from ldreg.evaluate.detection.config import DetectionConfig, lr_factor
+from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
+from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, as_list, readable
 from ldreg.io.files import check_writable, read_text, write_atomically
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
 from ldreg.train.engine import SAME_COMMAND, fit, interruptible, quiet
 from ldreg.train.processes import check_hardware, exclusive, on_cuda
 
 Progress = Callable[[str, float], None]
+Found = dict[str, Any]  # a detection in COCO's result format
+Precision = tuple[float, float, float]  # over overlaps of 0.5 to 0.95, at 0.5, and at 0.75
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 _DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss, which make the host wait
 # Settings that may differ when a training is resumed.
@@ -63,8 +68,7 @@ class Detecting(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.model, self.config = model, config
-        self.box: Precision | None = None
-        self.mask: Precision | None = None
+        self.precisions: dict[Literal["bbox", "segm"], Precision] = {}
         self._train, self._val, self._progress = train, val, progress
         self._found: list[Found] = []
 
@@ -136,8 +140,8 @@ class Detecting(pl.LightningModule):
             dist.all_gather_object(parts, self._found)
         # In the order of images whatever the number of processes, as equal scores are ranked by place.
         found = sorted((one for part in parts for one in part), key=lambda one: one["image_id"])
-        self.box = average_precision(self._val.annotations, found, kind="bbox")
-        self.mask = average_precision(self._val.annotations, found, kind="segm")
+        for kind in ("bbox", "segm"):
+            self.precisions[kind] = average_precision(self._val.annotations, found, kind=kind)
 
     @property
     def categories(self) -> list[str]:
@@ -200,23 +204,64 @@ def measure_statistics(model: MaskRCNN, batches: Any) -> None:
         model(batch)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    _average([value for norm in norms for value in (norm.running_mean, norm.running_var) if value is not None])
-
-
-def _average(values: Sequence[Tensor]) -> None:
-    """Replace values by their average over all processes."""
     if active():
-        for value in values:
-            dist.all_reduce(value)
-            value /= dist.get_world_size()
+        for value in (value for norm in norms for value in (norm.running_mean, norm.running_var)):
+            if value is not None:
+                dist.all_reduce(value)
+                value /= dist.get_world_size()
+
+
+def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Literal["bbox", "segm"]) -> Precision:
+    """COCO's average precision of the detections in all images of the annotations; 0 if there are none."""
+    if not found:  # which pycocotools cannot load
+        return (0.0, 0.0, 0.0)
+    # The area of an object is that of its box for boxes and that of its mask for masks.
+    other = "segmentation" if kind == "bbox" else "bbox"
+    judged = [{key: value for key, value in one.items() if key != other} for one in found]
+    with redirect_stdout(StringIO()):
+        evaluation = COCOeval(annotations, annotations.loadRes(judged), kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return (float(evaluation.stats[0]), float(evaluation.stats[1]), float(evaluation.stats[2]))
+
+
+def as_found(
+    detections: Detections, scene: Scene, *, shape: tuple[int, int], categories: Mapping[int, str]
+) -> list[Found]:
+    """Detections in an image of height and width `shape`, in COCO's format and in the pixels of the scene."""
+    boxes = original_boxes(detections["boxes"], scene, shape=shape)
+    whole = ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])).nonzero().squeeze(1)
+    boxes, ids = boxes[whole], list(categories)
+    labels, scores = (detections[name][whole].tolist() for name in ("labels", "scores"))
+    masks = encode(paste(detections["masks"][whole], boxes, height=scene.height, width=scene.width))
+    return [
+        {
+            "image_id": scene.id,
+            "category_id": ids[label - 1],
+            "score": score,
+            "bbox": [left, top, right - left, bottom - top],
+            "segmentation": mask,
+        }
+        for (left, top, right, bottom), label, score, mask in zip(boxes.tolist(), labels, scores, masks, strict=True)
+    ]
+
+
+def original_boxes(boxes: Tensor, scene: Scene, *, shape: tuple[int, int]) -> Tensor:
+    """Boxes (N, 4) in an image of height and width `shape`, in the pixels of the scene and cut off at its edges."""
+    scale = boxes.new_tensor([scene.width / shape[1], scene.height / shape[0]] * 2)
+    edges = boxes.new_tensor([scene.width, scene.height] * 2)
+    return (boxes * scale).clamp(min=boxes.new_zeros(4), max=edges)
 
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """Average precisions on the validation images, in [0, 1], after the last iteration.
+    """Average precisions in [0, 1] on the validation images after the last iteration.
 
-    `images` were evaluated; `dropped` annotations had an empty box or mask; `minutes` are those of training and
-    evaluation.
+    Args:
+        images: how many were evaluated.
+        dropped: how many annotations had an empty box or mask.
+        minutes: of training and evaluation.
     """
 
     box_ap: float
@@ -278,7 +323,10 @@ def detect(
             return finished
         if saved := latest(out):
             check_same(saved.settings, settings, where=_where(saved.path))
-        model = _model(encoder, config, classes=len(train.categories))
+        torch.manual_seed(config.seed)
+        model = build_model(encoder, config, classes=len(train.categories))
+        if config.devices > 1 and on_cuda(config.device) and config.norm == "batch":
+            model = cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
         module = Detecting(model, config, train=train, val=val, progress=progress)
         fitted = fit(
             module,
@@ -298,8 +346,14 @@ def detect(
         )
         with interruptible(fitted.trainer, out, SAME_COMMAND):
             fitted.trainer.test(module, verbose=False)
-        dropped = train.dropped + val.dropped
-        result = _result(module, config, minutes=fitted.minutes, images=len(val.scenes), dropped=dropped)
+        result = DetectionResult(
+            *module.precisions["bbox"],
+            *module.precisions["segm"],
+            iterations=config.total_iterations,
+            minutes=round(fitted.minutes, 2),
+            images=len(val.scenes),
+            dropped=train.dropped + val.dropped,
+        )
         if fitted.trainer.is_global_zero:
             _write(out, module, result, settings)
         return result
@@ -318,15 +372,6 @@ class _Display(Callback):
         due = module.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == self._total
         if due and trainer.is_global_zero:
             self._progress(f"iteration {done}/{self._total}, loss {outputs['loss'].item():.3f}", done / self._total)
-
-
-def _model(encoder: LoadedEncoder, config: DetectionConfig, *, classes: int) -> MaskRCNN:
-    """The detector before its first iteration, drawn by the seed."""
-    torch.manual_seed(config.seed)
-    model = build_model(encoder, config, classes=classes)
-    if config.devices > 1 and on_cuda(config.device) and config.norm == "batch":
-        return cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
-    return model
 
 
 def identity(encoder: LoadedEncoder, config: DetectionConfig, train: CocoSplit, val: CocoSplit) -> dict[str, Any]:
@@ -358,16 +403,6 @@ def _finished(out: Path, settings: dict[str, Any]) -> DetectionResult | None:
         raise ValueError(f"{file}: expected the result of a detector, got something else ({error})") from error
     check_same(made, settings, where=_where(file))
     return result
-
-
-def _result(
-    module: Detecting, config: DetectionConfig, *, minutes: float, images: int, dropped: int
-) -> DetectionResult:
-    box, mask = module.box, module.mask
-    assert box is not None
-    assert mask is not None
-    precisions = (box.ap, box.ap50, box.ap75, mask.ap, mask.ap50, mask.ap75)
-    return DetectionResult(*precisions, config.total_iterations, round(minutes, 2), images, dropped)
 
 
 def _write(out: Path, module: Detecting, result: DetectionResult, settings: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data.decoding import UnreadableImageError, read_image
 from ldreg.data.order import derived_seed
-from ldreg.detection.coco import Scene, Scenes
-from ldreg.detection.masks import rasterize
+from ldreg.evaluate.detection.coco import Scene, Scenes, rasterize
 from ldreg.text import quoted_if_odd
 
 T = TypeVar("T")
@@ -26,8 +25,11 @@ Draw = tuple[int, int]  # which scene, and the seed of its augmentation
 class Sample:
     """One image with its objects.
 
-    image: uint8 (3, H, W), resized; boxes: float32 (N, 4), left, top, right, bottom in its pixels; labels: int64 (N,);
-    masks: uint8 (N, h, w), as large as the image was before, since regions are looked up in them and not pixels.
+    Args:
+        image: uint8 (3, H, W), resized.
+        boxes: float32 (N, 4), left, top, right, bottom in its pixels.
+        labels: int64 (N,).
+        masks: uint8 (N, h, w), of the size of the image before it was resized, because regions are read from them.
     """
 
     image: Tensor
@@ -46,34 +48,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A scene whose file cannot be used, and why; workers hand it on, as their exceptions lose their class."""
+    """A scene whose file cannot be used, and why; workers return it because their exceptions lose their class."""
 
     reason: str
 
 
-def open_scene(scene: Scene) -> Sample:
-    """A scene as it is, with its file decoded and its masks drawn.
-
-    Raises:
-        ValueError: the file cannot be decoded, or has another size than the annotations say.
-    """
+def open_scene(scene: Scene) -> Sample | Unreadable:
+    """A scene in its own size, with its file decoded and its masks drawn."""
+    name = quoted_if_odd(scene.path)
     try:
         image = read_image(scene.path).pixels
     except UnreadableImageError as error:
-        raise ValueError(
-            f"{quoted_if_odd(scene.path)}: expected an image, got one that cannot be read ({error})"
-        ) from error
+        return Unreadable(f"{name}: expected an image, got one that cannot be read ({error})")
     if image.shape[1:] != (scene.height, scene.width):
-        raise ValueError(
-            f"{quoted_if_odd(scene.path)}: expected {scene.width}x{scene.height} pixels as the annotations say, "
-            f"got {image.shape[2]}x{image.shape[1]}"
-        )
-    drawn = [rasterize(one.segmentation, height=scene.height, width=scene.width) for one in scene.instances]
+        expected, found = f"{scene.width}x{scene.height}", f"{image.shape[2]}x{image.shape[1]}"
+        return Unreadable(f"{name}: expected {expected} pixels as the annotations say, got {found}")
+    masks = torch.zeros((len(scene.instances), scene.height, scene.width), dtype=torch.uint8)
+    for mask, one in zip(masks, scene.instances, strict=True):
+        mask.copy_(torch.from_numpy(rasterize(one.segmentation, height=scene.height, width=scene.width)))
     return Sample(
         image,
         boxes=torch.tensor([one.box for one in scene.instances], dtype=torch.float32).view(-1, 4),
         labels=torch.tensor([one.label for one in scene.instances], dtype=torch.int64),
-        masks=torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros((0, *image.shape[1:]), dtype=torch.uint8),
+        masks=masks,
     )
 
 
@@ -112,10 +109,9 @@ class TrainingSamples(Dataset[Sample | Unreadable]):
 
     def __getitem__(self, draw: Draw) -> Sample | Unreadable:
         index, seed = draw
-        try:
-            sample = open_scene(self._scenes[index])
-        except ValueError as error:
-            return Unreadable(str(error))
+        sample = open_scene(self._scenes[index])
+        if isinstance(sample, Unreadable):
+            return sample
         generator = np.random.default_rng(seed)
         if generator.random() < self._flip:
             sample = flipped(sample)
@@ -135,11 +131,10 @@ class TestSamples(Dataset[tuple[int, Sample | Unreadable]]):
 
     def __getitem__(self, place: int) -> tuple[int, Sample | Unreadable]:
         index = self._indices[place]
-        try:
-            sample = open_scene(replace(self._scenes[index], instances=()))
-        except ValueError as error:
-            return index, Unreadable(str(error))
-        return index, resized(sample, shorter=self._shorter, longer=self._longer)
+        sample = open_scene(self._scenes[index]._replace(instances=()))
+        if isinstance(sample, Sample):
+            sample = resized(sample, shorter=self._shorter, longer=self._longer)
+        return index, sample
 
 
 def as_list(batch: list[T]) -> list[T]:

@@ -1,4 +1,4 @@
-"""How a detector is trained and evaluated; the defaults are MoCo's on COCO, but for half of its iterations."""
+"""How a detector is trained and evaluated. The defaults are MoCo's on COCO, with half of its iterations."""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +12,11 @@ Device = Literal["auto", "cpu", "cuda"]
 ITERATIONS: dict[Schedule, int] = {"1x": 90_000, "2x": 180_000}
 REFERENCE_BATCH = 16  # which lr is given for
 WARMUP = 1000  # iterations
+_LEAST = {
+    **dict.fromkeys(("iterations", "batch_size", "test_size", "regions", "test_regions", "devices"), 1),
+    **dict.fromkeys(("warmup_iterations", "precise_iterations", "workers", "seed"), 0),
+    "checkpoint_iterations": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -82,55 +87,31 @@ class DetectionConfig:
     checkpoint_iterations: int = 5000
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        for name, value, kind in (
-            ("schedule", self.schedule, Schedule),
-            ("norm", self.norm, Norm),
-            ("device", self.device, Device),
-            ("precision", self.precision, Precision),
-        ):
-            if value not in get_args(kind):
-                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got {value!r}")
-        self._check_counts()
-        self._check_numbers()
-        if self.batch_size % self.devices:
-            raise ValueError(f"batch_size: expected a multiple of the {self.devices} devices, got {self.batch_size}")
-
-    def _check_counts(self) -> None:
-        for name, value, least in (
-            ("iterations", self.iterations, 1),
-            ("batch_size", self.batch_size, 1),
-            ("warmup_iterations", self.warmup_iterations, 0),
-            ("test_size", self.test_size, 1),
-            ("regions", self.regions, 1),
-            ("test_regions", self.test_regions, 1),
-            ("precise_iterations", self.precise_iterations, 0),
-            ("devices", self.devices, 1),
-            ("workers", self.workers, 0),
-            ("seed", self.seed, 0),
-            ("checkpoint_iterations", self.checkpoint_iterations, 1),
-        ):
+        for name, kind in (("schedule", Schedule), ("norm", Norm), ("device", Device), ("precision", Precision)):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
+        for name, fits, expected in (
+            ("lr", 0 < self.lr < math.inf, "a finite number above 0"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "a finite number of at least 0"),
+            ("momentum", 0 <= self.momentum < 1, "a number in [0, 1)"),
+            ("flip", 0 <= self.flip <= 1, "a probability"),
+        ):
+            if not fits:
+                raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
         for name, sizes in (("train_sizes", self.train_sizes), ("anchor_sizes", self.anchor_sizes)):
             if not sizes or min(sizes) < 1:
                 raise ValueError(f"{name}: expected one or more sizes of at least 1, got {sizes}")
         if self.max_size < max(*self.train_sizes, self.test_size):
             raise ValueError(f"max_size: expected at least the sizes of the shorter side, got {self.max_size}")
         if self.warmup >= self.total_iterations:
-            raise ValueError(
-                f"warmup_iterations: expected fewer than the {self.total_iterations} iterations, got {self.warmup}"
-            )
-
-    def _check_numbers(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr: expected a finite value above 0, got {self.lr}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay: expected a finite value of at least 0, got {self.weight_decay}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum: expected a value in [0, 1), got {self.momentum}")
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip: expected a probability, got {self.flip}")
+            total = self.total_iterations
+            raise ValueError(f"warmup_iterations: expected fewer than the {total} iterations, got {self.warmup}")
+        if self.batch_size % self.devices:
+            raise ValueError(f"batch_size: expected a multiple of the {self.devices} devices, got {self.batch_size}")
 
     @property
     def total_iterations(self) -> int:
