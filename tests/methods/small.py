@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import torch
 from timm.models import VisionTransformer
 from torch import nn
 
@@ -39,6 +40,7 @@ def transformer(size: int = 8, patch: int = 2, channels: int = 1) -> VisionTrans
 
 
 def build(name: str, **options: object) -> Method:
+    torch.manual_seed(0)
     method, _, version = name.partition("_v")
     entry = METHODS[method]
     unused = {"queue_size"} if version else {"predictor"} if method == "moco" else set()

@@ -1,9 +1,11 @@
 """What holds for every method."""
 
-from collections.abc import Callable
+import copy
 
 import pytest
 import torch
+from lightly.models.modules import heads as lightly_heads
+from tests.methods.small import NAMES, build
 from torch import Tensor, nn
 
 from ldreg.methods import (
@@ -18,8 +20,9 @@ from ldreg.methods import (
     SimCLRTunedConfig,
     VICRegConfig,
 )
+from ldreg.methods.base import Last, MomentumBranch, mlp
 
-Make = Callable[..., Method]
+every_method = pytest.mark.parametrize("name", NAMES)
 
 
 def views_of(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, ...]:
@@ -30,8 +33,9 @@ def views_of(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, ...]
     return (images + 0.3 * noise).unbind()
 
 
-def test_outcome_has_the_encoders_representations_with_gradient(make: Make, name: str) -> None:
-    method = make(name).eval()  # so that the encoder gives the same again
+@every_method
+def test_outcome_has_the_encoders_representations_with_gradient(name: str) -> None:
+    method = build(name).eval()  # so that the encoder gives the same again
     views = views_of(method, 10)
     outcome = method(views)
     assert outcome.loss.shape == ()
@@ -46,8 +50,9 @@ def test_outcome_has_the_encoders_representations_with_gradient(make: Make, name
         torch.testing.assert_close(outcome.representations, method.encoder(torch.cat(online)))
 
 
-def test_only_byol_has_a_reference(make: Make, name: str) -> None:
-    method = make(name).eval()
+@every_method
+def test_only_byol_has_a_reference(name: str) -> None:
+    method = build(name).eval()
     views = views_of(method, 10)
     outcome = method(views)
     if name != "byol":
@@ -68,8 +73,8 @@ def test_only_byol_has_a_reference(make: Make, name: str) -> None:
     assert not torch.equal(momentum, outcome.representations)
 
 
-def test_byol_predicts_the_other_view(make: Make) -> None:
-    method = make("byol")
+def test_byol_predicts_the_other_view() -> None:
+    method = build("byol")
     assert isinstance(method, BYOL)
     views = views_of(method, 10)
     images = torch.cat(views)
@@ -93,23 +98,26 @@ def descend(method: Method, steps: int) -> list[float]:
     return losses
 
 
-def test_loss_falls(make: Make, name: str) -> None:
+@every_method
+def test_loss_falls(name: str) -> None:
     """MoCo's queue of random vectors is easier than one of keys: its loss is read once keys have filled the queue."""
-    losses = descend(make(name, **({"momentum": 0.9} if name == "moco" else {})), 40)
+    losses = descend(build(name, **({"momentum": 0.9} if name == "moco" else {})), 40)
     first, last = sum(losses[5:10]) / 5, sum(losses[-5:]) / 5
     assert last < 0.95 * first, losses
 
 
-def test_every_trainable_parameter_has_a_gradient(make: Make, name: str) -> None:
-    method = make(name)
+@every_method
+def test_every_trainable_parameter_has_a_gradient(name: str) -> None:
+    method = build(name)
     method(views_of(method, 10)).loss.backward()
     missing = {key for key, p in method.named_parameters() if p.requires_grad and p.grad is None}
     assert not missing
 
 
-def test_parts_to_compile_are_called_as_modules(make: Make, name: str) -> None:
+@every_method
+def test_parts_to_compile_are_called_as_modules(name: str) -> None:
     """`module.compile()` acts on calls of the module; one that is passed by would be compiled for nothing."""
-    method = make(name)
+    method = build(name)
     called: list[nn.Module] = []
     for part in method.compiled_parts():
         part.register_forward_hook(lambda module, _args, _output: called.append(module))
@@ -119,8 +127,9 @@ def test_parts_to_compile_are_called_as_modules(make: Make, name: str) -> None:
     assert all(module in inside for module in method.modules() if isinstance(module, nn.Conv2d) and name != "mae")
 
 
-def test_wrong_views_are_refused(make: Make, name: str) -> None:
-    method = make(name)
+@every_method
+def test_wrong_views_are_refused(name: str) -> None:
+    method = build(name)
     with pytest.raises(ValueError, match=f"views: expected {method.view_count} of one shape"):
         method([torch.zeros(4, 1, 8, 8)] * 3)
     if method.view_count == 2:
@@ -128,22 +137,93 @@ def test_wrong_views_are_refused(make: Make, name: str) -> None:
             method((torch.zeros(4, 1, 8, 8), torch.zeros(3, 1, 8, 8)))
 
 
-def test_state_survives_a_round_trip(make: Make, name: str) -> None:
+@every_method
+def test_state_survives_a_round_trip(name: str) -> None:
     """Method and copy go on alike from a state dict, momentum branch and queue included."""
-    method = make(name)
+    method = build(name)
     descend(method, 3)
-    other = make(name)
+    other = build(name)
     other.load_state_dict(method.state_dict())
     assert descend(method, 3) == descend(other, 3)
 
 
-def test_autocast_keeps_the_loss_in_float32(make: Make, name: str) -> None:
-    method = make(name)
+@every_method
+def test_autocast_keeps_the_loss_in_float32(name: str) -> None:
+    method = build(name)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outcome = method(views_of(method, 12))
     outcome.loss.backward()
     assert outcome.loss.dtype == torch.float32
     assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
+
+
+@pytest.mark.parametrize(("name", "left"), [("byol", 0.9975), ("moco", 0.999), ("moco_v3", 0.9975)])
+def test_the_branch_follows_by_the_momentum_of_that_time(name: str, left: float) -> None:
+    method = build(name)
+    assert method.target is not None
+    followed, source = next(method.target.parameters()), next(method.encoder.parameters())
+    for progress, share in ((2 / 3, left), (1.0, 1.0 if left < 0.999 else 0.999)):
+        with torch.no_grad():
+            source.copy_(followed + 1)
+        before = followed.clone()
+        method.after_step(progress)  # after two thirds a quarter of the way from 1 back to 0.99 is left
+        torch.testing.assert_close(followed, before + 1 - share)
+
+
+def test_update_is_the_moving_average_of_parameters_alone() -> None:
+    torch.manual_seed(0)
+    encoder, projector = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2)
+    branch = MomentumBranch(encoder, projector, start=0.9, end=0.9)
+    online = [*encoder.parameters(), *projector.parameters()]
+    with torch.no_grad():
+        for parameter in online:
+            parameter.add_(torch.randn_like(parameter))
+    encoder(torch.randn(5, 3))  # moves the encoder's running statistics, which the branch does not take over
+    before = copy.deepcopy(branch)
+    branch.update(encoder, projector, 0.5)
+    for new, old, source in zip(branch.parameters(), before.parameters(), online, strict=True):
+        torch.testing.assert_close(new, 0.9 * old + 0.1 * source)
+    for new_buffer, old_buffer in zip(branch.buffers(), before.buffers(), strict=True):
+        assert torch.equal(new_buffer, old_buffer)
+
+
+@pytest.mark.parametrize("name", ["byol", "moco", "moco_v3"])
+def test_the_branch_has_no_gradient_and_its_own_statistics(name: str) -> None:
+    method = build(name)
+    method(views_of(method, 8)).loss.backward()
+    trained = {key for key, parameter in method.named_parameters() if parameter.grad is not None}
+    assert trained == {key for key, _ in method.named_parameters() if not key.startswith("target.")}
+    assert method.get_buffer("target.encoder.1.num_batches_tracked") == 1
+
+
+def layers(head: nn.Module) -> list[tuple[type[nn.Module], int | None]]:
+    found = [layer for layer in head.modules() if not list(layer.children())]
+    return [(type(layer), layer.out_features if isinstance(layer, nn.Linear) else None) for layer in found]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (mlp(6, (5, 4), last="scale"), lightly_heads.SimCLRProjectionHead(6, 5, 4)),
+        (mlp(6, (5, 5, 4), last="scale"), lightly_heads.SimCLRProjectionHead(6, 5, 4, num_layers=3)),
+        (mlp(6, (5, 4)), lightly_heads.BYOLProjectionHead(6, 5, 4)),
+        (mlp(6, (5, 4), batch_norm=False), lightly_heads.MoCoProjectionHead(6, 5, 4)),
+        (mlp(6, (4,)), nn.Sequential(nn.Linear(6, 4))),
+    ],
+)
+def test_layers_are_those_of_lightly(ours: nn.Module, theirs: nn.Module) -> None:
+    assert layers(ours) == layers(theirs)
+
+
+@pytest.mark.parametrize(("last", "trained"), [("linear", 4), ("scale", 5), ("plain", 4)])
+def test_what_the_last_norm_trains(last: Last, trained: int) -> None:
+    """Two linear weights and the first norm's scale and shift, plus the last norm's scale where it has one."""
+    head = mlp(6, (5, 4), last=last)
+    assert len([p for p in head.parameters() if p.requires_grad]) == trained
+    embeddings = head(torch.randn(32, 6))
+    if last != "linear":
+        torch.testing.assert_close(embeddings.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
+        torch.testing.assert_close(embeddings.var(0, correction=0), torch.ones(4), atol=1e-2, rtol=0)
 
 
 def test_defaults_are_those_of_the_papers() -> None:

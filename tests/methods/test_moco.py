@@ -1,12 +1,9 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.methods.small import build
 
-from ldreg.methods import Method, MoCoConfig, MoCoV2, MoCoV3
-
-Make = Callable[..., Method]
+from ldreg.methods import MoCoConfig, MoCoV2, MoCoV3
 
 
 def step(method: MoCoV2, seed: int, count: int = 6) -> torch.Tensor:
@@ -16,14 +13,14 @@ def step(method: MoCoV2, seed: int, count: int = 6) -> torch.Tensor:
     return F.normalize(method.target(views[1])[1], dim=1)
 
 
-def queued(make: Make, size: int) -> MoCoV2:
-    method = make("moco", queue_size=size)
+def queued(size: int) -> MoCoV2:
+    method = build("moco", queue_size=size)
     assert isinstance(method, MoCoV2)
     return method
 
 
-def test_queue_takes_keys_in_order_and_drops_the_oldest(make: Make) -> None:
-    method = queued(make, 15)
+def test_queue_takes_keys_in_order_and_drops_the_oldest() -> None:
+    method = queued(15)
     first = method.queue.clone()
     torch.testing.assert_close(first.norm(dim=1), torch.ones(15))
     a, b, c = (step(method, seed) for seed in range(3))
@@ -31,15 +28,15 @@ def test_queue_takes_keys_in_order_and_drops_the_oldest(make: Make) -> None:
     torch.testing.assert_close(method.queue, torch.cat((c[3:], a[3:], b, c[:3])))
 
 
-def test_a_batch_larger_than_the_queue_leaves_its_last_keys(make: Make) -> None:
-    method = queued(make, 4)
+def test_a_batch_larger_than_the_queue_leaves_its_last_keys() -> None:
+    method = queued(4)
     keys = step(method, 0)
     torch.testing.assert_close(method.queue, keys[-4:])
 
 
-def test_keys_enter_after_they_were_compared(make: Make) -> None:
+def test_keys_enter_after_they_were_compared() -> None:
     """The loss is that of the queue before, and its gradient can be taken although the queue has changed since."""
-    method = queued(make, 15)
+    method = queued(15)
     views = torch.randn(2, 6, 1, 8, 8).unbind()
     before = method.queue.clone()
     outcome = method(views)
@@ -50,34 +47,16 @@ def test_keys_enter_after_they_were_compared(make: Make) -> None:
     torch.testing.assert_close(outcome.loss, F.cross_entropy(logits, torch.zeros(6, dtype=torch.int64)))
 
 
-def test_evaluation_leaves_the_queue_alone(make: Make) -> None:
-    method = queued(make, 15)
+def test_evaluation_leaves_the_queue_alone() -> None:
+    method = queued(15)
     before = method.queue.clone()
     step(method.eval(), 0)
     assert torch.equal(method.queue, before)
     assert method.pointer == 0
 
 
-def test_state_dict_carries_queue_and_pointer(make: Make) -> None:
-    method, other = queued(make, 15), queued(make, 15)
-    step(method, 0)
-    other.load_state_dict(method.state_dict())
-    for seed in (1, 2):
-        step(method, seed)
-        step(other, seed)
-    assert torch.equal(method.queue, other.queue)
-    assert torch.equal(method.pointer, other.pointer)
-
-
-def test_version_3_is_symmetric_in_the_views(make: Make) -> None:
-    method = make("moco_v3")
-    assert isinstance(method, MoCoV3)
-    a, b = torch.randn(2, 6, 1, 8, 8).unbind()
-    torch.testing.assert_close(method((a, b)).loss, method((b, a)).loss)
-
-
-def test_version_3_by_a_plain_reference(make: Make) -> None:
-    method = make("moco_v3", temperature=0.2)
+def test_version_3_by_a_plain_reference() -> None:
+    method = build("moco_v3", temperature=0.2)
     assert isinstance(method, MoCoV3)
     views = torch.randn(2, 6, 1, 8, 8).unbind()
     images = torch.cat(views)

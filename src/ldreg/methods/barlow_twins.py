@@ -1,13 +1,10 @@
 """Barlow Twins: bring the cross-correlation of two views to the identity."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_weight, check_widths
-from ldreg.methods.heads import mlp
+from ldreg.methods.base import Method, MethodEntry, check_weights, check_widths, mlp
 from ldreg.methods.losses import barlow_twins
 
 
@@ -27,16 +24,17 @@ class BarlowTwinsConfig:
     projector: tuple[int, ...] = (8192, 8192, 8192)
 
     def __post_init__(self) -> None:
-        check_weight("redundancy", self.redundancy)
-        check_widths(self.projector)
+        check_weights(redundancy=self.redundancy)
+        check_widths(projector=self.projector)
 
 
 class BarlowTwins(Method):
     """Make each column agree between views and be uncorrelated with the others (Zbontar et al., ICML 2021).
 
-    Both views pass the encoder in one call, so batch statistics are of both views together; the original takes each
-    view's own. The loss standardizes each view by itself, over the batch of all ranks. The logged terms are unweighted.
+    Batch statistics of the encoder are of both views together; the original takes each view's own. The loss
+    standardizes each view by itself, over the batch of all ranks. The logged terms are unweighted.
 
+    >>> import torch
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
     >>> method = BarlowTwins(encoder, BarlowTwinsConfig(projector=(8, 4)))
@@ -49,12 +47,9 @@ class BarlowTwins(Method):
         self.redundancy = config.redundancy
         self.projector = mlp(self.dimension, config.projector)
 
-    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; the generator is not used."""
-        self._check(views)
-        representations = self.encoder(torch.cat(tuple(views)))
-        loss, terms = barlow_twins(*self.projector(representations).chunk(2), redundancy=self.redundancy)
-        return Outcome(loss, terms, representations)
+    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Barlow Twins' loss and its two terms."""
+        return barlow_twins(embeddings_a, embeddings_b, redundancy=self.redundancy)
 
 
 METHODS = {"barlow_twins": MethodEntry(BarlowTwinsConfig, BarlowTwins)}

@@ -1,14 +1,16 @@
-"""The interface of every method, its entry by name, and the checks that configs share."""
+"""What methods share: their interface, projectors, the momentum branch, and the checks of their options."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.heads import MomentumBranch
+Last = Literal["linear", "scale", "plain"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Outcome:
 class Method(nn.Module):
     """A self-supervised method around an encoder that maps images (B, C, S, S) to representations (B, D).
 
-    A subclass with a momentum branch assigns it to `target`, and its projector to `projector`.
+    A subclass with one encoder assigns `projector` and defines `loss`; others define `forward`. One with a momentum
+    branch assigns it to `target`.
 
     Args:
         encoder: Module with an integer attribute `dimension`, its D.
@@ -46,24 +49,30 @@ class Method(nn.Module):
     candidates: ClassVar[int] = 2  # rows per image among which neighbors of a representation are searched
     encoder: nn.Module
     projector: nn.Module
-    target: MomentumBranch | None
+    target: "MomentumBranch | None"
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         columns = getattr(encoder, "dimension", None)
-        if not isinstance(columns, int) or columns < 1:
-            raise ValueError(f"encoder: expected an integer attribute `dimension` of at least 1, got {columns!r}")
+        check(isinstance(columns, int) and columns > 0, "encoder", "an integer attribute `dimension` above 0", columns)
         self.encoder = encoder
-        self.dimension = columns
+        self.dimension: int = encoder.dimension  # type: ignore[assignment]  # checked above
         self.target = None
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of one batch.
+        """The outcome of one batch; both views pass the encoder in one call, which takes their batch statistics.
 
         Args:
             views: `view_count` tensors (N, C, S, S); row i of each is a view of the same image.
             generator: Source of the method's own random numbers, on the views' device; None: torch's.
         """
+        self._check(views)
+        representations = self.encoder(torch.cat(tuple(views)))
+        loss, terms = self.loss(*self.projector(representations).chunk(2))
+        return Outcome(loss, terms, representations)
+
+    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of two views' embeddings (N, E), and its detached terms."""
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:
@@ -76,9 +85,9 @@ class Method(nn.Module):
         return [self.encoder] if self.target is None else [self.encoder, self.target.encoder]
 
     def _check(self, views: Sequence[Tensor]) -> None:
-        if len(views) != self.view_count or len({view.shape for view in views}) != 1:
-            shapes = [tuple(view.shape) for view in views]
-            raise ValueError(f"views: expected {self.view_count} of one shape, got shapes {shapes}")
+        shapes = [tuple(view.shape) for view in views]
+        valid = len(views) == self.view_count and len(set(shapes)) == 1
+        check(valid, "views", f"{self.view_count} of one shape", f"shapes {shapes}")
 
 
 class MethodEntry(NamedTuple):
@@ -88,40 +97,95 @@ class MethodEntry(NamedTuple):
     build: Callable[[nn.Module, Any], Method]
 
 
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless the value is finite and above 0.
+def mlp(dimension: int, widths: Sequence[int], *, batch_norm: bool = True, last: Last = "linear") -> nn.Sequential:
+    """Linear layers, all but the last followed by batch norm and ReLU: (N, dimension) to (N, E).
 
-    >>> check_positive("temperature", 0.1)
+    With batch norm no linear layer has a bias, not even the last, as in the original BYOL, VICReg and Barlow Twins.
+    The last layer is followed by nothing ("linear"), by batch norm with a scale but no shift ("scale", as in SimCLR),
+    or by batch norm with neither ("plain", as in MoCo v3).
+
+    >>> mlp(32, (64, 16))
+    Sequential(
+      (0): Linear(in_features=32, out_features=64, bias=False)
+      (1): BatchNorm1d(64, ...)
+      (2): ReLU(inplace=True)
+      (3): Linear(in_features=64, out_features=16, bias=False)
+    )
     """
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}: expected a finite number above 0, got {value}")
+    layers: list[nn.Module] = []
+    for columns, width in pairwise((dimension, *widths)):
+        layers.append(nn.Linear(columns, width, bias=not batch_norm))
+        layers += [nn.BatchNorm1d(width)] if batch_norm else []
+        layers.append(nn.ReLU(inplace=True))
+    del layers[-2 if batch_norm else -1 :]
+    if last != "linear":
+        norm = nn.BatchNorm1d(widths[-1], affine=last == "scale")
+        if last == "scale":
+            norm.bias.requires_grad_(False)  # stays 0: a shift common to all embeddings only reduces their contrast
+        layers.append(norm)
+    return nn.Sequential(*layers)
 
 
-def check_weight(name: str, value: float) -> None:
-    """Raise ValueError unless the value is finite and at least 0.
+class MomentumBranch(nn.Module):
+    """A copy of encoder and projector without gradient that follows them by an exponential moving average.
 
-    >>> check_weight("covariance", 0.0)
+    Only parameters are averaged. Batch statistics are the branch's own: as in the original BYOL and MoCo, it
+    normalizes by those of its own batch in training. The share of the branch that a step leaves goes from `start` to
+    `end` along half a cosine (Grill et al., 2020).
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name}: expected a finite number of at least 0, got {value}")
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, *, start: float, end: float) -> None:
+        super().__init__()
+        self.start, self.end = start, end
+        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
+        self.projector = copy.deepcopy(projector).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Representations (N, D) and embeddings (N, E) of images (N, C, S, S)."""
+        representations = self.encoder(images)
+        return representations, self.projector(representations)
+
+    @torch.no_grad()
+    def update(self, encoder: nn.Module, projector: nn.Module, progress: float) -> None:
+        """Move toward encoder and projector, with the momentum of this share of the training."""
+        momentum = self.end - (self.end - self.start) * (math.cos(math.pi * progress) + 1) / 2
+        online: list[Tensor] = [*encoder.parameters(), *projector.parameters()]
+        torch._foreach_lerp_(list(self.parameters()), online, 1 - momentum)  # one kernel for many tensors
 
 
-def check_share(name: str, value: float) -> None:
-    """Raise ValueError unless the value lies from 0 to 1.
+def check(valid: bool, name: str, expected: str, got: object) -> None:
+    """Raise ValueError unless an option is valid.
 
-    >>> check_share("momentum", 0.99)
+    >>> check(False, "temperature", "a number above 0", -1)
+    Traceback (most recent call last):
+    ValueError: temperature: expected a number above 0, got -1
     """
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a number from 0 to 1, got {value}")
+    if not valid:
+        raise ValueError(f"{name}: expected {expected}, got {got}")
 
 
-def check_widths(projector: Sequence[int], predictor: Sequence[int] | None = None) -> None:
-    """Raise ValueError unless all widths are positive and the predictor ends in the projector's last width.
+def check_positive(**options: float) -> None:
+    """Raise ValueError unless all options are finite and above 0."""
+    for name, value in options.items():
+        check(0 < value < math.inf, name, "a finite number above 0", value)
 
-    >>> check_widths((2048, 128))
-    """
-    for name, widths in (("projector", projector), ("predictor", predictor)):
-        if widths is not None and (not widths or any(width < 1 for width in widths)):
-            raise ValueError(f"{name}: expected one or more widths of at least 1, got {tuple(widths)}")
-    if predictor is not None and predictor[-1] != projector[-1]:
-        raise ValueError(f"predictor: expected the projector's last width, {projector[-1]}, last, got {predictor}")
+
+def check_weights(**options: float) -> None:
+    """Raise ValueError unless all options are finite and at least 0."""
+    for name, value in options.items():
+        check(0 <= value < math.inf, name, "a finite number of at least 0", value)
+
+
+def check_shares(**options: float) -> None:
+    """Raise ValueError unless all options lie from 0 to 1."""
+    for name, value in options.items():
+        check(0 <= value <= 1, name, "a number from 0 to 1", value)
+
+
+def check_widths(**heads: Sequence[int]) -> None:
+    """Raise ValueError unless each head has one or more widths of at least 1, and all end in the same width."""
+    for name, widths in heads.items():
+        check(len(widths) > 0 and min(widths) > 0, name, "one or more widths of at least 1", tuple(widths))
+        first, *_ = heads.values()
+        check(widths[-1] == first[-1], name, f"the projector's last width, {first[-1]}, last", widths)

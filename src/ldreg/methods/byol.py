@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_share, check_widths
-from ldreg.methods.heads import MomentumBranch, mlp
+from ldreg.methods.base import Method, MethodEntry, MomentumBranch, Outcome, check_shares, check_widths, mlp
 from ldreg.methods.losses import byol
 
 
@@ -31,17 +30,15 @@ class BYOLConfig:
     predictor: tuple[int, ...] = (4096, 256)
 
     def __post_init__(self) -> None:
-        check_share("momentum", self.momentum)
-        check_share("momentum_end", self.momentum_end)
-        check_widths(self.projector, self.predictor)
+        check_shares(momentum=self.momentum, momentum_end=self.momentum_end)
+        check_widths(projector=self.projector, predictor=self.predictor)
 
 
 class BYOL(Method):
     """Predict the momentum branch's embedding of the other view, in both directions (Grill et al., NeurIPS 2020).
 
-    Both views pass each encoder in one call, so batch statistics are of both views together; the original takes
-    each view's own. Neighbors of the online representations are searched among those of both branches (LDReg paper,
-    appendix "LDReg and SSL methods").
+    Batch statistics are of both views together; the original takes each view's own. Neighbors of the online
+    representations are searched among those of both branches (LDReg paper, appendix "LDReg and SSL methods").
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16

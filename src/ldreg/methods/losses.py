@@ -2,6 +2,7 @@
 
 Each rank holds the embeddings of its own images. Losses are computed in float32 or wider, also under autocast, and have
 the same value on every rank. Gradients averaged over ranks, as by DDP, equal those of one process with the whole batch.
+Embeddings of different or wrong shapes, and fewer than two rows where a variance is needed, are a ValueError.
 """
 
 import torch
@@ -22,9 +23,6 @@ def nt_xent(embeddings_a: Tensor, embeddings_b: Tensor, *, temperature: float) -
     Each of the 2N rows has to find its other view among the 2N - 1 others by cosine similarity
     (Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020).
 
-    Raises:
-        ValueError: the two are not (N, E) of one shape.
-
     >>> views = torch.eye(2)
     >>> round(nt_xent(views, views, temperature=1.0).item(), 4)  # -ln(e / (e + 1 + 1))
     0.5514
@@ -43,9 +41,6 @@ def info_nce(queries: Tensor, keys: Tensor, *, temperature: float, queue: Tensor
 
     The other candidates are the rows of `queue` (Q, E), which have length 1 (He et al., "Momentum Contrast for
     Unsupervised Visual Representation Learning", CVPR 2020); without a queue, the other keys of the batch.
-
-    Raises:
-        ValueError: queries and keys are not (N, E) of one shape, or the queue has other columns.
 
     >>> x = torch.eye(2)
     >>> round(info_nce(x, x, temperature=1.0).item(), 4), round(info_nce(x, x, temperature=1.0, queue=-x).item(), 4)
@@ -69,9 +64,6 @@ def byol(predictions_a: Tensor, predictions_b: Tensor, targets_a: Tensor, target
 
     Returns the mean over N, a scalar (Grill et al., "Bootstrap Your Own Latent", NeurIPS 2020).
 
-    Raises:
-        ValueError: the four are not (N, E) of one shape.
-
     >>> x = torch.eye(2)
     >>> byol(x, x, x, x), byol(x, x, -x, -x)
     (tensor(0.), tensor(8.))
@@ -93,9 +85,6 @@ def vicreg(
     """The weighted sum of VICReg's three terms of two views' embeddings (N, E), and the terms, detached, unweighted.
 
     (Bardes, Ponce & LeCun, "VICReg: Variance-Invariance-Covariance Regularization", ICLR 2022.)
-
-    Raises:
-        ValueError: the two are not (N, E) of one shape, or all ranks together hold fewer than two rows.
 
     >>> loss, terms = vicreg(torch.eye(2), torch.eye(2))
     >>> {name: round(term.item(), 3) for name, term in terms.items()}
@@ -121,9 +110,6 @@ def barlow_twins(
     The loss is the sum of the diagonal's squared deviations from 1 plus `redundancy` times the sum of squares off the
     diagonal; the terms are detached and unweighted (Zbontar et al., "Barlow Twins", ICML 2021).
 
-    Raises:
-        ValueError: the two are not (N, E) of one shape, or all ranks together hold fewer than two rows.
-
     >>> loss, terms = barlow_twins(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     >>> {name: round(term.item(), 3) for name, term in terms.items()}
     {'invariance': 0.0, 'redundancy': 2.0}
@@ -140,9 +126,6 @@ def reconstruction(predictions: Tensor, patches: Tensor, *, normalize: bool = Tr
     """The mean squared error of predicted patches (N, L, P), by default of normalized patches: a scalar.
 
     (He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022.)
-
-    Raises:
-        ValueError: the two are not (N, L, P) of one shape.
 
     >>> reconstruction(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 3.0]]]), normalize=False)
     tensor(5.)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive
+from ldreg.methods.base import Method, MethodEntry, Outcome, check, check_positive
 from ldreg.methods.losses import reconstruction
 
 if TYPE_CHECKING:  # slow imports
@@ -37,15 +37,11 @@ class MAEConfig:
     norm_pix_loss: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"mask_ratio: expected a number between 0 and 1, got {self.mask_ratio}")
-        for name in ("decoder_width", "decoder_depth", "decoder_heads"):
-            check_positive(name, getattr(self, name))
-        if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
-            raise ValueError(
-                f"decoder_width: expected a multiple of 4 and of decoder_heads ({self.decoder_heads}), "
-                f"got {self.decoder_width}"
-            )
+        check(0 < self.mask_ratio < 1, "mask_ratio", "a number between 0 and 1", self.mask_ratio)
+        width, depth, heads = self.decoder_width, self.decoder_depth, self.decoder_heads
+        check_positive(decoder_width=width, decoder_depth=depth, decoder_heads=heads)
+        fits = width % heads == 0 and width % 4 == 0
+        check(fits, "decoder_width", f"a multiple of 4 and of decoder_heads ({heads})", width)
 
 
 class MAE(Method):
@@ -81,13 +77,9 @@ class MAE(Method):
         self.size = self.patch_size * round(self.patches**0.5)
         self.visible, self.normalize = int(self.patches * (1 - config.mask_ratio)), config.norm_pix_loss
         pixels = self.channels * self.patch_size**2
-        if not 0 < self.visible < self.patches:
-            raise ValueError(
-                f"mask_ratio: expected to leave 1 to {self.patches - 1} of {self.patches} patches visible, "
-                f"got {config.mask_ratio}"
-            )
-        if self.normalize and pixels == 1:
-            raise ValueError("norm_pix_loss: expected False where a patch is a single number, got True")
+        share = f"a share that leaves 1 to {self.patches - 1} of {self.patches} patches visible"
+        check(0 < self.visible < self.patches, "mask_ratio", share, config.mask_ratio)
+        check(not (self.normalize and pixels == 1), "norm_pix_loss", "False where a patch is a single number", True)
         # Not registered as a child: it holds the encoder again, and a mask token of its own that MAE does not use.
         object.__setattr__(self, "_masked", MaskedVisionTransformerTIMM(vit))
         self.embed = nn.Linear(self.dimension, config.decoder_width)
@@ -109,9 +101,8 @@ class MAE(Method):
 
         self._check(views)
         images = views[0]
-        if images.shape[1:] != (self.channels, self.size, self.size):
-            expected = (len(images), self.channels, self.size, self.size)
-            raise ValueError(f"views: expected shape {expected}, got {tuple(images.shape)}")
+        expected = (len(images), self.channels, self.size, self.size)
+        check(images.shape == expected, "views", f"shape {expected}", tuple(images.shape))
         visible, hidden = self.masks(len(images), device=images.device, generator=generator)
         tokens = self._masked.encode(images, idx_keep=visible)
         predictions = self.predict(utils.get_at_index(self._decode(tokens, visible), hidden))
@@ -149,11 +140,11 @@ def _class_token_transformer(encoder: nn.Module) -> "VisionTransformer":
 
     if not isinstance(encoder, VisionTransformer):
         raise ValueError(f"encoder: expected a timm VisionTransformer for MAE, got {type(encoder).__name__}")
-    if encoder.cls_token is None or encoder.global_pool != "token":
-        raise ValueError(f"encoder: expected pooling by a class token for MAE, got {encoder.global_pool!r}")
-    grid = encoder.patch_embed.grid_size
-    if grid[0] != grid[1] or encoder.patch_embed.patch_size[0] != encoder.patch_embed.patch_size[1]:
-        raise ValueError(f"encoder: expected square images and patches for MAE, got a grid of {tuple(grid)}")
+    pooled = encoder.cls_token is not None and encoder.global_pool == "token"
+    check(pooled, "encoder", "pooling by a class token for MAE", repr(encoder.global_pool))
+    grid, patch = encoder.patch_embed.grid_size, encoder.patch_embed.patch_size
+    square = grid[0] == grid[1] and patch[0] == patch[1]
+    check(square, "encoder", "square images and patches for MAE", f"a grid of {tuple(grid)}")
     return encoder
 
 

@@ -9,8 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ldreg.distributed import gather
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive, check_share, check_widths
-from ldreg.methods.heads import MomentumBranch, mlp
+from ldreg.methods.base import (
+    Method,
+    MethodEntry,
+    MomentumBranch,
+    Outcome,
+    check,
+    check_positive,
+    check_shares,
+    check_widths,
+    mlp,
+)
 from ldreg.methods.losses import info_nce
 
 Version = Literal["v2", "v3"]
@@ -42,18 +51,19 @@ class MoCoConfig:
     queue_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.version not in get_args(Version):
-            raise ValueError(f"version: expected one of {', '.join(get_args(Version))}, got {self.version!r}")
+        versions = get_args(Version)
+        check(self.version in versions, "version", f"one of {', '.join(versions)}", repr(self.version))
         unused = "predictor" if self.version == "v2" else "queue_size"
-        if getattr(self, unused) is not None:
-            raise ValueError(f"{unused}: expected None with version {self.version!r}, got {getattr(self, unused)}")
+        given = getattr(self, unused)
+        check(given is None, unused, f"None with version {self.version!r}", given)
         whole = self.settings()
-        check_positive("temperature", whole.temperature)
-        check_share("momentum", whole.momentum)
-        check_share("momentum_end", whole.momentum_end)
-        check_widths(whole.projector, whole.predictor if self.version == "v3" else None)
+        check_positive(temperature=whole.temperature)
+        check_shares(momentum=whole.momentum, momentum_end=whole.momentum_end)
+        check_widths(projector=whole.projector)
         if self.version == "v2":
-            check_positive("queue_size", whole.queue_size)
+            check_positive(queue_size=whole.queue_size)
+        else:
+            check_widths(projector=whole.projector, predictor=whole.predictor)
 
     def settings(self) -> "MoCoSettings":
         """All values, with the version's defaults filled in."""
@@ -138,9 +148,8 @@ class MoCoV3(Method):
     """Tell an image's key from the batch's others, in both directions (Chen, Xie & He, ICCV 2021).
 
     The loss is 2τ times the cross-entropy, summed over both directions. Heads are those of the original for ResNet:
-    batch norm in every layer but the predictor's last, without scale and shift in the projector's last. Both views
-    pass each encoder in one call, so batch statistics are of both views together; the original takes each
-    view's own.
+    batch norm in every layer but the predictor's last, without scale and shift in the projector's last. Batch
+    statistics are of both views together; the original takes each view's own.
 
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16

@@ -1,13 +1,10 @@
 """SimCLR and its tuned version."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_positive, check_widths
-from ldreg.methods.heads import mlp
+from ldreg.methods.base import Method, MethodEntry, check_positive, check_widths, mlp
 from ldreg.methods.losses import nt_xent
 
 
@@ -27,8 +24,8 @@ class SimCLRConfig:
     projector: tuple[int, ...] = (2048, 128)
 
     def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
-        check_widths(self.projector)
+        check_positive(temperature=self.temperature)
+        check_widths(projector=self.projector)
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,6 @@ class SimCLRTunedConfig(SimCLRConfig):
     Args:
         temperature: Divisor of the cosine similarities.
         projector: Widths of the projector's layers.
-
-    Raises:
-        ValueError: the temperature or a width is not positive.
     """
 
     temperature: float = 0.15
@@ -50,9 +44,10 @@ class SimCLRTunedConfig(SimCLRConfig):
 class SimCLR(Method):
     """Tell the other view of an image from the views of all other images (Chen et al., ICML 2020).
 
-    Both views pass the encoder in one call, so batch statistics are of both views together. As in the
-    original, the projector ends in batch norm with a scale but no shift.
+    As in the original, batch statistics are of both views together, and the projector ends in batch norm with a scale
+    but no shift.
 
+    >>> import torch
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
     >>> outcome = SimCLR(encoder, SimCLRConfig(projector=(8, 4)))((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4)))
@@ -65,12 +60,10 @@ class SimCLR(Method):
         self.temperature = config.temperature
         self.projector = mlp(self.dimension, config.projector, last="scale")
 
-    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; the generator is not used."""
-        self._check(views)
-        representations = self.encoder(torch.cat(tuple(views)))
-        loss = nt_xent(*self.projector(representations).chunk(2), temperature=self.temperature)
-        return Outcome(loss, {"nt_xent": loss.detach()}, representations)
+    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The contrastive loss."""
+        loss = nt_xent(embeddings_a, embeddings_b, temperature=self.temperature)
+        return loss, {"nt_xent": loss.detach()}
 
 
 METHODS = {"simclr": MethodEntry(SimCLRConfig, SimCLR), "simclr_tuned": MethodEntry(SimCLRTunedConfig, SimCLR)}

@@ -1,13 +1,10 @@
 """VICReg: agree between views, vary over images, decorrelate."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, Outcome, check_weight, check_widths
-from ldreg.methods.heads import mlp
+from ldreg.methods.base import Method, MethodEntry, check_weights, check_widths, mlp
 from ldreg.methods.losses import vicreg
 
 
@@ -31,17 +28,17 @@ class VICRegConfig:
     projector: tuple[int, ...] = (8192, 8192, 8192)
 
     def __post_init__(self) -> None:
-        for name in ("invariance", "variance", "covariance"):
-            check_weight(name, getattr(self, name))
-        check_widths(self.projector)
+        check_weights(invariance=self.invariance, variance=self.variance, covariance=self.covariance)
+        check_widths(projector=self.projector)
 
 
 class VICReg(Method):
     """Pull two views together while each column varies and no two covary (Bardes, Ponce & LeCun, ICLR 2022).
 
-    Both views pass the encoder in one call, so batch statistics are of both views together; the original takes each
-    view's own. The logged terms are unweighted.
+    Batch statistics of the encoder are of both views together; the original takes each view's own. The logged terms
+    are unweighted.
 
+    >>> import torch
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
     >>> outcome = VICReg(encoder, VICRegConfig(projector=(8, 4)))((torch.randn(6, 1, 4, 4), torch.randn(6, 1, 4, 4)))
@@ -54,17 +51,10 @@ class VICReg(Method):
         self.config = config
         self.projector = mlp(self.dimension, config.projector)
 
-    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; the generator is not used."""
-        self._check(views)
-        representations = self.encoder(torch.cat(tuple(views)))
-        loss, terms = vicreg(
-            *self.projector(representations).chunk(2),
-            invariance=self.config.invariance,
-            variance=self.config.variance,
-            covariance=self.config.covariance,
-        )
-        return Outcome(loss, terms, representations)
+    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """VICReg's loss and its three terms."""
+        weights = {name: getattr(self.config, name) for name in ("invariance", "variance", "covariance")}
+        return vicreg(embeddings_a, embeddings_b, **weights)
 
 
 METHODS = {"vicreg": MethodEntry(VICRegConfig, VICReg)}

@@ -1,13 +1,13 @@
 """KoLeo: spread representations by their distances to the nearest neighbor."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ldreg.dimension.neighbors import neighbors
-from ldreg.regularizers.inputs import batch, full_precision, weight
+from ldreg.regularizers.base import Regularizer
 
 
-class KoLeo(nn.Module):
+class KoLeo(Regularizer):
     """The Kozachenko-Leonenko entropy regularizer: maps representations (N, D) to a scalar to add to the loss.
 
     The value is -beta times the mean over rows of ln(distance to the nearest other row), on rows scaled to length 1
@@ -31,31 +31,14 @@ class KoLeo(nn.Module):
     """
 
     def __init__(self, beta: float = 0.1, *, normalize: bool = True, gather: bool = False) -> None:
-        super().__init__()
-        self.beta = weight("beta", beta)
+        super().__init__(beta, gather=gather)
         self.normalize = normalize
-        self.gather = gather
 
-    def forward(self, representations: Tensor) -> Tensor:
-        """The scalar to add to the loss."""
-        with full_precision(representations):
-            x = batch(representations, gathered=self.gather)
-            return -self.beta * mean_log_nearest(_unit_rows(x) if self.normalize else x)
-
-    def extra_repr(self) -> str:
-        """The options, as `print` shows them."""
-        return f"beta={self.beta}, normalize={self.normalize}, gather={self.gather}"
-
-
-def mean_log_nearest(x: Tensor) -> Tensor:
-    """Mean of ln(distance to the nearest other row) over rows of x (N, D) where that is not 0; 0 if there are none.
-
-    >>> mean_log_nearest(torch.tensor([[0.0], [1.0], [2.0], [2.0]]))
-    tensor(0.)
-    """
-    distance = neighbors(x, 1, reference_grad=True).distances[:, 0]
-    apart = distance > 0
-    return torch.where(apart, distance, 1).log().sum() / apart.sum().clamp_min(1)
+    def term(self, x: Tensor) -> Tensor:
+        """Minus the mean of ln(distance to the nearest other row) over rows where that is not 0; 0 if all are."""
+        distance = neighbors(_unit_rows(x) if self.normalize else x, 1, reference_grad=True).distances[:, 0]
+        apart = distance > 0
+        return -torch.where(apart, distance, 1).log().sum() / apart.sum().clamp_min(1)
 
 
 def _unit_rows(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,8 +12,9 @@ from ldreg.dimension.candidates import candidate_count
 from ldreg.dimension.cuda import step
 from ldreg.dimension.estimators import Convention, Estimator, check_options, estimate_from
 from ldreg.dimension.geometry import regular
-from ldreg.dimension.neighbors import as_matrix, as_query, as_whole, check_rows, neighbors
+from ldreg.dimension.neighbors import as_matrix, as_query, check_rows, neighbors
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
+from ldreg.regularizers.base import check, finite, options, weight, whole
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
@@ -96,21 +96,15 @@ class LDReg(nn.Module):
         queue_size: int = 0,
     ) -> None:
         super().__init__()
-        whole = as_whole(k)
-        if whole is None:
-            raise ValueError(f"k: expected an integer, got {k!r}")
-        check_options(whole, estimator, convention)
-        _check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
-        _check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
-        _check(target is None or _number(target) > 0, "target", "a finite number above 0", target)
-        _check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
-        _check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
-        _check(_number(beta) >= 0, "beta", "a finite number from 0 on", beta)
-        rows = as_whole(queue_size)
-        if rows is None or rows < 0:
-            raise ValueError(f"queue_size: expected a number of rows from 0 on, got {queue_size!r}")
         # Plain numbers: a compiled step would treat NumPy's as float64 tensors.
-        self.k, self.beta, self.queue_size = whole, float(beta), rows
+        self.k, self.beta = whole("k", k, least=2), weight("beta", beta)
+        self.queue_size = whole("queue_size", queue_size, least=0)
+        check_options(self.k, estimator, convention)
+        check(norm in get_args(Norm), "norm", f"one of {', '.join(get_args(Norm))}", norm)
+        check(direction in get_args(Direction), "direction", f"one of {', '.join(get_args(Direction))}", direction)
+        check(target is None or finite(target) > 0, "target", "a finite number above 0", target)
+        check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
+        check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
         self.reference_grad, self.gather = reference_grad, gather
@@ -150,8 +144,7 @@ class LDReg(nn.Module):
 
     def extra_repr(self) -> str:
         """The options, for print."""
-        names = ("k", "beta", "norm", "target", "direction", "estimator", "convention", "reference_grad", "gather")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*names, "queue_size"))
+        return options(self)
 
     def _value(self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None) -> Tensor:
         representations = as_matrix(representations, "representations")
@@ -350,7 +343,7 @@ class LDReg(nn.Module):
         queue = state_dict.get(f"{prefix}queue")
         if queue is not None:
             fits = len(queue) in (0, self.queue_size)
-            _check(fits, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
+            check(fits, "queue_size", f"{len(queue)}, as in the state dict", self.queue_size)
             self.queue = torch.empty_like(queue, device=self.queue.device)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
         if self.queue_size == 0:
@@ -374,16 +367,3 @@ def _checked_and_shifted(self_index: Tensor, start: int, rows: int) -> Tensor:
 # Opaque to torch.compile, which cannot check values.
 _shifted_op = torch.library.custom_op("ldreg::shifted", _checked_and_shifted, mutates_args=())
 _shifted_op.register_fake(lambda self_index, start, rows: torch.empty_like(self_index))
-
-
-def _number(value: object) -> float:
-    """The value if it is a finite number, NaN otherwise."""
-    try:
-        return float(value) if isinstance(value, Real) and math.isfinite(value) else math.nan
-    except OverflowError:  # an int too large for a float
-        return math.nan
-
-
-def _check(valid: bool, name: str, expected: str, got: object) -> None:
-    if not valid:
-        raise ValueError(f"{name}: expected {expected}, got {got!r}")

@@ -1,16 +1,14 @@
 """SIGReg: push representations towards an isotropic Gaussian, tested along random directions (LeJEPA)."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ldreg.dimension.neighbors import as_whole
-from ldreg.regularizers.inputs import batch, centered, full_precision, weight
+from ldreg.regularizers.base import Regularizer, centered, check, finite, whole
 
 
-class SIGReg(nn.Module):
+class SIGReg(Regularizer):
     """Sketched isotropic Gaussian regularization: maps representations (N, D) to a scalar to add to the loss.
 
     The value is beta times the mean, over random unit directions, of the Epps-Pulley statistic against N(0, 1) of
@@ -60,27 +58,21 @@ class SIGReg(nn.Module):
         seed: int = 0,
         gather: bool = False,
     ) -> None:
-        super().__init__()
-        self.num_slices = _whole("num_slices", num_slices, least=1)
-        self.num_points = _whole("num_points", num_points, least=2)
-        self.seed = _whole("seed", seed, least=0)
-        if not (math.isfinite(bound) and bound > 0):
-            raise ValueError(f"bound must be finite and above 0, but is {bound}")
-        self.beta = weight("beta", beta)
+        super().__init__(beta, gather=gather)
+        self.num_slices = whole("num_slices", num_slices, least=1)
+        self.num_points = whole("num_points", num_points, least=2)
+        self.seed = whole("seed", seed, least=0)
+        check(finite(bound) > 0, "bound", "a finite number above 0", bound)
         self.bound = float(bound)
         self.center = center
-        self.gather = gather
         # Always on the CPU, since reading it from the device would stall; and a tensor, since torch.compile would
         # recompile for every value of an int.
         self._steps = torch.zeros((), dtype=torch.int64, device="cpu")
 
-    def forward(self, representations: Tensor) -> Tensor:
-        """The scalar to add to the loss."""
-        with full_precision(representations):
-            x = batch(representations, gathered=self.gather)
-            x = centered(x) if self.center else x
-            statistics = epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound)
-            return self.beta * statistics.mean()
+    def term(self, x: Tensor) -> Tensor:
+        """The mean of the statistic over the directions of this call."""
+        x = centered(x) if self.center else x
+        return epps_pulley(x @ self._directions(x), num_points=self.num_points, bound=self.bound).mean()
 
     def get_extra_state(self) -> Tensor:
         """The number of training calls."""
@@ -89,13 +81,6 @@ class SIGReg(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         """Restore the number of training calls."""
         self._steps = torch.tensor(int(state), device="cpu")
-
-    def extra_repr(self) -> str:
-        """The options, as `print` shows them."""
-        return (
-            f"beta={self.beta}, num_slices={self.num_slices}, num_points={self.num_points}, bound={self.bound}, "
-            f"center={self.center}, seed={self.seed}, gather={self.gather}"
-        )
 
     def _directions(self, x: Tensor) -> Tensor:
         """Unit columns (D, num_slices) of this call, uniform on the sphere."""
@@ -107,16 +92,6 @@ class SIGReg(nn.Module):
         shape = x.shape[1], self.num_slices
         directions = torch.randn(shape, generator=generator, dtype=torch.float32, device=x.device)
         return nn.functional.normalize(directions.to(x.dtype), dim=0)
-
-
-def _whole(name: str, value: int, *, least: int) -> int:
-    """The value as a plain int; NumPy integers would overflow in the product that makes a seed."""
-    number = as_whole(value)
-    if number is None:
-        raise ValueError(f"{name} must be a whole number, but is {value!r}")
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, but is {number}")
-    return number
 
 
 def epps_pulley(x: Tensor, *, num_points: int = 17, bound: float = 5.0) -> Tensor:

@@ -1,5 +1,7 @@
 """What the baselines have in common: their interface, and what they make of unusual input."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -126,20 +128,19 @@ def test_autocast_changes_nothing(kind: type[nn.Module]) -> None:
 @pytest.mark.parametrize("kind", BASELINES)
 def test_bad_input(kind: type[nn.Module]) -> None:
     module = build(kind)
-    for shape in ((5,), (2, 3, 4), (5, 0)):
-        with pytest.raises(ValueError, match=r"representations must have shape \(N, D\).*have shape"):
-            module(torch.zeros(shape))
-    for rows in (0, 1):
-        with pytest.raises(ValueError, match=rf"at least 2 rows, but have shape \({rows}, 3\)"):
-            module(torch.zeros(rows, 3))
-    for dtype in (torch.int64, torch.bool, torch.complex64):
-        with pytest.raises(ValueError, match="must be floating-point, but have dtype"):
-            module(torch.zeros(4, 3, dtype=dtype))
+    empty = [torch.zeros(shape) for shape in ((5,), (2, 3, 4), (5, 0), (0, 3), (1, 3))]
+    for wrong in (*empty, *(torch.zeros(4, 3, dtype=dtype) for dtype in (torch.int64, torch.bool, torch.complex64))):
+        with pytest.raises(ValueError, match=r"^representations: expected"):
+            module(wrong)
     with pytest.raises(TypeError, match="reference"):
         module(normal(4, 3), reference=normal(4, 3))
-    for beta in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="beta must be finite and not negative, but is"):
-            build(kind, beta=beta)
+
+
+@pytest.mark.parametrize("kind", [*BASELINES, LDReg])
+@pytest.mark.parametrize("beta", [-0.1, math.nan, math.inf, 10**400, "0.1"], ids=str)
+def test_bad_beta(kind: type[nn.Module], beta: float) -> None:
+    with pytest.raises(ValueError, match=r"^beta: expected a finite number from 0 on"):
+        kind(beta=beta)
 
 
 @pytest.mark.gpu
@@ -154,10 +155,3 @@ def test_on_the_gpu(kind: type[nn.Module]) -> None:
     assert on_gpu.grad is not None
     torch.testing.assert_close(found.detach().cpu(), value, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(on_gpu.grad.cpu(), gradient, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [*BASELINES, LDReg])
-@pytest.mark.parametrize("beta", [-0.1, float("nan"), 10**400], ids=["negative", "nan", "beyond all floats"])
-def test_a_beta_that_is_no_weight_is_refused(kind: type[nn.Module], beta: float) -> None:
-    with pytest.raises(ValueError, match=r"^beta(: expected a| must be) finite"):
-        kind(beta=beta)
