@@ -3,12 +3,13 @@
 Data-parallel training averages gradients over ranks. For a value that every rank computes from gathered rows or summed
 sums, each rank contributes its share of the gradient, and the average is the gradient of the value itself.
 
-Ranks share work in common steps. Where one rank fails at a step, all raise there. Where one is gone, the others raise
+Ranks share work in common steps. If one rank fails at a step, all raise there. If one is gone, the others raise
 `LostProcessError` at the next step.
 """
 
 import atexit
 import os
+import re
 import socket
 import sys
 import time
@@ -37,6 +38,16 @@ class LostProcessError(ConnectionError):
 def active() -> bool:
     """Whether there is more than one process."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    """The rank of this process; 0 in a single process."""
+    return dist.get_rank() if active() else 0
+
+
+def world() -> int:
+    """The number of processes."""
+    return dist.get_world_size() if active() else 1
 
 
 def gather(x: Tensor) -> Tensor:
@@ -73,6 +84,12 @@ def total(value: Tensor) -> Tensor:
     return summed
 
 
+def _summed(value: Tensor) -> Tensor:
+    summed = value.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(summed)
+    return summed
+
+
 class _Gather(torch.autograd.Function):
     """Rows of all ranks; in the backward pass each rank's rows receive the sum of all ranks' gradients.
 
@@ -88,9 +105,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        own = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(own)
-        return own.chunk(dist.get_world_size())[dist.get_rank()]
+        return _summed(grad).chunk(dist.get_world_size())[dist.get_rank()]
 
 
 class _Total(torch.autograd.Function):
@@ -98,25 +113,16 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        summed = value.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(summed)
-        return summed
+        return _summed(value)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        summed = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(summed)
-        return summed
+        return _summed(grad)
 
 
-def rank() -> int:
-    """The rank of this process; 0 in a single process."""
-    return dist.get_rank() if active() else 0
-
-
-def world() -> int:
-    """The number of processes."""
-    return dist.get_world_size() if active() else 1
+def first_process() -> bool:
+    """Whether this is the first process of a training run, the one that writes files and messages."""
+    return all(int(os.environ.get(name, 0)) == 0 for name in ("LOCAL_RANK", "RANK", "SLURM_PROCID"))
 
 
 def local_rank() -> int:
@@ -125,7 +131,7 @@ def local_rank() -> int:
     Raises:
         ValueError: LOCAL_RANK is not an integer of at least 0.
     """
-    return _number("LOCAL_RANK", default=0, low=0)
+    return _number("LOCAL_RANK", default="0", low=0)
 
 
 def launched() -> bool:
@@ -134,26 +140,18 @@ def launched() -> bool:
     Raises:
         ValueError: WORLD_SIZE is set but not an integer of at least 1, or RANK not one below it.
     """
-    processes = _number("WORLD_SIZE", default=1, low=1)
-    _number("RANK", default=0, low=0, high=processes - 1 if "WORLD_SIZE" in os.environ else None)
+    processes = _number("WORLD_SIZE", default="1", low=1)
+    _number("RANK", default="0", low=0, high=processes - 1 if "WORLD_SIZE" in os.environ else None)
     return "RANK" in os.environ and processes > 1
 
 
-def _number(name: str, *, default: int | None = None, low: int, high: int | None = None) -> int:
+def _number(name: str, *, default: str = "", low: int, high: int | None = None) -> int:
     """An integer from the environment, or the default if not set; ValueError if it is not in the range."""
-    text = os.environ.get(name)
-    if text is None:
-        if default is not None:
-            return default
-        text = ""
-    span = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    try:
-        value = int(text)
-    except ValueError:
-        raise ValueError(f"{name}: expected {span} in the environment, got {text!r}") from None
-    if value < low or (high is not None and value > high):
-        raise ValueError(f"{name}: expected {span} in the environment, got {value}")
-    return value
+    text = os.environ.get(name, default)
+    if re.fullmatch(r"-?\d+", text) and low <= int(text) and (high is None or int(text) <= high):
+        return int(text)
+    span = f"of at least {low}" if high is None else f"from {low} to {high}"
+    raise ValueError(f"{name}: expected an integer {span} in the environment, got {text!r}")
 
 
 @contextmanager
@@ -166,7 +164,7 @@ def joined() -> Iterator[None]:
     """
     processes = _number("WORLD_SIZE", low=1)
     number = _number("RANK", low=0, high=processes - 1)
-    store = _met(number, processes)
+    store = _meet(number, processes)
     with _exchange():
         dist.init_process_group("gloo", store=store, rank=number, world_size=processes, timeout=_PATIENCE)
     try:
@@ -175,41 +173,36 @@ def joined() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _met(number: int, processes: int) -> "Store":
+def _meet(number: int, processes: int) -> "Store":
     """The key-value store of the group, once all processes have connected to it."""
     from torch.distributed.rendezvous import rendezvous  # not in every torch
 
     host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT", low=1, high=65535)
     if not host:
         raise ValueError("MASTER_ADDR: expected the address of process 0 in the environment, got nothing")
+    limit = _MEETING.total_seconds()
     try:
-        _find(host, port, serving=number == 0)
+        _reach(host, port, time.monotonic() + limit, serving=number == 0)
         store: Store = next(rendezvous("env://", number, processes, timeout=_MEETING))[0]
-        _await_all(store, number, processes)
+        store.set(f"here/{number}", "")
+        last = time.monotonic() + limit
+        for other in range(processes):
+            while not store.check([f"here/{other}"]):
+                if time.monotonic() > last:
+                    raise TimeoutError(f"process {other} did not come")
+                time.sleep(0.02)
     except (OSError, dist.DistError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
-        limit = f"{_MEETING.total_seconds():g} seconds"
-        raise ConnectionError(f"expected {processes} processes at {host}:{port} within {limit}: {reason}") from error
+        message = f"expected {processes} processes at {host}:{port} within {limit:g} seconds: {reason}"
+        raise ConnectionError(message) from error
     return store
 
 
-def _await_all(store: "Store", number: int, processes: int) -> None:
-    """Announce this process and wait for all others; TimeoutError if that takes too long."""
-    store.set(f"here/{number}", "")
-    last = time.monotonic() + _MEETING.total_seconds()
-    for other in range(processes):
-        while not store.check([f"here/{other}"]):
-            if time.monotonic() > last:
-                raise TimeoutError(f"process {other} did not come")
-            time.sleep(0.02)
-
-
-def _find(host: str, port: int, *, serving: bool) -> None:
+def _reach(host: str, port: int, last: float, *, serving: bool) -> None:
     """Wait until the address resolves and, unless this process serves there, answers; OSError after too long.
 
     torch would wait too, but writes a long trace to stderr at every attempt.
     """
-    last = time.monotonic() + _MEETING.total_seconds()
     while True:
         try:
             if serving:
@@ -296,17 +289,15 @@ def gather_parts(x: Tensor) -> Tensor:
     counts: list[int] = [0] * world()
     with _exchange():
         dist.all_gather_object(counts, len(x))
-    if rank() > 0:
-        if len(x) > 0:
-            with _exchange():
+        if rank() > 0:
+            if len(x) > 0:
                 dist.send(x.contiguous(), dst=0)
-        return x
-    whole = x.new_empty((sum(counts), *x.shape[1:]))
-    first, *others = whole.split(counts)
-    first.copy_(x)
-    for source, part in enumerate(others, start=1):
-        if len(part) > 0:
-            with _exchange():
+            return x
+        whole = x.new_empty((sum(counts), *x.shape[1:]))
+        first, *others = whole.split(counts)
+        first.copy_(x)
+        for source, part in enumerate(others, start=1):
+            if len(part) > 0:
                 dist.recv(part, src=source)
     return whole
 
