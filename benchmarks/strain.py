@@ -33,9 +33,9 @@ import ldreg
 from ldreg.data import ResidentImages
 from ldreg.evaluate import knn_accuracy
 from ldreg.regularizers import LDReg
-from ldreg.train.assembly import build_module, build_views, held_out_images, training_images
 from ldreg.train.folder import environment, existing
 from ldreg.train.module import Pretraining, penalty
+from ldreg.train.run import held_out_images, training_images
 from ldreg.train.settings import Settings, resolve
 
 BATCHES, BATCH = 16, 512
@@ -185,7 +185,7 @@ def _resident(settings: Settings) -> tuple[Images, Images]:
 
 def _module(settings: Settings, checkpoint: Path, device: str) -> Pretraining:
     images = training_images(settings)
-    module = build_module(settings, images, build_views(settings, images))
+    module = Pretraining(settings, images)
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     module.load_state_dict({name.replace("._orig_mod", ""): value for name, value in state.items()})
     return module.to(device)

@@ -21,10 +21,10 @@ from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import features
 from ldreg.evaluate.plans import augmentation, fitted_plan
 from ldreg.evaluate.protocols import PROTOCOLS, FinetuneConfig, LinearConfig, finetune, linear_evaluation, usual_plan
+from ldreg.io.locks import exclusive
 from ldreg.optim import LARS, build_optimizer, build_scheduler
 from ldreg.train.checkpoints import LAST
 from ldreg.train.engine import InterruptedRunError
-from ldreg.train.processes import exclusive
 
 DIGITS, CPU = DataConfig(), Compute("cpu")
 FAST: dict[str, Any] = {"min_scale": 0.5, "batch_size": 256}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ldreg.cli import main
-from ldreg.train.progress import ProgressBar
+from ldreg.train.observers import ProgressBar
 
 notes: list[dict[str, float]] = []
 clocks = {"seconds": time.perf_counter(), "cpu": time.process_time()}  # where the step began

@@ -16,7 +16,7 @@ from ldreg.reproduce.cost import step_cost
 from ldreg.reproduce.jobs import Job
 from ldreg.reproduce.studies import SCALES
 from ldreg.reproduce.workspace import record_paths
-from ldreg.train.settings import told_settings
+from ldreg.train.settings import record_settings
 
 ROOT = Path(__file__).parents[2]
 SIZE = Batches(500, 32, "resnet18")
@@ -52,7 +52,7 @@ def wall_clock(folder: Path) -> str:
     for recipe in ("simclr", "simclr_ldreg"):
         job = Job(SCALES["digits"].arm(recipe), 0)
         found = {"minutes": 1.0, "images_per_second": 100.0, "linear": 0.9}
-        record = Record(job.name, told_settings(job.settings), found, origin={"seed": 0, "epochs": 40})
+        record = Record(job.name, record_settings(job.settings), found, origin={"seed": 0, "epochs": 40})
         record.to_json(folder / f"{job.name}.json")
     target = folder / "text.md"
     assert main(["reproduce", "table1,wallclock", "--results", str(folder), "--write", str(target)]) == 0

@@ -16,7 +16,7 @@ from ldreg.reproduce.document import document
 from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.studies import SCALES, STUDIES, chosen
 from ldreg.reproduce.workspace import read_records, record_paths
-from ldreg.train.settings import told_settings
+from ldreg.train.settings import record_settings
 
 ROOT = Path(__file__).parents[2]
 DIGITS = SCALES["digits"]
@@ -30,7 +30,7 @@ def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settin
         job = Job(arm, seed)
         origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
         curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
-        told = {**told_settings(job.settings), **settings}
+        told = {**record_settings(job.settings), **settings}
         Record(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
 
 

@@ -14,7 +14,7 @@ from ldreg.reproduce.jobs import Arm, Job
 from ldreg.reproduce.reproduction import check_data
 from ldreg.reproduce.studies import SCALES, STUDIES, Scale, recipe_settings
 from ldreg.reproduce.workspace import read_records, record_paths
-from ldreg.train.settings import told_settings
+from ldreg.train.settings import record_settings
 
 CIFAR10 = SCALES["cifar10"]
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
@@ -27,7 +27,7 @@ def beta_of(recipe: str) -> str:
 def record(arm: Arm, *, linear: float, lid: float) -> Record:
     job = Job(arm, 0)
     results = {"linear": linear, "lid": lid, "effective_rank": 40.0, "knn": 0.6}
-    return Record(job.name, told_settings(job.settings), results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
+    return Record(job.name, record_settings(job.settings), results, origin={"seed": 0, "held_out": 5000, "epochs": 20})
 
 
 def of_simclr(**found: tuple[float, float]) -> dict[Arm, list[Record]]:

@@ -22,7 +22,7 @@ from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
 from ldreg.reproduce.jobs import Arm, Job, merged
 from ldreg.reproduce.studies import METHODS, PAPER, SCALES, STUDIES, Scale, Study, chosen, paper_values, recipe_settings
-from ldreg.train.assembly import build_regularizer
+from ldreg.train.module import build_regularizer
 from ldreg.train.settings import REGULARIZERS
 from ldreg.views.config import NORMALIZATIONS
 

@@ -22,7 +22,7 @@ from tests.train.processes import PATIENCE, ended
 from ldreg.cli import main
 from ldreg.train.checkpoints import LAST, PREVIOUS, CheckpointFiles, FiniteGuard, NotFiniteError, latest
 from ldreg.train.folder import RunFolder, held, say
-from ldreg.train.progress import ProgressBar
+from ldreg.train.observers import ProgressBar
 
 QUICK = {
     "recipe": "digits/byol_ldreg",

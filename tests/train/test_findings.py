@@ -16,7 +16,7 @@ from ldreg.cli import main
 from ldreg.inspection import inspect, quick_report
 from ldreg.inspection.report import findings_in_words
 from ldreg.record import Finding
-from ldreg.train import findings
+from ldreg.train import observers
 from ldreg.train.checkpoints import LAST
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe
@@ -90,11 +90,11 @@ def test_a_part_of_the_set_is_looked_at_and_named_by_its_place_in_the_whole(tmp_
 def test_looking_leaves_no_trace_in_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(300, 16, generator=torch.Generator().manual_seed(0))
     before, numpy_before = torch.get_rng_state(), str(np.random.get_state())
-    findings.look(x, "images", k=32, rows=range(300))
+    observers.look(x, "images", k=32, rows=range(300))
     assert torch.equal(torch.get_rng_state(), before)
     assert str(np.random.get_state()) == numpy_before
     pretrain(digits(), tmp_path / "with")
-    monkeypatch.setattr(findings, "look", lambda *_, **__: [])
+    monkeypatch.setattr(observers, "look", lambda *_, **__: [])
     assert pretrain(digits(), tmp_path / "without").findings == []
     states = (torch.load(tmp_path / name / "checkpoints" / LAST, weights_only=True) for name in ("with", "without"))
     assert_same(*(state["state_dict"] for state in states))
@@ -103,13 +103,13 @@ def test_looking_leaves_no_trace_in_the_training(tmp_path: Path, monkeypatch: py
 def test_values_that_are_not_finite_are_a_finding() -> None:
     x = torch.randn(40, 3)
     x[:10, 0] = float("nan")
-    (found,) = findings.look(x, "representations", k=8, rows=range(40))
+    (found,) = observers.look(x, "representations", k=8, rows=range(40))
     assert (found.kind, found.severity, found.share) == ("not_finite", "critical", 0.25)
 
 
 def test_values_beyond_float32_are_looked_at() -> None:
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    small, large = (findings.look(scale * x, "representations", k=8, rows=range(40)) for scale in (1.0, 1e37))
+    small, large = (observers.look(scale * x, "representations", k=8, rows=range(40)) for scale in (1.0, 1e37))
     assert [found.kind for found in large] == [found.kind for found in small]
 
 

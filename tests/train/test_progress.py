@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ldreg.train.progress import ProgressBar
+from ldreg.train.observers import ProgressBar
 
 UNTRAINED = {"set/lid": 8.0, "set/knn": 0.3, "set/linear": 0.5}
 

@@ -16,7 +16,6 @@ from ldreg.bench.pictures import draw
 from ldreg.bench.regularizer import pseudocode_penalty
 from ldreg.data import ResidentImages
 from ldreg.methods import Outcome
-from ldreg.train.assembly import build_module, build_views
 from ldreg.train.engine import PRECISION, quiet
 from ldreg.train.module import Pretraining
 from ldreg.train.recipes import load_recipe
@@ -37,7 +36,7 @@ def train(setting: Setting, *, regularizer: Regularizer | None, compiled: bool =
     settings = settings_of(setting, regularized=regularizer == "ldreg", compiled=compiled)
     images = synthetic(setting)
     meter = METERS[setting.device]()
-    module = build_module(settings, images, build_views(settings, images))
+    module = Pretraining(settings, images)
     if regularizer == "pseudocode":
         module.regularizer = Pseudocode(setting.k, beta=0.01)
     blocks = Blocks(setting, module)

@@ -24,9 +24,8 @@ from ldreg.monitor.watch import MonitorConfig
 from ldreg.record import CURVES, Finding, Record, most_serious_first, origin
 from ldreg.text import one_line
 from ldreg.thumbnails import Thumbnail, data_uri
-from ldreg.train.assembly import named
 from ldreg.train.folder import RunFolder
-from ldreg.train.settings import Settings, told_settings
+from ldreg.train.settings import Settings, named, record_settings
 
 LISTED_POINTS = 2000  # whose LID, place and class are listed; statistics are over all
 _CONTRAST = 3  # collapsed images for one of the least collapsed
@@ -209,7 +208,7 @@ def _training_images(data: DataConfig | None) -> tuple[ImageSet | None, str]:
 def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
     """The settings of the run, with the data that were measured if they differ from the run's."""
     if source.settings is not None:
-        found = told_settings(source.settings)
+        found = record_settings(source.settings)
         if measured and source.data is not None and source.data != source.settings.data:
             found |= {f"data.{key}": value for key, value in asdict(source.data).items() if f"data.{key}" in found}
         return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ldreg.data import DataConfig
+from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.evaluate.extract import Compute
@@ -23,7 +24,6 @@ from ldreg.record import SCHEMA
 from ldreg.terminal import progress_bar
 from ldreg.text import duration
 from ldreg.train.folder import check_outputs, environment, say
-from ldreg.train.processes import first_process
 
 logger = logging.getLogger("ldreg")
 

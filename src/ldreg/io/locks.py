@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ldreg.distributed import first_process
+
 logger = logging.getLogger("ldreg")
 
 _HELD: set[int] = set()
@@ -40,6 +42,32 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     finally:
         _HELD.discard(handle)
         os.close(handle)
+
+
+@contextmanager
+def exclusive(folder: Path, file: Path | None = None) -> Iterator[None]:
+    """Keep other runs out of a folder, by a lock on it and on a file in it; a warning if neither can be locked.
+
+    The processes that the first one starts pass through. A file may be moved away, but some file systems lock only
+    files.
+
+    Raises:
+        ValueError: another process uses the folder.
+    """
+    places = [folder] if file is None else [folder, file]
+    failures: list[str] = []
+    with ExitStack() as stack:
+        for place in places if first_process() else []:
+            try:
+                stack.enter_context(locked(place, wait=False))
+            except BlockingIOError:
+                message = f"{folder}: expected a run that no other process works on, got one in use"
+                raise ValueError(message) from None
+            except OSError as error:
+                failures.append(error.strerror or str(error))
+        if len(failures) == len(places):
+            logger.warning("%s cannot be kept from other processes (%s)", folder, failures[-1])
+        yield
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ldreg.reproduce.lightly_settings import recipe_of
 from ldreg.train.recipes import flattened, load_recipe
-from ldreg.train.settings import CHANGEABLE, REGULARIZERS, Settings, resolve, told_settings
+from ldreg.train.settings import CHANGEABLE, REGULARIZERS, Settings, record_settings, resolve
 
 Options = tuple[tuple[str, str], ...]
 Trainer = Literal["ldreg", "lightly"]
@@ -124,7 +124,7 @@ class Job:
         Records leave out a regularizer's options that have their defaults.
         """
         about = {"method", "schedule.epochs", *dict(self.arm.options)}
-        return frozenset(about & self.expected.keys() & told_settings(self.settings).keys() - CHANGEABLE)
+        return frozenset(about & self.expected.keys() & record_settings(self.settings).keys() - CHANGEABLE)
 
     @property
     def command(self) -> str:

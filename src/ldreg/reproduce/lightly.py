@@ -28,6 +28,7 @@ from ldreg.evaluate.classes import load_classification
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.source import Source
+from ldreg.io.locks import exclusive
 from ldreg.record import Record
 from ldreg.reproduce.lightly_settings import (
     DIMENSION,
@@ -43,7 +44,6 @@ from ldreg.reproduce.measure import measure_held_out
 from ldreg.train.checkpoints import Saved, check_same, latest, seconds_taken
 from ldreg.train.engine import fit, quiet
 from ldreg.train.folder import RunFolder, environment, say
-from ldreg.train.processes import exclusive
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ldreg.reproduce.jobs import AP, DETECTION, TRANSFER, TSNE, Job
 from ldreg.reproduce.studies import dataset
 from ldreg.reproduce.workspace import Workspace, missing_measures
 from ldreg.train.folder import RunFolder
-from ldreg.train.settings import told_settings
+from ldreg.train.settings import record_settings
 
 SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
 SHOWN_POINTS = 1000
@@ -63,7 +63,7 @@ def failed(job: Job, place: Workspace, reason: str) -> Record:
     """The record of a run that could not be finished because its loss was no number any more."""
     folder = place.folder(job)
     told = {**origin_of(folder, job.settings), "failed": reason}
-    return Record(job.name, told_settings(job.settings), {}, curves=curves_of(folder), origin=told)
+    return Record(job.name, record_settings(job.settings), {}, curves=curves_of(folder), origin=told)
 
 
 def measure_held_out(
@@ -110,7 +110,7 @@ def _basics(job: Job, source: Source, place: Workspace) -> Record:
     told |= {"held_out": found.held_out}
     return Record(
         job.name,
-        told_settings(job.settings),
+        record_settings(job.settings),
         results,
         curves=curves_of(folder),
         origin=told,

@@ -279,9 +279,9 @@ def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str
 
 
 def _processes(workspace: Workspace) -> int:
-    from ldreg.train.processes import on_cuda
+    from ldreg.evaluate.extract import torch_device
 
-    return 1 if on_cuda(workspace.device) else available_cores()
+    return 1 if torch_device(workspace.device).type == "cuda" else available_cores()
 
 
 def _jobs(studies: Sequence[Study], workspace: Workspace, settings: Options, options: ReproduceOptions) -> list[Job]:

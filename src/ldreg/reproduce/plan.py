@@ -12,14 +12,14 @@ import torch
 from ldreg.data import DataConfig, load_images, output_size
 from ldreg.data.config import available_cores, worker_count
 from ldreg.encoders import EncoderConfig
+from ldreg.evaluate.extract import torch_device
 from ldreg.record import Record
 from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.jobs import DETECTION, Job
 from ldreg.reproduce.studies import RATES, method_of
 from ldreg.reproduce.workspace import GENERATED, State, Workspace
 from ldreg.text import duration
-from ldreg.train.processes import on_cuda
-from ldreg.train.settings import Settings
+from ldreg.train.settings import Settings, named
 
 # Training images, channels and side by set; those of other sets are read from the files.
 _SETS: Mapping[str, tuple[int, int, int]] = {
@@ -79,7 +79,11 @@ def _is_alike(record: Record, job: Job) -> bool:
 def _is_here(record: Record, workspace: Workspace) -> bool:
     """Whether a run was on a device like this one: a GPU of the same name, or a CPU."""
     hardware = str(record.origin.get("hardware"))
-    return hardware == torch.cuda.get_device_name() if on_cuda(workspace.device) else hardware.endswith(" cores")
+    return (
+        hardware == torch.cuda.get_device_name()
+        if torch_device(workspace.device).type == "cuda"
+        else hardware.endswith(" cores")
+    )
 
 
 def _epochs(record: Record) -> float:
@@ -100,7 +104,6 @@ def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
 
 @cache
 def _read_images(data: DataConfig) -> tuple[int, int]:
-    from ldreg.train.assembly import named  # which imports Lightning
 
     with named("data", DataConfig):
         images = load_images(data, "train")
@@ -120,7 +123,7 @@ def _seconds(job: Job, workspace: Workspace, *, on_h200: bool = False) -> float:
     """By the table, on this machine or on an H200; NaN where the encoder has no rate."""
     settings = workspace.settings(job)
     count, side = _images(settings.data, workspace)
-    cuda = on_h200 or on_cuda(workspace.device)
+    cuda = on_h200 or torch_device(workspace.device).type == "cuda"
     entry = _entry(settings.encoder)
     rate = math.nan if entry is None else entry.get("H200" if cuda else "cpu_core", math.nan)
     if entry is not None:
@@ -208,7 +211,7 @@ def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> 
 
 def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
     """What runs in half precision, which are made for a GPU, would take on an H200 that can hold them."""
-    if on_cuda(workspace.device):
+    if torch_device(workspace.device).type == "cuda":
         return ""
     fit = [
         job
@@ -224,7 +227,11 @@ def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
 
 
 def _machine(workspace: Workspace) -> str:
-    return torch.cuda.get_device_name() if on_cuda(workspace.device) else f"a CPU with {available_cores()} cores"
+    return (
+        torch.cuda.get_device_name()
+        if torch_device(workspace.device).type == "cuda"
+        else f"a CPU with {available_cores()} cores"
+    )
 
 
 def _memory(gigabytes: float) -> str:

@@ -153,7 +153,8 @@ def check_data(asked: Reproduction) -> None:
         ValueError: which are missing, and the option for their path.
     """
     from ldreg.data import load_images
-    from ldreg.train.assembly import held_out_images, steps_per_epoch, training_images
+    from ldreg.train.module import steps_per_epoch
+    from ldreg.train.run import held_out_images, training_images
 
     workspace = asked.workspace
     left = [job for job in asked.jobs if workspace.state(job) != "done"]

@@ -16,7 +16,7 @@ from ldreg.reproduce.studies import Scale
 from ldreg.text import printable
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import flattened, read_yaml
-from ldreg.train.settings import CHANGEABLE, Settings, usual
+from ldreg.train.settings import CHANGEABLE, Settings, defaults
 
 # The images that stand for COCO where none are given.
 GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
@@ -175,7 +175,7 @@ def check_settings(path: Path, settings: Mapping[str, object], job: Job) -> None
     for key in sorted(job.required - settings.keys()):
         raise ValueError(f"{path}: expected {key} = {expected[key]!r} among its settings, got none")
     always = UNTOLD if job.arm.by == "lightly" else frozenset()
-    found = {"by": "ldreg", **usual(job.settings, expected.keys() - always), **settings}
+    found = {"by": "ldreg", **defaults(job.settings, expected.keys() - always), **settings}
     for key in sorted(expected.keys() & found.keys() - CHANGEABLE):
         if found[key] != expected[key]:
             raise ValueError(

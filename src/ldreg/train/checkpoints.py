@@ -29,25 +29,17 @@ class NotFiniteError(ArithmeticError):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint says of itself.
-
-    Attributes:
-        path: its file.
-        settings: the settings that it was made with.
-        step: optimizer steps done.
-        epoch: the epoch, counted from 0, at whose end or in which it was made.
-        seconds: that the training took up to it, over all interruptions.
-    """
+    """What a checkpoint says of itself."""
 
     path: Path
-    settings: Mapping[str, Any]
-    step: int
-    epoch: int
-    seconds: float
+    settings: Mapping[str, Any]  # that it was made with
+    step: int  # optimizer steps done
+    epoch: int  # counted from 0, at whose end or in which it was made
+    seconds: float  # that the training took up to it, over all interruptions
 
 
 def latest(folder: Path) -> Saved | None:
-    """Read the newest whole checkpoint in a folder; None where there is none.
+    """Read the newest whole checkpoint in a folder; None if there is none.
 
     A run killed between the two renames of a save has only the previous one.
 
@@ -59,7 +51,9 @@ def latest(folder: Path) -> Saved | None:
         if not path.exists():
             continue
         try:
-            return _read(path)
+            content: Any = load_torch(path)
+            settings = json.loads(next(content[key] for key in (SETTINGS, *_OLDER_KEYS) if key in content))
+            return Saved(path, dict(settings), int(content["global_step"]), int(content["epoch"]), _seconds(content))
         except Exception as error:  # any file may lie there
             reason = printable(" ".join(str(error).split()))[:200]
             failures.append(f"{path}: expected a checkpoint of ldreg, got one that cannot be read ({reason})")
@@ -68,14 +62,8 @@ def latest(folder: Path) -> Saved | None:
     return None
 
 
-def _read(path: Path) -> Saved:
-    content: Any = load_torch(path)
-    settings = dict(json.loads(next(content[key] for key in (SETTINGS, *_OLDER_KEYS) if key in content)))
-    return Saved(path, settings, int(content["global_step"]), int(content["epoch"]), _seconds(content))
-
-
 def _seconds(content: Mapping[str, Any]) -> float:
-    """The time taken, which older versions kept under other names of the callback."""
+    """The time taken; in older versions the callback had other names."""
     return float(next((state["seconds"] for state in content.get("callbacks", {}).values() if "seconds" in state), 0.0))
 
 
@@ -121,8 +109,7 @@ class FiniteGuard(Callback):
         if not self._unchecked:
             return
         steps, self._unchecked = self._unchecked, []
-        losses = torch.stack([terms["loss"].double() for _, terms in steps])
-        bad = (~torch.isfinite(losses)).tolist()
+        bad = (~torch.isfinite(torch.stack([terms["loss"].double() for _, terms in steps]))).tolist()
         if any(bad):
             step, terms = steps[bad.index(True)]
             listed = ", ".join(f"{name} = {value.item():.6g}" for name, value in terms.items())
@@ -216,6 +203,15 @@ def _check_weights(trainer: pl.Trainer) -> None:
         raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
 
 
+def _flush(folder: Path) -> None:
+    """Flush a folder's entries to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def seconds_taken(trainer: pl.Trainer) -> float:
     """Time that a running training has taken so far, over all interruptions."""
     return next(callback.seconds for callback in trainer.callbacks if isinstance(callback, Checkpoints))  # type: ignore[attr-defined]
@@ -243,23 +239,10 @@ class CheckpointFiles(TorchCheckpointIO):
                 os.fsync(file.fileno())
         except BaseException as error:
             target.unlink(missing_ok=True)
-            cause = _write_error(error)
+            # torch says only that the file is too short; the system's error is behind it.
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__context__
             if cause is None:
                 raise
             raise OSError(cause.errno, cause.strerror, str(target)) from error
-
-
-def _write_error(error: BaseException | None) -> OSError | None:
-    """The system's error behind torch's, which says only that the file is too short."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
-
-
-def _flush(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

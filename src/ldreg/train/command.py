@@ -44,7 +44,7 @@ def request(
         ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
     """
     for name, value in (("recipe", recipe), ("out", out), ("resume", resume)):
-        if value == "":
+        if value == "":  # an unset $VARIABLE
             raise ValueError(f"--{name}: expected a value, got none")
     if resume is not None:
         for name, value in (("recipe", recipe), ("out", out)):
@@ -57,19 +57,19 @@ def request(
 
     resolved = resolve(tree, settings)
     folder = _default_folder(resolved) if out is None else Path(out)
-    return Request(resolved, recipe, folder, resume=_begun_before(folder, resolved))
+    return Request(resolved, recipe, folder, resume=_restarted(folder, resolved))
 
 
-def _begun_before(out: Path, settings: "Settings") -> bool:
-    """Whether torchrun or SLURM gives a run's own command once more, which then goes on with the run.
+def _restarted(out: Path, settings: "Settings") -> bool:
+    """Whether torchrun or SLURM repeats the command of a run, which then goes on.
 
     Raises:
         ValueError: the run there is another.
     """
-    from ldreg.train.processes import restarted
     from ldreg.train.settings import identity, resolve
 
-    if not restarted() or not folders.RunFolder(out).config.is_file():
+    restarts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    if not any(int(os.environ.get(name, 0)) for name in restarts) or not folders.RunFolder(out).config.is_file():
         return False
     _, tree = folders.existing(out)
     if identity(resolve(tree, [])) != identity(settings):
@@ -77,25 +77,19 @@ def _begun_before(out: Path, settings: "Settings") -> bool:
     return True
 
 
-def _resumed(path: Path, others: Options) -> Request:
+def _resumed(path: Path, options: Options) -> Request:
     from ldreg.train.settings import CHANGEABLE, resolve
 
     _, tree = folders.existing(path)
-    foreign = [key for key, _ in others if key not in CHANGEABLE]
-    for key in foreign:
-        if key in flattened(tree):
-            raise _unchangeable(key)
-    settings = resolve(tree, others)  # which refuses what no run has
-    if foreign:  # newer than the run
-        raise _unchangeable(foreign[0])
-    return Request(settings, None, path, resume=True)
-
-
-def _unchangeable(key: str) -> ValueError:
-    from ldreg.train.settings import CHANGEABLE
-
+    fixed = [key for key, _ in options if key not in CHANGEABLE]
+    known = flattened(tree)
+    if not any(key in known for key in fixed):
+        settings = resolve(tree, options)  # which rejects what no run has
+        if not fixed:
+            return Request(settings, None, path, resume=True)
+    key = next((key for key in fixed if key in known), fixed[0])  # options newer than the run come last
     changeable = ", ".join(sorted(CHANGEABLE))
-    return ValueError(f"--{key}: --resume goes on with the run's own settings; only {changeable} may change")
+    raise ValueError(f"--{key}: --resume goes on with the run's own settings; only {changeable} may change")
 
 
 def _default_recipe(options: Options) -> str:
@@ -104,10 +98,9 @@ def _default_recipe(options: Options) -> str:
 
     chosen = dict(options)
     method = chosen.get("method") or RunConfig().method
-    suffix = "_ldreg" if chosen.get("regularizer", "ldreg") == "ldreg" else ""
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(sorted(METHODS))}, got {method!r}")
-    return f"digits/{method}{suffix}"
+    return f"digits/{method}" + ("_ldreg" if chosen.get("regularizer", "ldreg") == "ldreg" else "")
 
 
 def _default_folder(settings: "Settings") -> Path:
@@ -174,16 +167,18 @@ def setting_options(given: Options | None) -> list[Option]:
     return [replace(option, default=values.get(option.key, option.default)) for option in options]
 
 
+_SUMMARY = {
+    "set/lid": "LID, geometric mean",
+    "set/effective_rank": "effective rank",
+    "set/linear": "linear probe",
+    "set/knn": "kNN",
+}
+
+
 def summary(result: "Result") -> str:
     """What came of the run, in a few lines."""
-    shown = {
-        "set/lid": "LID, geometric mean",
-        "set/effective_rank": "effective rank",
-        "set/linear": "linear probe",
-        "set/knn": "kNN",
-    }
-    found = {name: result.metrics.get(key) for key, name in shown.items()}
-    lines = [f"{name:<20} {number(value)}" for name, value in found.items() if value is not None]
+    metrics = result.metrics
+    lines = [f"{name:<20} {number(metrics[key])}" for key, name in _SUMMARY.items() if key in metrics]
     for one in brief(result.findings):
         unusual = f"{one.of}: {printable(one.text)}" if one.kind != "nothing_unusual" else "nothing unusual found"
         lines.append(f"[{one.severity}] {unusual}" if one.serious else unusual)

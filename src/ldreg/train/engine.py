@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +17,25 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ldreg.data.file_batches import report_lost_workers
+from ldreg.distributed import first_process
+from ldreg.evaluate.extract import torch_device
 from ldreg.train.checkpoints import CheckpointFiles, Checkpoints, FiniteGuard, NotFiniteError, Saved, latest
-from ldreg.train.processes import LOST_PROCESS, check_hardware, ending_together, rejoin, slurm
 
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 SAME_COMMAND = "the same command"  # what most trainings are resumed with
 
+_LOST_PROCESS = "another process of the run ended, and this one with it"
+_FIRST_PID = "LDREG_FIRST_PROCESS"  # in the environment of the processes that the first one starts
+_GRACE = 10.0  # seconds in which a process that lost another may report an error of its own
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SIGNAL_STEPS = 8  # steps between two exchanges of received signals by several processes
 
@@ -61,12 +69,29 @@ class Fitted:
     """A training that ended."""
 
     trainer: pl.Trainer
-    checkpoints: Checkpoints
+    minutes: float  # since its start, over all interruptions, without the pauses
 
-    @property
-    def minutes(self) -> float:
-        """Time since the start of the training, over all interruptions, without the pauses."""
-        return self.checkpoints.seconds / 60
+
+def check_hardware(device: str, devices: int, nodes: int, precision: str) -> bool:
+    """Check the settings of the hardware, and return whether to train on CUDA.
+
+    Raises:
+        ValueError: the machine or the launcher does not match the settings.
+
+    >>> check_hardware("cpu", devices=1, nodes=1, precision="fp32")
+    False
+    """
+    started = os.environ.get("WORLD_SIZE")
+    if started is not None and int(started) != devices * nodes:
+        raise ValueError(
+            f"devices: expected devices × nodes to be the {started} processes started, got {devices * nodes}"
+        )
+    if nodes > 1 and not any(name in os.environ for name in ("WORLD_SIZE", "SLURM_PROCID", "MASTER_ADDR")):
+        raise ValueError(f"nodes: expected torchrun or SLURM to start the processes of {nodes} nodes")
+    cuda = torch_device(device).type == "cuda"
+    if precision == "fp16" and not cuda:
+        raise ValueError("precision: expected fp32 or bf16 on a CPU, got 'fp16'")
+    return cuda
 
 
 def fit(
@@ -121,12 +146,7 @@ def fit(
     cuda = check_hardware(device, devices, nodes, precision)
     guard = FiniteGuard(every_steps=check_steps)
     checkpoints = Checkpoints(
-        folder,
-        guard,
-        settings,
-        every_epochs=checkpoint_epochs,
-        every_steps=checkpoint_steps,
-        on_signal=save_on_signal,
+        folder, guard, settings, every_epochs=checkpoint_epochs, every_steps=checkpoint_steps, on_signal=save_on_signal
     )
     own: dict[str, Any] = {
         "accelerator": "gpu" if cuda else "cpu",
@@ -136,7 +156,7 @@ def fit(
         "strategy": DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto",
         "precision": PRECISION[precision],
         "callbacks": [guard, *callbacks, checkpoints, *displays, StopOnSignal()],
-        "plugins": [CheckpointFiles(), *slurm()],
+        "plugins": [CheckpointFiles(), *_slurm()],
         "default_root_dir": folder,  # Lightning would look for checkpoints in the working directory
         "benchmark": cuda,
         "logger": False,
@@ -148,10 +168,10 @@ def fit(
     }
     with quiet(), saying_what_is_saved(folder, resume_with), _errors_of_lightning():
         trainer = pl.Trainer(**{**own, **options})
-        with interruptible(trainer, folder, resume_with), report_lost_workers(), ending_together():
-            rejoin(cuda=cuda)
+        with interruptible(trainer, folder, resume_with), report_lost_workers(), _ending_together():
+            _rejoin(cuda=cuda)
             trainer.fit(module, ckpt_path=saved.path if saved else None, weights_only=True if saved else None)
-    return Fitted(trainer, checkpoints)
+    return Fitted(trainer, checkpoints.seconds / 60)
 
 
 class StopOnSignal(Callback):
@@ -282,5 +302,71 @@ def _errors_of_lightning() -> Iterator[None]:
         raise ValueError(f"devices: {' '.join(str(error).split())}") from error
     except RuntimeError as error:
         if "peer" in str(error):  # gloo's word for a process at the other end
-            raise ConnectionError(LOST_PROCESS) from error
+            raise ConnectionError(_LOST_PROCESS) from error
         raise
+
+
+def _slurm() -> list[SLURMEnvironment]:
+    """The plugin that keeps Lightning from saving and requeueing by itself when SLURM signals a job."""
+    found = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
+    return [SLURMEnvironment(auto_requeue=False)] if found else []
+
+
+def _rejoin(*, cuda: bool) -> None:
+    """Join the other processes after a restart by torchrun; Lightning then finds the group initialized.
+
+    torchrun keeps one store for all attempts, in which torch would find the addresses of processes that are gone.
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    if attempt == 0 or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return
+    from torch.distributed.rendezvous import rendezvous  # not in every torch
+
+    store, rank, world = next(rendezvous("env://"))
+    own = dist.PrefixStore(f"attempt_{attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group("nccl" if cuda else "gloo", store=own, rank=rank, world_size=world)
+
+
+@contextmanager
+def _ending_together() -> Iterator[None]:
+    """End the processes that Lightning starts for further devices when the first one ends.
+
+    Processes that communicate by sockets notice by themselves. A GPU waits half an hour for a process that is gone.
+    """
+    if first_process():
+        # Lightning ends the others when one of them dies, and logs the reason at this level only.
+        logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
+        os.environ[_FIRST_PID] = str(os.getpid())
+        try:
+            yield
+        finally:
+            del os.environ[_FIRST_PID]
+        return
+    done = threading.Event()
+    if _FIRST_PID in os.environ:
+        threading.Thread(target=_end_with, args=(int(os.environ[_FIRST_PID]), done), daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _end_with(first: int, done: threading.Event) -> None:
+    while os.getppid() == first:
+        if done.wait(1.0):
+            return
+    if not done.wait(_GRACE):
+        print(f"ldreg: error: {_LOST_PROCESS}", file=sys.stderr, flush=True)
+        os._exit(1)  # the training thread waits for the lost process
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let PyTorch use this many CPU threads; None changes nothing."""
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)

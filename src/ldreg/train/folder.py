@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,47 +26,21 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy", "scikit-learn", "safetensors")
 
+logger = logging.getLogger("ldreg")
 
-@dataclass(frozen=True)
+
 class RunFolder:
     """The files of one run, by name."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """Every setting, resolved."""
-        return self.path / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        """Versions, hardware, command."""
-        return self.path / "environment.json"
-
-    @property
-    def log(self) -> Path:
-        """What was said while it ran."""
-        return self.path / "log.txt"
-
-    @property
-    def metrics(self) -> Path:
-        """Everything measured, a row each."""
-        return self.path / "metrics.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Whole states to go on from."""
-        return self.path / "checkpoints"
-
-    @property
-    def encoder(self) -> Path:
-        """The trained encoder's weights."""
-        return self.path / "encoder.safetensors"
-
-    @property
-    def card(self) -> Path:
-        """What the encoder is and how it came about."""
-        return self.path / "card.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"  # every setting, resolved
+        self.environment = path / "environment.json"  # versions, hardware, command
+        self.log = path / "log.txt"  # what was said while it ran
+        self.metrics = path / "metrics.csv"  # everything measured, a row each
+        self.checkpoints = path / "checkpoints"  # whole states to go on from
+        self.encoder = path / "encoder.safetensors"  # the trained encoder's weights
+        self.card = path / "card.json"  # what the encoder is and how it came about
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -139,9 +112,9 @@ def create(path: Path, tree: Tree, *, command: str) -> RunFolder:
 
 
 def unused(path: Path) -> Path:
-    """The path itself, or with a number after it where that is taken."""
-    candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return path if not path.exists() else next(candidate for candidate in candidates if not candidate.exists())
+    """The path itself, or with a number after it if that is taken."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([path], numbered) if not candidate.exists())
 
 
 def existing(path: Path) -> tuple[RunFolder, Tree]:
@@ -161,7 +134,6 @@ def environment(command: str) -> dict[str, Any]:
     """What a reader needs to know to repeat the run: command, versions, hardware, time."""
     import torch  # which a command's help does without
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "command": command,
         "ldreg": __version__,
@@ -171,10 +143,32 @@ def environment(command: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "gpu": device,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "gpus": torch.cuda.device_count(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit that this package runs from: LDREG_COMMIT, or as git says; None if it was installed without one."""
+    if os.environ.get("LDREG_COMMIT"):  # a copy of the code on another machine has no history
+        return os.environ["LDREG_COMMIT"]
+    source = Path(__file__).resolve().parent
+    if "site-packages" in source.parts:
+        return None
+    git = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(git, cwd=source, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) -> None:
@@ -184,12 +178,12 @@ def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) 
     """
     from safetensors.torch import save
 
-    told = json_values(card)
-    lasting = {key: value for key, value in told.items() if key not in ("metrics", "findings", "minutes")}
+    values = json_values(card)
+    lasting = {key: value for key, value in values.items() if key not in ("metrics", "findings", "minutes")}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     data = save(weights, metadata={"format": "pt", "ldreg": json.dumps(lasting, allow_nan=False)})
     write_atomically(folder.encoder, _ordered(data))
-    write_atomically(folder.card, json.dumps(told, indent=2, allow_nan=False) + "\n")
+    write_atomically(folder.card, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def _ordered(data: bytes) -> bytes:
@@ -209,13 +203,12 @@ def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
     Raises:
         ValueError: another process uses it.
     """
-    from ldreg.train.processes import exclusive  # which imports torch
+    from ldreg.io.locks import exclusive  # which imports torch
 
     if new:
         folder.path.mkdir(parents=True, exist_ok=True)
     handler = _RunLog(folder.log, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("ldreg")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
@@ -235,30 +228,7 @@ class _RunLog(logging.FileHandler):
         raise
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit that this package runs from: LDREG_COMMIT, or as git says; None where it was installed without one."""
-    if os.environ.get("LDREG_COMMIT"):  # a copy of the code on another machine has no history
-        return os.environ["LDREG_COMMIT"]
-    source = Path(__file__).resolve().parent
-    if "site-packages" in source.parts:
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=source, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
 def say(message: str, *, level: int = logging.INFO) -> None:
-    """A line for the person at the terminal, and for the log."""
-    logging.getLogger("ldreg").log(level, message)
+    """Print a line on stderr and write it to the log."""
+    logger.log(level, message)
     print(message, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Recipes: YAML files that say what differs from the defaults, each perhaps built on another."""
+"""Recipes: YAML files of settings that differ from the defaults; a recipe may build on another."""
 
 import re
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from ldreg.text import printable
 
 Tree = dict[str, Any]
 
-_BASE = "base"  # the key under which a recipe names the one that it builds on
-_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # as 1e-6, which YAML 1.1 takes for text
+_RECIPES = Path(str(files("ldreg") / "recipes"))
+_BASE = "base"  # the key of the recipe that a recipe builds on
 _LARGEST = 1_000_000
-_LONGEST = {"int": 100, "float": 100, "str": 1000}  # characters of a value; past them some take long to be read
-_TEXT = "tag:yaml.org,2002:str"
+_LONGEST = {"int": 100, "float": 100, "str": 1000}  # characters of a value; some longer ones take long to be read
+_TEXT, _FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 _PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
@@ -27,10 +27,9 @@ def recipe_names() -> list[str]:
     >>> "imagenet/byol_ldreg" in recipe_names()
     True
     """
-    root = Path(str(files("ldreg") / "recipes"))
     # An underscore marks what recipes share, and is no recipe itself.
-    paths = (path for path in root.rglob("*.yaml") if not path.name.startswith("_"))
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in paths)
+    paths = (path for path in _RECIPES.rglob("*.yaml") if not path.name.startswith("_"))
+    return sorted(path.relative_to(_RECIPES).with_suffix("").as_posix() for path in paths)
 
 
 def load_recipe(name: str) -> Tree:
@@ -56,15 +55,13 @@ def _load(path: Path, above: tuple[Path, ...]) -> Tree:
 
 
 def _path(name: str, folder: Path) -> Path:
-    """Where a recipe is; that of a file is sought from the folder."""
+    """The file of a recipe; paths are relative to the folder."""
     if name.endswith((".yaml", ".yml")):
         return folder / name
-    path = Path(str(files("ldreg") / "recipes")) / f"{name}.yaml"
+    path = _RECIPES / f"{name}.yaml"
     if name not in recipe_names() and not (path.name.startswith("_") and path.is_file()):
-        raise ValueError(
-            f"recipe: expected a name of --list_recipes or a .yaml file, got {name!r}; "
-            f"nearest: {nearest(name, recipe_names())}"
-        )
+        expected = f"a name of --list_recipes or a .yaml file, got {name!r}"
+        raise ValueError(f"recipe: expected {expected}; nearest: {nearest(name, recipe_names())}")
     return path
 
 
@@ -78,31 +75,33 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml comes without
         if getattr(event, "tag", None) is not None:
             raise _refused("a tag", event)
         node = super().compose_node(parent, index)
-        if node is not None and node.tag not in _PLAIN:
-            raise _refused("a date or sign without quotes", node)
-        if isinstance(node, yaml.ScalarNode):
-            _check_value(node)
-        if isinstance(node, yaml.MappingNode):
-            _check_keys(node)
+        if isinstance(node, yaml.Node):
+            _check(node)
         return node
 
 
-def _check_value(node: yaml.ScalarNode) -> None:
-    kind = node.tag.rpartition(":")[2]
-    if ":" in node.value and kind in ("int", "float"):  # which YAML 1.1 takes for digits of base 60
-        raise _refused("a time without quotes", node)
-    if len(node.value) > _LONGEST.get(kind, len(node.value)):
-        raise _refused(f"a value of {len(node.value)} characters", node)
+# YAML 1.1 takes 1e-6 for text.
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_PlainLoader.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
 
 
-def _check_keys(node: yaml.MappingNode) -> None:
-    seen = set()
-    for key, _ in node.value:
-        if key.tag != _TEXT:
-            raise _refused("a key that is no name", key)
-        if key.value in seen:
-            raise _refused(f"the key {key.value!r} twice", key)
-        seen.add(key.value)
+def _check(node: yaml.Node) -> None:
+    if node.tag not in _PLAIN:
+        raise _refused("a date or sign without quotes", node)
+    if isinstance(node, yaml.ScalarNode):
+        kind, length = node.tag.rpartition(":")[2], len(node.value)
+        if ":" in node.value and kind in ("int", "float"):  # which YAML 1.1 takes for digits of base 60
+            raise _refused("a time without quotes", node)
+        if length > _LONGEST.get(kind, length):
+            raise _refused(f"a value of {length} characters", node)
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, _ in node.value:
+            if key.tag != _TEXT:
+                raise _refused("a key that is no name", key)
+            if key.value in seen:
+                raise _refused(f"the key {key.value!r} twice", key)
+            seen.add(key.value)
 
 
 def _refused(found: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
@@ -110,7 +109,7 @@ def _refused(found: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(path: Path) -> Tree:
-    """The mapping in a YAML file, of plain data alone: mappings, lists, text, numbers, booleans and null.
+    """The mapping in a YAML file of plain data: mappings, lists, text, numbers, booleans and null.
 
     Raises:
         ValueError: it is not a file of at most 1 MB, not YAML, not plain, not a mapping, or has a key twice.
@@ -125,25 +124,15 @@ def read_yaml(path: Path) -> Tree:
     try:
         tree = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = printable(" ".join(str(error).split()))
-        raise ValueError(f"{path}: expected YAML of plain data, got {told}") from error
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
+        reason = printable(" ".join(str(error).split()))
+        raise ValueError(f"{path}: expected YAML of plain data, got {reason}") from error
+    if not isinstance(tree, dict | None):
         raise ValueError(f"{path}: expected a mapping of names to values, got {type(tree).__name__}")
-    return {key: _numbers(value) for key, value in tree.items()}
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value
+    return tree or {}
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Tree:
-    """The settings of both, the upper's where they meet.
+    """The settings of both; those of the upper win.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}

@@ -13,34 +13,24 @@ from typing import Any
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
-from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages
+from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages, device_decoder, load_images
+from ldreg.data.datasets import MissingSplitError
 from ldreg.data.images import transparency_note
+from ldreg.distributed import first_process
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
+from ldreg.evaluate.extract import torch_device
 from ldreg.io.files import read_text
 from ldreg.monitor.callback import Monitor
 from ldreg.record import SCHEMA, Finding, brief, read_findings
 from ldreg.text import printable
-from ldreg.train.assembly import (
-    build_module,
-    build_views,
-    extractor,
-    held_out_images,
-    named,
-    steps_per_epoch,
-    training_images,
-)
 from ldreg.train.checkpoints import LAST, NotFiniteError, Saved, check_same, latest
-from ldreg.train.engine import Fitted, fit, quiet, saying_what_is_saved
-from ldreg.train.findings import Findings
-from ldreg.train.folder import RunFolder, check_new, create, held, save_encoder, say
-from ldreg.train.module import Pretraining
-from ldreg.train.processes import check_hardware, first_process, torch_threads
-from ldreg.train.progress import ProgressBar
-from ldreg.train.settings import Settings, TrainerConfig, identity, usual
+from ldreg.train.engine import Fitted, check_hardware, fit, quiet, saying_what_is_saved, torch_threads
+from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_encoder, say
+from ldreg.train.module import Pretraining, steps_per_epoch
+from ldreg.train.observers import Extractor, Findings, ProgressBar
+from ldreg.train.settings import Settings, TrainerConfig, defaults, identity, named
 from ldreg.version import __version__
-
-logger = logging.getLogger("ldreg")
 
 
 @dataclass(frozen=True)
@@ -75,14 +65,13 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
         InterruptedRunError: by a signal.
         OSError: a file cannot be read or written; earlier checkpoints stay.
     """
-    folder, main = RunFolder(path), first_process()
+    folder, main, config = RunFolder(path), first_process(), settings.trainer
     new = main and not resume
     with named("trainer", TrainerConfig):
-        hardware = settings.trainer
-        check_hardware(hardware.device, hardware.devices, hardware.nodes, hardware.precision)
+        check_hardware(config.device, config.devices, config.nodes, config.precision)
     if new:
         check_new(path)
-    with quiet(), torch_threads(settings.trainer.threads):
+    with quiet(), torch_threads(config.threads):
         run = build(settings, folder)
         with held(folder, new=new) if main else nullcontext():
             if new:
@@ -91,7 +80,8 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             if saved is not None and saved.step >= run.module.total_steps and folder.card.is_file():
                 return _finished_before(folder, run)
             if main:
-                say(f"going on from {saved.path}" if saved else _beginning(path, resume=resume))
+                missing = ", which has no checkpoint yet" if resume else ""
+                say(f"going on from {saved.path}" if saved else f"pretraining into {path}{missing}")
                 for line in _problems_while_decoding(run):
                     logger.warning(line)
             try:
@@ -100,10 +90,19 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
                 logger.error("%s", error)
                 raise
             except ValueError:
-                if new and run.module.global_step == 0:
+                if new and run.module.global_step == 0:  # never the folder of a run that is resumed
                     shutil.rmtree(path)
                 raise
-            result = _result(folder, run, fitted)
+            main = fitted.trainer.is_global_zero
+            result = Result(
+                folder,
+                dict(run.monitor.latest),
+                fitted.minutes,
+                run.monitor.stop_reason,
+                run.module,
+                main,
+                run.findings.at_the_end() if main else (),
+            )
             if main:
                 _finish(result, run, settings)
             return result
@@ -128,11 +127,47 @@ def build(settings: Settings, folder: RunFolder) -> Run:
         ValueError: settings that do not fit together or the data.
     """
     images, held_out = training_images(settings), held_out_images(settings)
-    module = build_module(settings, images, build_views(settings, images))
-    extract = extractor(settings, module, images, held_out)
+    module = Pretraining(settings, images)
+    extract = Extractor(settings, module, images, held_out)
     monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
     findings = Findings(extract, settings.monitor.k)
-    return Run(module, images, held_out, monitor, findings, build_loggers(settings.trainer.log_to, folder.path))
+    return Run(module, images, held_out, monitor, findings, _loggers(settings.trainer.log_to, folder.path))
+
+
+def training_images(settings: Settings) -> ImageSet:
+    """The images to train on.
+
+    Raises:
+        ValueError: there are none, or the device cannot decode them as asked, named by the whole key of the setting.
+    """
+    with named("data", DataConfig):
+        images = load_images(settings.data, "train")
+        if isinstance(images, ImageFiles):
+            device_decoder(images.decoding, torch_device(settings.trainer.device).type)
+        return images
+
+
+def held_out_images(settings: Settings) -> ImageSet | None:
+    """The test images, or None if the set has none."""
+    with named("data", DataConfig):
+        try:
+            return load_images(settings.data, "test")
+        except MissingSplitError:
+            return None
+
+
+def _loggers(names: Sequence[str], folder: Path) -> list[Logger]:
+    """The loggers for TensorBoard and Weights & Biases, which write into the run folder."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"trainer.log_to: {name} is not installed; pip install 'ldreg[{name}]' brings it")
+    loggers: list[Logger] = []
+    if "tensorboard" in names:
+        loggers.append(TensorBoardLogger(folder, name="tensorboard", version=""))
+    if "wandb" in names:
+        # An absolute path: wandb's own process may work in another folder.
+        loggers.append(WandbLogger(name=folder.name, save_dir=folder.resolve(), project="ldreg"))
+    return loggers
 
 
 def train(
@@ -166,24 +201,6 @@ def train(
         )
 
 
-def build_loggers(names: Sequence[str], folder: Path) -> list[Logger]:
-    """The loggers for TensorBoard and Weights & Biases; they write into the run folder.
-
-    Raises:
-        ValueError: a package is not installed.
-    """
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(f"trainer.log_to: {name} is not installed; pip install 'ldreg[{name}]' brings it")
-    loggers: list[Logger] = []
-    if "tensorboard" in names:
-        loggers.append(TensorBoardLogger(folder, name="tensorboard", version=""))
-    if "wandb" in names:
-        # An absolute path: wandb's own process may work in another folder.
-        loggers.append(WandbLogger(name=folder.name, save_dir=folder.resolve(), project="ldreg"))
-    return loggers
-
-
 def _saved(folder: RunFolder, settings: Settings) -> Saved | None:
     """The checkpoint to resume from, if any; ValueError if it was made with other settings."""
     saved = latest(folder.checkpoints)
@@ -193,12 +210,8 @@ def _saved(folder: RunFolder, settings: Settings) -> Saved | None:
         say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
     asked = identity(settings)
     where = f"{folder.config}: expected the settings that {saved.path.name} was made with"
-    check_same(saved.settings, asked, where=where, defaults=usual(settings, asked))
+    check_same(saved.settings, asked, where=where, defaults=defaults(settings, asked))
     return saved
-
-
-def _beginning(path: Path, *, resume: bool) -> str:
-    return f"pretraining into {path}" + (", which has no checkpoint yet" if resume else "")
 
 
 def _problems_while_decoding(run: Run) -> list[str]:
@@ -209,24 +222,16 @@ def _problems_while_decoding(run: Run) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _result(folder: RunFolder, run: Run, fitted: Fitted) -> Result:
-    main = fitted.trainer.is_global_zero
-    findings = run.findings.at_the_end() if main else ()
-    stopped = run.monitor.stop_reason
-    return Result(folder, dict(run.monitor.latest), fitted.minutes, stopped, run.module, main, findings)
-
-
 def _finish(result: Result, run: Run, settings: Settings) -> None:
     """Log the findings, and write the encoder and its card."""
-    folder = result.folder
+    folder, images = result.folder, run.images
     for found in brief(result.findings):
         logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
     with saying_what_is_saved(folder.checkpoints, f"--resume {folder.path}"):
         save_encoder(folder, run.module.method.encoder, card(settings, result))
-    images = run.images
-    unreadable = images.tally.listed if isinstance(images, ImageFiles) else images.unreadable
-    if unreadable:
-        count = len(images) if isinstance(images, ImageFiles) else len(images) + len(unreadable)
+    files = isinstance(images, ImageFiles)
+    if unreadable := images.tally.listed if isinstance(images, ImageFiles) else images.unreadable:
+        count = len(images) + (0 if files else len(unreadable))
         say(f"{len(unreadable)} of {count} images could not be read and were left out; {folder.log} lists them")
 
 

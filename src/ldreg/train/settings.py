@@ -1,11 +1,12 @@
 """Every setting of a pretraining run: one typed tree, of defaults, a recipe and the command line."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import cache
 from inspect import signature
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch import nn
 
@@ -22,8 +23,7 @@ from ldreg.views import ViewsConfig
 RegularizerName = Literal["none", "ldreg", "minlid", "covariance", "variance_covariance", "koleo", "sigreg"]
 
 
-@dataclass(frozen=True)
-class RegularizerEntry:
+class RegularizerEntry(NamedTuple):
     """A regularizer, and the arguments that its name fixes."""
 
     type: type[nn.Module]
@@ -145,6 +145,18 @@ class Settings:
     monitor: MonitorConfig
     tree: Tree
 
+    def __post_init__(self) -> None:
+        run, parts = self.run, self._parts
+        if run.regularizer_start and run.regularizer == "none":
+            raise ValueError(f"regularizer_start: expected 0 without a regularizer, got {run.regularizer_start}")
+        if run.regularizer_start >= self.schedule.epochs:
+            raise ValueError(
+                f"regularizer_start: expected fewer than the {self.schedule.epochs} epochs, got {run.regularizer_start}"
+            )
+        if run.batch_size % parts:
+            expected = f"a multiple of devices × nodes × accumulate = {parts}"
+            raise ValueError(f"batch_size: expected {expected}, got {run.batch_size}")
+
     @property
     def micro_batch(self) -> int:
         """Images that one process takes at once."""
@@ -154,42 +166,82 @@ class Settings:
     def _parts(self) -> int:
         return self.trainer.devices * self.trainer.nodes * self.trainer.accumulate
 
-    def __post_init__(self) -> None:
-        if self.run.regularizer_start and self.run.regularizer == "none":
-            raise ValueError(f"regularizer_start: expected 0 without a regularizer, got {self.run.regularizer_start}")
-        if self.run.regularizer_start >= self.schedule.epochs:
-            raise ValueError(
-                f"regularizer_start: expected fewer than the {self.schedule.epochs} epochs, "
-                f"got {self.run.regularizer_start}"
-            )
-        if self.run.batch_size % self._parts:
-            raise ValueError(
-                f"batch_size: expected a multiple of devices × nodes × accumulate = {self._parts}, "
-                f"got {self.run.batch_size}"
-            )
-
 
 def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] = ()) -> Settings:
     """Settings from a recipe's tree and options of the command line (None: a switch without a value).
+
+    Overriding the recipe's method or regularizer drops the recipe's options for it.
 
     Raises:
         ValueError: an unknown key, which is named with the nearest valid ones, or a value of the wrong type or range.
     """
     given = flattened(tree)
     chosen = {key: _choice(key, given, options) for key in ("method", "regularizer")}
-    # Who replaces the recipe's method or regularizer by another has no use for its options.
-    replaced = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
-    given = {key: value for key, value in given.items() if key.partition(".")[0] not in replaced}
-    options_known = {option.key: option for option in run_options(chosen["method"], chosen["regularizer"])}
+    dropped = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
+    given = {key: value for key, value in given.items() if key.partition(".")[0] not in dropped}
+    known = run_options(chosen["method"], chosen["regularizer"])
     for key in (*given, *(key for key, _ in options)):
-        _check_key(key, options_known, chosen)
-    pairs = [(key, _as_word(value)) for key, value in given.items()]
-    return _typed(typed(options_known.values(), [*pairs, *options], dashes=False))
+        _check_key(key, [option.key for option in known], chosen)
+    # Values of a recipe are checked as words of the command line are.
+    words = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in given.items()]
+    return _settings(typed(known, [*words, *options], dashes=False))
 
 
-def _as_word(value: Any) -> str:
-    """A value of a recipe as the command line has it, so that both are checked alike."""
-    return value if isinstance(value, str) else json.dumps(value)
+def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
+    """The chosen method or regularizer: of the command line, else of the recipe, else the default."""
+    name = str(dict(options).get(key) or given.get(key, getattr(RunConfig(), key)))
+    names = get_args(MethodName if key == "method" else RegularizerName)
+    if name not in names:
+        raise ValueError(f"{key}: expected one of {', '.join(names)}, got {name!r}; nearest: {nearest(name, names)}")
+    return name
+
+
+def _check_key(key: str, known: Sequence[str], chosen: Mapping[str, str]) -> None:
+    if key in known:
+        return
+    group = key.partition(".")[0]
+    for kind, names in (("method", METHODS), ("regularizer", REGULARIZERS)):
+        if group in names and group != chosen[kind]:
+            raise ValueError(f"{key}: expected options of the {kind} {chosen[kind]!r}, got one of {group!r}")
+    raise ValueError(f"unknown setting {key!r}; nearest: {nearest(key, known)}")
+
+
+def _settings(values: Tree) -> Settings:
+    tree: Tree = {}
+    for key, value in values.items():
+        group, _, name = key.rpartition(".")
+        (tree.setdefault(group, {}) if group else tree)[name] = value
+    run = RunConfig(**{field.name: tree[field.name] for field in fields(RunConfig)})
+    return Settings(
+        run=run,
+        method=built(METHODS[run.method].config, tree[run.method], f"{run.method}."),
+        regularizer=dict(tree.get(run.regularizer, {})),
+        tree=_plain(tree),
+        **{name: built(config, tree[name], f"{name}.") for name, config in GROUPS.items()},
+    )
+
+
+def _plain(value: Any) -> Any:
+    """The same without tuples, which YAML does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def run_options(method: str, regularizer: str) -> tuple[Option, ...]:
+    """Every setting of a run with this method and regularizer."""
+    options = [*fields_of(RunConfig), *fields_of(METHODS[method].config, method)]
+    if regularizer != "none":
+        entry = REGULARIZERS[regularizer]
+        options += [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
+    return (*options, *(option for name, config in GROUPS.items() for option in fields_of(config, name)))
+
+
+def all_options() -> list[Option]:
+    """Every setting of a run with any method and regularizer."""
+    pairs = [(method, "none") for method in METHODS] + [("simclr", name) for name in REGULARIZERS]
+    return list({option.key: option for pair in pairs for option in run_options(*pair)}.values())
 
 
 def identity(settings: Settings) -> dict[str, Any]:
@@ -197,14 +249,14 @@ def identity(settings: Settings) -> dict[str, Any]:
     return {key: value for key, value in flattened(settings.tree).items() if key not in CHANGEABLE}
 
 
-def usual(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
+def defaults(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
     """The defaults of these keys, for the method and regularizer of the settings."""
     known = {option.key: option.default for option in run_options(settings.run.method, settings.run.regularizer)}
     return {key: _plain(known[key]) for key in keys if key in known}
 
 
-def told_settings(settings: Settings) -> dict[str, Any]:
-    """All settings by their dotted keys, without those of the regularizer that nobody changed.
+def record_settings(settings: Settings) -> dict[str, Any]:
+    """All settings by their dotted keys, for records, without options of the regularizer that have their default.
 
     A run without a regularizer has none of them, and a comparison with it would list them all.
     """
@@ -218,58 +270,12 @@ def told_settings(settings: Settings) -> dict[str, Any]:
     return flat
 
 
-def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
-    """The method or regularizer chosen: by the command line, else by the recipe, else by default."""
-    name = dict(options).get(key) or given.get(key, getattr(RunConfig(), key))
-    names = get_args(MethodName if key == "method" else RegularizerName)
-    if name not in names:
-        raise ValueError(
-            f"{key}: expected one of {', '.join(names)}, got {name!r}; nearest: {nearest(str(name), names)}"
-        )
-    return str(name)
-
-
-def _check_key(key: str, known: Mapping[str, Any], chosen: Mapping[str, str]) -> None:
-    if key in known:
-        return
-    group = key.partition(".")[0]
-    for kind, names in (("method", METHODS), ("regularizer", REGULARIZERS)):
-        if group in names and group != chosen[kind]:
-            raise ValueError(f"{key}: expected options of the {kind} {chosen[kind]!r}, got one of {group!r}")
-    raise ValueError(f"unknown setting {key!r}; nearest: {nearest(key, known)}")
-
-
-@cache
-def run_options(method: str, regularizer: str) -> tuple[Option, ...]:
-    """Every setting of a run of this method and regularizer."""
-    options = [*fields_of(RunConfig), *fields_of(METHODS[method].config, method)]
-    if regularizer != "none":
-        entry = REGULARIZERS[regularizer]
-        options += [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
-    return (*options, *(option for name, config in GROUPS.items() for option in fields_of(config, name)))
-
-
-def all_options() -> list[Option]:
-    """Every setting of a run of any method and regularizer."""
-    pairs = [(method, "none") for method in METHODS] + [("simclr", name) for name in REGULARIZERS]
-    return list({option.key: option for pair in pairs for option in run_options(*pair)}.values())
-
-
-def _typed(values: Tree) -> Settings:
-    tree: Tree = {}
-    for key, value in values.items():
-        group, _, name = key.rpartition(".")
-        (tree.setdefault(group, {}) if group else tree)[name] = value
-    names = ("method", "regularizer", "regularizer_start", "batch_size", "seed")
-    run = RunConfig(**{name: tree[name] for name in names})
-    parts = {name: built(config, tree[name], f"{name}.") for name, config in GROUPS.items()}
-    method = built(METHODS[run.method].config, tree[run.method], f"{run.method}.")
-    regularizer = dict(tree.get(run.regularizer, {})) if run.regularizer != "none" else {}
-    return Settings(run=run, method=method, regularizer=regularizer, tree=_plain(tree), **parts)
-
-
-def _plain(value: Any) -> Any:
-    """The same without tuples, which YAML does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+@contextmanager
+def named(group: str, config: type) -> Iterator[None]:
+    """Have an error that names a field of the config name the whole key."""
+    try:
+        yield
+    except ValueError as error:
+        if str(error).partition(":")[0] in {field.name for field in fields(config)}:
+            raise ValueError(f"{group}.{error}") from error
+        raise

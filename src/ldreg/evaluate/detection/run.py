@@ -29,10 +29,11 @@ from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
 from ldreg.evaluate.detection.config import DetectionConfig, lr_factor
 from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
 from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, as_list, readable
+from ldreg.evaluate.extract import torch_device
 from ldreg.io.files import check_writable, read_text, write_atomically
+from ldreg.io.locks import exclusive
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
-from ldreg.train.engine import SAME_COMMAND, fit, interruptible, quiet
-from ldreg.train.processes import check_hardware, exclusive, on_cuda
+from ldreg.train.engine import SAME_COMMAND, check_hardware, fit, interruptible, quiet
 
 Progress = Callable[[str, float], None]
 Found = dict[str, Any]  # a detection in COCO's result format
@@ -325,7 +326,7 @@ def detect(
             check_same(saved.settings, settings, where=_where(saved.path))
         torch.manual_seed(config.seed)
         model = build_model(encoder, config, classes=len(train.categories))
-        if config.devices > 1 and on_cuda(config.device) and config.norm == "batch":
+        if config.devices > 1 and torch_device(config.device).type == "cuda" and config.norm == "batch":
             model = cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
         module = Detecting(model, config, train=train, val=val, progress=progress)
         fitted = fit(
