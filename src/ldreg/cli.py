@@ -95,7 +95,7 @@ def inspect_command(
         report = files.with_titles(replace(report, command=command))
         agreed(lambda: _write({json: report.to_json, html: report.to_html}) if main_process else None)
     if main_process:
-        from ldreg.report.inspection_tables import inspection_text
+        from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
         if hint := files.label_hint(report.points):
@@ -148,7 +148,7 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
     import torch
 
     from ldreg.demo import demo
-    from ldreg.report.comparison import comparison_text
+    from ldreg.report.words import comparison_text
 
     if missing("train") is not None:
         print('a small SimCLR in plain PyTorch; pip install "ldreg[train]" trains by the recipes', file=sys.stderr)
@@ -216,7 +216,7 @@ def report_command(
         outputs=[out],
     )
     write_report(records, Path(out), title=title, json=None if json is None else Path(json), inputs=run)
-    from ldreg.report.comparison import comparison_text
+    from ldreg.report.words import comparison_text
 
     show(partial(comparison_text, records))
 

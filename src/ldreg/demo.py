@@ -25,8 +25,8 @@ from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import write_atomically
 from ldreg.record import PointCloud, Record
 from ldreg.regularizers.ldreg import LDReg
-from ldreg.report.lid_plots import cloud_panels
 from ldreg.report.pages import clouds_section, comparison_page
+from ldreg.report.plots import cloud_panels
 from ldreg.report.style import plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.thumbnails import Thumbnail, data_uri

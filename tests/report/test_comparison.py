@@ -10,20 +10,15 @@ import pytest
 from tests.report.conftest import MakeRun
 
 from ldreg.record import Finding, Record, Severity
-from ldreg.report.comparison import (
+from ldreg.report.tables import Table, change, result_table, run_class_table, run_names, setting_table
+from ldreg.report.words import (
     accuracy_noise,
-    change,
-    class_table,
     comparison_text,
     finding_lines,
     in_words,
-    result_table,
-    run_names,
     sampling_noise,
-    setting_table,
     what_was_measured,
 )
-from ldreg.report.tables import Table
 
 NAN = float("nan")
 
@@ -110,7 +105,7 @@ def test_settings_compare_by_value(make_run: MakeRun) -> None:
 def test_classes_are_in_the_order_of_their_lid(two_runs: list[Record]) -> None:
     classes = ({"a": 6.0, "b": 3.0, "c": NAN}, {"a": 6.6, "b": 6.0, "d": 2.0})
     records = [replace(record, classes=own) for record, own in zip(two_runs, classes, strict=True)]
-    table = rows(class_table(records))
+    table = rows(run_class_table(records))
     assert list(table) == ["d", "b", "a", "c"]
     assert table["b"] == ["3.00", "6.00 +100 %"]
     assert "LID per class" in comparison_text(records)

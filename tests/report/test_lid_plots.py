@@ -15,8 +15,8 @@ from matplotlib.patches import StepPatch
 from numpy.typing import NDArray
 
 from ldreg.inspection.report import ClassLID, MeanLID
-from ldreg.report.lid_plots import class_bars, class_map, curve, density, histogram, lid_maps, spectrum
-from ldreg.report.style import COLORS, DRAWN_POINTS, INK, ORANGE, line_style, log_axis, svg
+from ldreg.report.plots import DRAWN_POINTS, class_bars, class_map, curve, density, histogram, lid_maps, spectrum
+from ldreg.report.style import COLORS, INK, ORANGE, line_style, log_axis, svg
 
 Array = NDArray[Any]
 NAN = math.nan

@@ -17,8 +17,8 @@ from tests.report.test_tables import KNOWN, STUDY
 from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
 from ldreg.record import Finding, PointCloud, Record
 from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
-from ldreg.report.plots import Series, bars, lines
-from ldreg.report.style import DRAWN_POINTS, plain_style
+from ldreg.report.plots import DRAWN_POINTS, Series, bars, lines
+from ldreg.report.style import plain_style
 from ldreg.report.tables import Cell, Table
 from ldreg.thumbnails import Thumbnail, data_uri
 

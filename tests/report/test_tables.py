@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ldreg.inspection.report import DimensionReport, Expected
-from ldreg.report.inspection_tables import inspection_text, quantity_tables
-from ldreg.report.tables import Cell, Table, table_markdown, table_text
+from ldreg.report.tables import Cell, Table, quantity_tables, table_markdown, table_text
+from ldreg.report.words import inspection_text
 from ldreg.text import markdown_text
 
 MakeReport = Callable[..., DimensionReport]

@@ -10,9 +10,8 @@ from tests.report.conftest import MakeReport
 
 import ldreg
 from ldreg.record import Finding, Kind
-from ldreg.report.inspection_tables import inspection_text
 from ldreg.report.pages import inspection_page
-from ldreg.report.words import USES, sentence
+from ldreg.report.words import USES, inspection_text, sentence
 
 BESIDE = {"lid_5": 2.34, "lid_25": 5.0, "lid_50": 7.0, "degenerate": 0.25, "effective_rank": 9.5}
 NUMBERS: dict[str, dict[str, float]] = {

@@ -135,8 +135,8 @@ def write_report(
         ValueError: a file would replace one of the `inputs`, a file of a run, or one that is no page or record.
         OSError: something cannot be written.
     """
-    from ldreg.report.comparison import run_names
     from ldreg.report.pages import comparison_page
+    from ldreg.report.tables import run_names
 
     names = run_names(records)
     heading = title or (" and ".join(names) if len(names) <= 2 else f"{len(names)} runs compared")

@@ -177,7 +177,7 @@ class DimensionReport:
 
     def __str__(self) -> str:
         """The report as a plain-text table, 80 columns wide."""
-        from ldreg.report.inspection_tables import inspection_text
+        from ldreg.report.words import inspection_text
 
         return inspection_text(self)
 

@@ -20,11 +20,10 @@ from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud, Record, is_share
-from ldreg.report import comparison, inspection_tables, lid_plots
-from ldreg.report.comparison import FEW_RUNS, HEADLINES, metric_title, metric_value, ordered_keys, run_names
-from ldreg.report.style import COLORS, DRAWN_POINTS, Array, class_order, colored_classes, line_style, plain_style, svg
-from ldreg.report.tables import MARKS, Table, legend
-from ldreg.report.words import USES, sentence
+from ldreg.report import plots, tables, words
+from ldreg.report.plots import DRAWN_POINTS, class_order, colored_classes, regular_values
+from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
+from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
 from ldreg.text import count, interval, number, percent, printable_unless_markup
 from ldreg.thumbnails import png_size
 from ldreg.version import __version__
@@ -59,21 +58,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: heading, paragraphs, table and figures.
-
-    Args:
-        title: heading
-        text: paragraphs of plain text, separated by empty lines
-        table: rows to show; None or an empty table is left out
-        figures: by title, which may have a caption after a line break
-        small: whether the figures are small
-    """
+    """A part of a page: heading, paragraphs, table and figures."""
 
     title: str
-    text: str
+    text: str  # paragraphs, separated by empty lines
     table: Table | None = None
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    small: bool = False
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # by title, and after a line break a caption
+    small: bool = False  # figures
 
     @property
     def name(self) -> str:
@@ -95,8 +86,7 @@ class Section:
 def clouds_section(title: str, text: str, clouds: Sequence[PointCloud], *, close: bool = False) -> Section:
     """A section of point clouds side by side, each with its numbers as its caption."""
     figures = {
-        f"{cloud.caption}\n{lid_plots.cloud_numbers(cloud)}": lid_plots.draw_cloud(cloud, close=close)
-        for cloud in clouds
+        f"{cloud.caption}\n{plots.cloud_numbers(cloud)}": plots.draw_cloud(cloud, close=close) for cloud in clouds
     }
     return Section(title, text, figures=figures, small=True)
 
@@ -113,49 +103,41 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
         "inspection.html",
         report=report,
         other=other,
-        findings=[(finding.severity, sentence(finding, report)) for finding in report.findings],
+        findings=[(finding.severity, words.sentence(finding, report)) for finding in report.findings],
         tiles=_tiles(report),
         cards=[*cards, *_class_cards(report)],
         sections=further,
-        quantities=inspection_tables.quantity_tables(report),
-        collapsed=[inspection_tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],
-        classes=inspection_tables.class_table(report),
-        settings=inspection_tables.settings(report),
-        uses=USES,
+        quantities=tables.quantity_tables(report),
+        collapsed=[tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],
+        classes=tables.class_table(report),
+        settings=tables.settings(report),
+        uses=words.USES,
     )
 
 
 @plain_style()
 def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[Section] = ()) -> str:
-    """A page that compares runs with the first of them.
-
-    Args:
-        records: one or more runs, the reference first.
-        title: heading of the page.
-        further: sections after the figures.
-
-    Raises:
-        ValueError: there is no run.
-    """
+    """A page that compares runs with the first of them. Raises ValueError if there is none."""
     if not records:
         raise ValueError("records: expected at least one run, got none")
-    headlines = comparison.headline_table(records)
+    names = run_names(records)
+    named = list(zip(names, records, strict=True))
     curves, maps = list(_curves(records)), _run_maps(records)
-    samples = [_Sample.of_run(name, record) for name, record in zip(run_names(records), records, strict=True)]
+    samples = [_Sample.of_run(name, record) for name, record in named]
     return _render(
         "comparison.html",
         title=title,
-        names=run_names(records),
-        few=len(records) <= FEW_RUNS,
-        findings=comparison.finding_lines(records),
-        words=" ".join(comparison.in_words(records)),
-        measured=comparison.what_was_measured(records),
-        notes=comparison.notes(records),
-        headlines=headlines if len(records) <= _TILED_RUNS else None,
-        results=comparison.result_table(records),
-        classes=comparison.class_table(records),
-        differing=comparison.setting_table(records, differing=True) if len(records) > 1 else None,
-        settings=comparison.setting_table(records, differing=False),
+        names=names,
+        few=len(records) <= words.FEW_RUNS,
+        findings=words.finding_lines(records),
+        words=" ".join(words.in_words(records)),
+        measured=words.what_was_measured(records),
+        notes=words.notes(records),
+        headlines=tables.headline_table(records) if len(records) <= _TILED_RUNS else None,
+        results=tables.result_table(records),
+        classes=tables.run_class_table(records),
+        differing=tables.setting_table(records, differing=True) if len(records) > 1 else None,
+        settings=tables.setting_table(records, differing=False),
         curves=[card for key, card in curves if key in _CURVES],
         other_curves=[card for key, card in curves if key not in _CURVES],
         distributions=[*_histogram(samples), *_spectrum(samples)],
@@ -163,25 +145,18 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         maps_text=_maps_text(records) if maps else "",
         galleries=[
             (name, record.most_collapsed, record.least_collapsed)
-            for name, record in zip(run_names(records), records, strict=True)
+            for name, record in named
             if record.most_collapsed or record.least_collapsed
         ],
         gallery_sizes=sorted({record.measured for record in records if record.most_collapsed}),
         sections=further,
-        origins=[_origin(name, record) for name, record in zip(run_names(records), records, strict=True)],
+        origins=[_origin(name, record) for name, record in named],
     )
 
 
 @plain_style()
 def study_page(title: str, intro: str, sections: Iterable[Section], *, footer: str = "") -> str:
-    """A page of sections, under a list of them if there are many.
-
-    Args:
-        title: heading of the page.
-        intro: paragraphs of plain text, separated by empty lines.
-        sections: parts of the page.
-        footer: plain text such as where the numbers come from.
-    """
+    """A page of sections, under a list of them if there are many; `intro` and `footer` are paragraphs of text."""
     return _render("study.html", title=title, intro=intro, sections=list(sections), footer=footer)
 
 
@@ -201,7 +176,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
-        "opening": Markup(PAGE_START), "version": __version__, "marks": MARKS, "legend": legend,
+        "opening": Markup(PAGE_START), "version": __version__, "marks": MARKS, "legend": tables.legend,
         "line_style": line_style, "png_size": png_size, "paragraphs": _paragraphs,
     }  # fmt: skip
     environment.filters |= {"thousands": count, "number": number}
@@ -265,7 +240,7 @@ class _Sample:
 
     @classmethod
     def of_run(cls, name: str, run: Record) -> Self:
-        lid, values = numpy.asarray(run.lid, dtype=float), lid_plots.regular_values(run.lid)
+        lid, values = numpy.asarray(run.lid, dtype=float), regular_values(run.lid)
         mean, rank = (run.results.get(key, math.nan) for key in ("lid", "effective_rank"))
         if run.measured <= len(lid):  # all measured points are listed
             mean = math.exp(numpy.log(values).mean()) if len(values) else math.nan
@@ -273,7 +248,7 @@ class _Sample:
 
 
 def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float] | None = None) -> Iterable[Card]:
-    regular = [len(lid_plots.regular_values(one.lid)) for one in samples]
+    regular = [len(regular_values(one.lid)) for one in samples]
     if not any(regular):
         return
     sentences, names = [], []
@@ -281,7 +256,7 @@ def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float]
         sentences.append("Shaded: the middle half of the points. Those far to the left of it are the most collapsed.")
     if len(samples) > 1:
         sentences.append("In percent of the points of each set.")
-        sentences += ["Thin lines: the geometric means."] if len(samples) <= lid_plots.MARKED_SETS else []
+        sentences += ["Thin lines: the geometric means."] if len(samples) <= plots.MARKED_SETS else []
         for one, some in zip(samples, regular, strict=True):
             names.append(f"{one.name}: {f'geometric mean {number(one.mean)}' if some else _NO_LID}")
     if chosen := [len(one.lid) for one in samples if one.measured > len(one.lid) > 0]:
@@ -289,27 +264,27 @@ def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float]
     omitted = [(len(one.lid) - some, one.name) for one, some in zip(samples, regular, strict=True)]
     if left_out := [f"{count(points)} of {name}" for points, name in omitted if points]:
         sentences.append(f"Points without a defined LID are left out: {', '.join(left_out)}.")
-    figure = lid_plots.histogram([one.lid for one in samples], [one.mean for one in samples], quartiles=quartiles)
+    figure = plots.histogram([one.lid for one in samples], [one.mean for one in samples], quartiles=quartiles)
     yield _card("How LID is spread", " ".join(sentences), figure, "histogram", names)
 
 
 def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
-    known = [len(lid_plots.regular_values(one.eigenvalues)) > 0 for one in samples]
+    known = [len(regular_values(one.eigenvalues)) > 0 for one in samples]
     if not any(known):
         return
-    marks = "; thin lines: effective rank" if 1 < len(samples) <= lid_plots.MARKED_SETS else ""
+    marks = "; thin lines: effective rank" if 1 < len(samples) <= plots.MARKED_SETS else ""
     caption = f"Eigenvalues of the covariance{marks}. A cliff means that whole directions are unused."
     names = []
     if len(samples) > 1:
         for one, some in zip(samples, known, strict=True):
             names.append(f"{one.name}: {f'effective rank {number(one.rank)}' if some else 'no eigenvalue above 0'}")
-    figure = lid_plots.spectrum([one.eigenvalues for one in samples], [one.rank for one in samples])
+    figure = plots.spectrum([one.eigenvalues for one in samples], [one.rank for one in samples])
     yield _card("Global spectrum", caption, figure, "spectrum", names)
 
 
 def _lid_maps(sets: Sequence[DimensionReport]) -> Iterable[Card]:
     """The map of each set on its own axes, with the same colors."""
-    figures = lid_plots.lid_maps([one.coordinates.numpy() for one in sets], [one.lid.double().numpy() for one in sets])
+    figures = plots.lid_maps([one.coordinates.numpy() for one in sets], [one.lid.double().numpy() for one in sets])
     missing = [f" {one.title} has no map: {_NO_LID}." for one, figure in zip(sets, figures, strict=True) if not figure]
     for place, (one, figure) in enumerate(zip(sets, figures, strict=True)):
         if figure is None:
@@ -338,13 +313,13 @@ def _density(sets: Sequence[DimensionReport]) -> Iterable[Card]:
         some = "At most {} points of each set" if len(sets) > 1 else "{} of {} points"
         caption += f" {some.format(count(DRAWN_POINTS), count(points))} are drawn."
     names = [one.title + ("" if _regular_count(one) else f": {_NO_LID}") for one in sets] if len(sets) > 1 else []
-    figure = lid_plots.density(distances, lids, [one.mean.value for one in sets], k=sets[0].k)
+    figure = plots.density(distances, lids, [one.mean.value for one in sets], k=sets[0].k)
     yield _card("LID against density", caption, figure, "density", names)
 
 
 def _class_cards(report: DimensionReport) -> Iterable[Card]:
     """LID per class, and the map colored by class; of two sets, of the first."""
-    classes, others = report.classes, inspection_tables.classes_of_other(report)
+    classes, others = report.classes, tables.classes_of_other(report)
     if not classes:
         return
     other = report.comparison.other if report.comparison is not None else None
@@ -357,8 +332,8 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
             caption += f" Of {count(len(classes))} classes, the lowest and the highest."
         if other and others:
             caption += f" Bars: {report.title}; diamonds: the same classes of {other.title}."
-        shown = inspection_tables.shown_classes(report, _DRAWN_CLASSES)
-        figure = lid_plots.class_bars(shown, report.mean.value, others if other else None)
+        shown = tables.shown_classes(report, _DRAWN_CLASSES)
+        figure = plots.class_bars(shown, report.mean.value, others if other else None)
         yield _card("LID per class", caption + ("" if others else alone), figure, "classes")
     caption = "The same map, colored by label."
     labels = [row.label for row in classes]
@@ -366,7 +341,7 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
         caption += " The classes of lowest LID are in color."
         labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
     points = report.coordinates.numpy()
-    figure = lid_plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
+    figure = plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
     yield _card("Where the classes are", caption + alone, figure, "map-classes")
 
 
@@ -379,10 +354,10 @@ def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
             continue
         caption = _CURVES.get(key, "")
         start = [value for line in lines for epoch, value in line if epoch == 0 and math.isfinite(value)]
-        if start and key in HEADLINES:
+        if start and key in tables.HEADLINES:
             low, high = metric_value(key, min(start)), metric_value(key, max(start))
             caption += f" Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
-        figure = lid_plots.curve(lines, share=is_share(key))
+        figure = plots.curve(lines, share=is_share(key))
         yield key, _card(metric_title(key), caption, figure, f"curve-{place}", _legend(records))
 
 
@@ -394,11 +369,11 @@ def _run_maps(records: Sequence[Record]) -> list[Card]:
     """For each run its map colored by class, colored by LID, and its t-SNE."""
     maps, tsne = [record.map for record in records], [record.tsne for record in records]
     kinds = {
-        "classes": ("classes", lid_plots.class_maps(maps, [record.labels for record in records])),
-        "LID": ("lid", lid_plots.lid_maps(maps, [record.lid for record in records])),
+        "classes": ("classes", plots.class_maps(maps, [record.labels for record in records])),
+        "LID": ("lid", plots.lid_maps(maps, [record.lid for record in records])),
         "classes, t-SNE": (
             "tsne",
-            lid_plots.class_maps(tsne, [record.tsne_labels for record in records], principal=False),
+            plots.class_maps(tsne, [record.tsne_labels for record in records], principal=False),
         ),
     }
     return [

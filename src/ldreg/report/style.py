@@ -11,11 +11,8 @@ from typing import Any
 
 import matplotlib
 import matplotlib.style
-import numpy
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
@@ -23,7 +20,6 @@ from ldreg.io.files import write_atomically
 from ldreg.text import printable
 
 Array = NDArray[Any]
-Point = tuple[float, float]
 
 # Mid-tones that read on white and on near-black, and differ for color-blind eyes.
 COLORS = (
@@ -31,12 +27,9 @@ COLORS = (
 )  # fmt: skip
 BLUE, ORANGE, GRAY = COLORS[0], COLORS[1], "#8a929c"
 INK = "#010203"  # becomes the page's text color in an SVG
-DRAWN_POINTS = 20_000
 WIDE_RANGE = 20.0  # an axis is logarithmic if largest / smallest exceeds this
-COLLAPSED = "collapsed"  # label of an undefined value
-
-_DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1.2, 1.2), (5, 1.6, 1.2, 1.6))  # in line widths
 WIDTH = 4.6  # of a figure, in inches
+_DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.6), (1.2, 1.2), (5, 1.6, 1.2, 1.6))  # in line widths
 _MANY_DECADES = 300.0  # an axis with a larger ratio labels powers of ten only
 
 
@@ -50,10 +43,7 @@ def plain_style() -> Iterator[None]:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """The figure as SVG whose text and lines take the color of the page.
-
-    The same figure and name give the same text. All ids start with `name`.
-    """
+    """The figure as SVG in the colors of the page; all ids start with `name`. Equal figures give equal text."""
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, dpi=170, metadata={"Date": None})
@@ -68,7 +58,7 @@ def svg(figure: Figure, name: str) -> str:
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png (150 dpi) and `stem`.pdf (fonts embedded) on white, and return their paths.
 
-    The same figure gives the same bytes. Missing folders are made. Raises OSError.
+    Equal figures give equal bytes. Missing folders are made. Raises OSError.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -77,9 +67,8 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
         buffer = BytesIO()
         with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType, which editors and journals accept
             figure.savefig(buffer, format=kind, dpi=150, facecolor="white", metadata=facts)
-        path = stem.with_name(f"{stem.name}.{kind}")
-        write_atomically(path, buffer.getvalue())
-        written.append(path)
+        written.append(stem.with_name(f"{stem.name}.{kind}"))
+        write_atomically(written[-1], buffer.getvalue())
     return written
 
 
@@ -120,60 +109,17 @@ def percent_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
 
 
+def label_axes(axes: Axes, xlabel: str, ylabel: str) -> None:
+    """Name the axes, literally and not as formulas."""
+    for label, text in ((axes.xaxis.label, xlabel), (axes.yaxis.label, ylabel)):
+        label.set_text(printable(text))
+        label.set_parse_math(False)
+
+
 def line_style(place: int) -> dict[str, Any]:
     """Color and dashes of the set or run at this place; neighbors differ in both."""
     dashes = _DASHES[place % len(_DASHES)]
     return {"color": COLORS[place % len(COLORS)], "linestyle": (0, dashes) if dashes else "solid", "linewidth": 2.0}
-
-
-def class_order(labels: Sequence[Sequence[str] | None]) -> list[str]:
-    """All classes once: numbers by value, then words.
-
-    >>> class_order([["10", "b", "9"], None, ["a", "9"]])
-    ['9', '10', 'a', 'b']
-    """
-    found = {label for own in labels for label in own or ()}
-    return sorted(found, key=lambda label: (0, int(label), "") if label.isdecimal() else (1, 0, label))
-
-
-def colored_classes(classes: Sequence[str]) -> Sequence[str]:
-    """The classes that get a color; the others are gray."""
-    return classes if len(classes) <= len(COLORS) else classes[: len(COLORS) - 1]
-
-
-def class_codes(labels: Sequence[str], named: Sequence[str]) -> Array:
-    """The place of each label among the `named` classes, and `len(COLORS)` for the others."""
-    place = {label: place for place, label in enumerate(named)}
-    return numpy.array([place.get(label, len(COLORS)) for label in labels], dtype=int)
-
-
-PALETTE = numpy.array([*COLORS, GRAY])  # by class code
-
-
-def class_handles(named: Sequence[str], others: int, *, most: int = 22) -> list[Line2D]:
-    """Entries of a legend of classes."""
-    entries = [(short(label, most), COLORS[place]) for place, label in enumerate(named)]
-    entries += [(f"{others} others", GRAY)] if others else []
-    return [Line2D([], [], color=color, marker="o", linestyle="none", label=label) for label, color in entries]
-
-
-def thinned(*arrays: Array) -> tuple[Array, ...]:
-    """At most `DRAWN_POINTS` evenly chosen rows of each array."""
-    rows = len(arrays[0])
-    if rows <= DRAWN_POINTS:
-        return arrays
-    chosen = numpy.linspace(0, rows - 1, DRAWN_POINTS).astype(int)
-    return tuple(array[chosen] for array in arrays)
-
-
-def dot_size(points: int) -> float:
-    """Area of a dot in a plot of this many points."""
-    return float(numpy.clip(12_000 / max(points, 1), 2.5, 16))
-
-
-def draw_dots(axes: Axes, points: Array, **look: Any) -> PathCollection:
-    """Draw points (N, 2), as one picture within an SVG."""
-    return axes.scatter(points[:, 0], points[:, 1], linewidths=0, rasterized=True, **look)
 
 
 def short(label: str, most: int = 22) -> str:
@@ -212,10 +158,3 @@ def legend_columns(names: Sequence[str]) -> int:
     """Columns of a legend below a figure of the usual width."""
     longest = max(min(40, len(printable(name))) for name in names)
     return 1 if longest > 22 else 2 if longest > 12 else 3
-
-
-def label_axes(axes: Axes, xlabel: str, ylabel: str) -> None:
-    """Name the axes; the names are shown literally, not as formulas."""
-    for label, text in ((axes.xaxis.label, xlabel), (axes.yaxis.label, ylabel)):
-        label.set_text(printable(text))
-        label.set_parse_math(False)

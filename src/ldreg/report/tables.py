@@ -4,10 +4,11 @@ A table holds text, not numbers: each cell may carry the paper's value, a mark a
 numbers cannot, and importing pandas would add a third of a second to every command that prints a table.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import Literal
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -15,7 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from ldreg.text import broken, markdown_text, printable
+from ldreg.inspection.report import ClassLID, DimensionReport, Reading
+from ldreg.record import Record, is_share
+from ldreg.text import broken, count, duration, interval, markdown_text, number, percent, printable
 
 Mark = Literal["", "agrees", "disagrees", "noise"]
 
@@ -25,7 +28,43 @@ MARKS: dict[Mark, tuple[str, str, str]] = {
     "disagrees": ("✗", "opposite direction", "red"),
     "noise": ("≈", "within noise", "yellow"),
 }
+TITLES = {
+    "lid": "LID, geometric mean",
+    "lid_low": "LID, 5 % quantile",
+    "effective_rank": "Effective rank",
+    "linear": "Linear probe",
+    "linear_best": "Linear probe, best epoch",
+    "knn": "kNN accuracy",
+    "finetune": "Fine-tuned",
+    "transfer": "Transfer",
+    "box_ap": "AP box",
+    "box_ap50": "AP50 box",
+    "box_ap75": "AP75 box",
+    "mask_ap": "AP mask",
+    "mask_ap50": "AP50 mask",
+    "mask_ap75": "AP75 mask",
+    "rankme": "RankMe",
+    "frechet_variance": "Fréchet variance of LID",
+    "degenerate": "Degenerate points",
+    "view_share": "Share of the view",
+    "loss": "Loss",
+    "minutes": "Minutes of training",
+    "images_per_second": "Images per second",
+}
+HEADLINES = ("lid", "effective_rank", "linear", "knn")
 
+# Start of the title of a result with a detail, such as "knn/k = 20".
+_DETAILED = {
+    "lid": "LID, ",
+    "effective_rank": "Effective rank, ",
+    "linear": "Linear, ",
+    "knn": "kNN, ",
+    "finetune": "Fine-tuned, ",
+    "transfer": "Transfer to ",
+}
+_ESTIMATORS = {"mom": "method of moments", "mle": "maximum likelihood", "tle": "tight locality"}
+_CLASSES_AS_TEXT = 20
+_DASH = number(None)
 _KEY_WIDTH = 20  # terminal columns that the name of a row keeps when a table is too wide
 _TITLE_WORD = 18  # terminal columns from which a word of a column's name is broken
 _GAP = 3  # terminal columns between two columns of a table
@@ -222,3 +261,327 @@ def _aligned(texts: Sequence[str]) -> list[str]:
     texts = [printable(text) for text in texts]
     width = max(map(cell_len, texts), default=0)
     return [" " * (width - cell_len(text)) + text for text in texts]
+
+
+# Tables of an inspection
+
+_Row = tuple[str, str, str]  # name, value, explanation
+
+
+def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[Table]:
+    """Local and global dimensionality; of two sets in columns side by side or, `stacked`, one below the other."""
+    other = report.comparison.other if report.comparison is not None else None
+    tables = []
+    for title, rows in _QUANTITIES.items():
+        cells = [list(map(Cell, row)) for row in rows(report)] if other is None else []
+        for name, (value, remark), (beside, its_remark) in _both(rows, report, other) if other else ():
+            equal = remark == its_remark
+            if stacked:
+                second = (f"  {other.title}", beside, "" if equal else its_remark)
+                cells += [[*map(Cell, (name, value, remark))], [*map(Cell, second)]]
+            else:
+                own, its = ("", "") if equal else (remark, its_remark)
+                cells.append(
+                    [Cell(name), Cell(value, remark=own), Cell(beside, remark=its), Cell(remark if equal else "")]
+                )
+        if other and title == "Local dimensionality":
+            distance = ("Fisher-Rao distance", *([] if stacked else [_DASH]), *_fisher_rao(report, other))
+            cells.append([*map(Cell, distance)])
+        columns = ["", "", ""] if other is None or stacked else ["", report.title, other.title, ""]
+        tables.append(Table(columns, cells, title=title, explained=True))
+    return tables
+
+
+def _both(
+    rows: Callable[[DimensionReport], list[_Row]], first: DimensionReport, second: DimensionReport
+) -> Iterator[tuple[str, tuple[str, str], tuple[str, str]]]:
+    """Each quantity by name with value and explanation in both sets, a dash where a set has none."""
+    own, other = ({name: (value, remark) for name, value, remark in rows(one)} for one in (first, second))
+    longer, shorter = (own, other) if len(own) >= len(other) else (other, own)
+    for name in {**longer, **shorter}:
+        yield name, own.get(name, (_DASH, "")), other.get(name, (_DASH, ""))
+
+
+def _fisher_rao(report: DimensionReport, other: DimensionReport) -> tuple[str, str]:
+    """The distance of two sets, and how it comes about."""
+    if report.comparison is None or math.isnan(report.comparison.fisher_rao):
+        return _DASH, ""
+    ratio = f"{number(report.mean.value)} / {number(other.mean.value)}"
+    return number(report.comparison.fisher_rao), f"to {other.title}: |ln({ratio})|"
+
+
+def _local_rows(report: DimensionReport) -> list[_Row]:
+    low, median, high = map(number, report.quartiles)
+    expected, gaussian = report.expected, []
+    if expected.gaussian_lid is not None:
+        gaussian.append(("LID of a Gaussian", number(expected.gaussian_lid), "with the same covariance, k and N"))
+    if expected.gaussian_dimension is not None:
+        gaussian.append(
+            ("Gaussian dimension", number(expected.gaussian_dimension), "of a Gaussian that reads this LID")
+        )
+    degenerate = f"LID 0: {count(report.zero)}; infinite: {count(report.infinite)}; of {count(report.measured)}"
+    confidence = f"95 % confidence {interval(report.mean.low, report.mean.high)}"
+    return [
+        ("LID, geometric mean", number(report.mean.value), confidence),
+        *gaussian,
+        ("LID, 5 % quantile", number(report.lid_low), "falls first where a part collapses"),
+        ("LID, median", median, f"quartiles {low} and {high}"),
+        ("LID, arithmetic mean", number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
+        ("Fréchet variance", number(report.frechet_variance), "variance of ln LID"),
+        ("Degenerate points", percent(report.degenerate_share), degenerate),
+        ("Exact duplicates", count(report.duplicated), "points with one; LID reads low there"),
+    ]
+
+
+def _global_rows(report: DimensionReport) -> list[_Row]:
+    return [
+        ("Effective rank", number(report.effective_rank), "entropy of the covariance spectrum"),
+        ("RankMe", number(report.rankme), "entropy of the singular values, uncentered"),
+        _reading("TwoNN", report.twonn, "two nearest neighbors; reads low above 20"),
+        _reading("DANCo", report.danco, "angles and norms of neighbors"),
+    ]
+
+
+_QUANTITIES: dict[str, Callable[[DimensionReport], list[_Row]]] = {
+    "Local dimensionality": _local_rows,
+    "Global dimensionality": _global_rows,
+}
+
+
+def _reading(name: str, reading: Reading, meaning: str) -> _Row:
+    remark = reading.note if reading.value is None else f"{meaning}; {reading.note}" if reading.note else meaning
+    return name, number(reading.value), remark
+
+
+def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
+    """The points of lowest LID; `row` is what their numbers start with."""
+    rows = [
+        [f"{row}{point.index}", number(point.lid), number(point.standard_error), point.label or ""]
+        for point in report.most_collapsed
+    ]
+    columns = ["row", "LID", "± s.e.", "label" if report.labels is not None else ""]
+    cells = [list(map(Cell, texts)) for texts in rows]
+    return Table(columns, cells, title=f"Points of lowest LID{of}", explained=True)
+
+
+def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | None:
+    """LID per class; of two sets side by side or, `stacked`, one below the other, with many classes cut to the ends."""
+    if not report.classes:
+        return None
+    others = classes_of_other(report)
+    if report.comparison is not None and others and not stacked:
+        rows = []
+        for row in report.classes:
+            other, points = others.get(row.label), count(row.count)
+            if other is not None and other.count != row.count:
+                points += f"; {count(other.count)}"
+            value = _DASH if other is None else number(other.mean.value)
+            rows.append([*map(Cell, (row.label, number(row.mean.value), value, points))])
+        return Table(["class", report.title, report.comparison.other.title, "points"], rows, title="LID per class")
+    shown, rows = shown_classes(report, _CLASSES_AS_TEXT) if stacked else report.classes, []
+    for row in shown:
+        rows.append(_class_row(row.label, row))
+        if report.comparison is not None and row.label in others:
+            rows.append(_class_row(f"  {report.comparison.other.title}", others[row.label]))
+    if left_out := len(report.classes) - len(shown):
+        rows.append([*map(Cell, (f"({left_out} more)", "", "", "lowest and highest by LID are shown"))])
+    return Table(["class", "LID", "points", "95 % confidence"], rows, title="LID per class", explained=True)
+
+
+def _class_row(name: str, row: ClassLID) -> list[Cell]:
+    return [*map(Cell, (name, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)))]
+
+
+def settings(report: DimensionReport) -> list[tuple[str, str]]:
+    """How the set was measured."""
+    convention = ", paper's mean over k" if report.convention == "paper" else ", pseudocode's mean over k - 1"
+    return [
+        ("measured", f"{count(report.measured)} points, neighbors from all"),
+        ("neighbors k", str(report.k)),
+        ("estimator", _ESTIMATORS[report.estimator] + (convention if report.estimator != "tle" else "")),
+        ("seed", str(report.seed)),
+        ("device", report.device),
+    ]
+
+
+def classes_of_other(report: DimensionReport) -> dict[str, ClassLID]:
+    """The classes of the second set that the first has too, by name."""
+    if report.comparison is None:
+        return {}
+    own = {row.label for row in report.classes}
+    return {row.label: row for row in report.comparison.other.classes if row.label in own}
+
+
+def shown_classes(report: DimensionReport, most: int) -> list[ClassLID]:
+    """All classes, or of more than `most` those of lowest and highest LID."""
+    if len(report.classes) <= most:
+        return list(report.classes)
+    ranked = sorted((row for row in report.classes if row.regular), key=lambda row: row.mean.value)
+    return ranked[: most - most // 2] + ranked[-(most // 2) :] if len(ranked) > most else ranked
+
+
+# Tables that compare runs
+
+
+def metric_title(key: str) -> str:
+    """The name of a result as a heading; an unknown key as words.
+
+    >>> metric_title("knn"), metric_title("knn/k = 20"), metric_title("transfer/shapes"), metric_title("my_own")
+    ('kNN accuracy', 'kNN, k = 20', 'Transfer to shapes', 'my own')
+    """
+    what, _, detail = key.partition("/")
+    if detail and what in TITLES:
+        return _DETAILED.get(what, f"{TITLES[what]}, ") + printable(detail)
+    return TITLES.get(key) or printable(key.replace("_", " "))
+
+
+def metric_value(key: str, value: float) -> str:
+    """A result as text: shares in percent, times with their unit, NaN as a dash.
+
+    >>> metric_value("linear", 0.9612), metric_value("lid", 7.4), metric_value("lid", float("nan"))
+    ('96.1 %', '7.40', '–')
+    >>> metric_value("minutes", 0.08)
+    '4.8 s'
+    """
+    if key == "minutes":
+        return duration(value)
+    return percent(value) if is_share(key) and math.isfinite(value) else number(value)
+
+
+def change(key: str, value: float, first: float) -> str:
+    """The difference of a result to the first run's: in points of percent for shares, else relative.
+
+    >>> change("linear", 0.961, 0.968), change("lid", 9.1, 7.4), change("lid", 7.4, 7.4)
+    ('−0.7 points', '+23 %', '±0')
+    >>> change("minutes", 0.08, 0.09)  # may be equal before rounding
+    ''
+    """
+    if not (math.isfinite(value) and math.isfinite(first)):
+        return ""
+    if key == "minutes" and abs(value - first) <= _rounding(max(value, first)):
+        return ""
+    if metric_value(key, value) == metric_value(key, first):
+        return "±0"
+    if is_share(key):
+        return f"{_signed(100 * (value - first), 1)} points"
+    if first > 0:
+        relative = 100 * (value - first) / first
+        return f"{_signed(relative, 0 if abs(relative) >= 9.95 else 1)} %"
+    return ("+" if value > first else "−") + number(abs(value - first))
+
+
+def _rounding(minutes: float) -> float:
+    """The rounding error of a time in minutes, as displayed and as stored (to hundredths)."""
+    steps = ((1 / 6, 0.1 / 60), (2, 1 / 60), (10, 0.1), (120, 1), (600, 6), (2880, 60), (math.inf, 144))
+    return max(0.01, next(step for most, step in steps if minutes < most)) + 1e-9
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def run_names(records: Sequence[Record]) -> list[str]:
+    """The names of the runs, numbered where they are equal."""
+    names = [printable(record.name) or "unnamed" for record in records]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: place + 1].count(name)})"
+        for place, name in enumerate(names)
+    ]
+
+
+def ordered_keys(mappings: Iterable[Iterable[str]]) -> list[str]:
+    """All keys once: known results by importance, then the others as they come."""
+    found = dict.fromkeys(key for mapping in mappings for key in mapping)
+    order = list(TITLES)
+
+    def rank(key: str) -> int:
+        what = key.partition("/")[0]
+        return order.index(what) if what in TITLES else len(order)
+
+    return sorted(found, key=rank)
+
+
+def result_table(records: Sequence[Record]) -> Table:
+    """Every result of any run, with the differences to the first run."""
+    rows = []
+    for key in ordered_keys(record.results for record in records):
+        values = [record.results.get(key, math.nan) for record in records]
+        rows.append([Cell("Training time" if key == "minutes" else metric_title(key)), *_compared(key, values)])
+        if key == "lid":
+            rows += _fisher_rao_row(values)
+    return Table(["", *run_names(records)], rows, title="Results")
+
+
+def headline_table(records: Sequence[Record]) -> Table:
+    """The most important results that some run has."""
+    rows = []
+    for key in HEADLINES:
+        values = [record.results.get(key, math.nan) for record in records]
+        if not all(map(math.isnan, values)):
+            rows.append([Cell(metric_title(key)), *_compared(key, values)])
+    return Table(["", *run_names(records)], rows)
+
+
+def run_class_table(records: Sequence[Record]) -> Table:
+    """LID of each class in each run, the lowest class of the first run first."""
+    lowest: dict[str, float] = {}
+    for record in records:
+        for label, value in record.classes.items():
+            lowest.setdefault(label, value)
+    order = sorted(lowest, key=lambda label: (math.isnan(lowest[label]), lowest[label]))
+    rows = [
+        [Cell(label), *_compared("lid", [record.classes.get(label, math.nan) for record in records])] for label in order
+    ]
+    return Table(["", *run_names(records)], rows, title="LID per class")
+
+
+def setting_table(records: Sequence[Record], *, differing: bool) -> Table:
+    """The settings of each run, all of them or those that differ."""
+    rows = []
+    for key in dict.fromkeys(key for record in records for key in record.settings):
+        values = [setting(record, key) for record in records]
+        if not differing or len(set(values)) > 1:
+            rows.append([*map(Cell, (key, *values))])
+    return Table(["", *run_names(records)], rows, title="Settings that differ" if differing else "All settings")
+
+
+def _compared(key: str, values: Sequence[float]) -> list[Cell]:
+    first, *others = values
+    return [
+        Cell(metric_value(key, first)),
+        *(Cell(metric_value(key, value), remark=change(key, value, first)) for value in others),
+    ]
+
+
+def _fisher_rao_row(means: Sequence[float]) -> list[list[Cell]]:
+    """|ln ratio| of the mean LIDs of each run and the first; empty if no two runs have one."""
+    logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in means]
+    distances = [abs(log - logs[0]) for log in logs[1:]]
+    if not any(map(math.isfinite, distances)):
+        return []
+    return [[Cell("Fisher-Rao distance of LID"), Cell(_DASH), *(Cell(number(each)) for each in distances)]]
+
+
+def runs_as_rows(table: Table) -> Table:
+    """The values of a table with rows and columns exchanged."""
+    rows = [
+        [Cell(name), *(Cell(row[place].text) for row in table.rows)]
+        for place, name in enumerate(table.columns)
+        if place
+    ]
+    return Table([table.title, *(row[0].text for row in table.rows)], rows)
+
+
+def setting(record: Record, key: str) -> str:
+    """A setting of a run as text."""
+    return _written(record.settings[key]) if key in record.settings else _DASH
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value)) or "none"
+    return printable(str(value))

@@ -1,9 +1,29 @@
-"""Findings in sentences: one for each kind, made from its fields."""
+"""Reports in words: findings as sentences, what differs between runs, and whole reports as text for a terminal."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
 
 from ldreg.inspection.report import DimensionReport
-from ldreg.record import Finding
+from ldreg.record import ACCURACIES, Finding, Record, brief
+from ldreg.report.tables import (
+    Cell,
+    Table,
+    class_table,
+    collapsed_table,
+    quantity_tables,
+    rendered,
+    result_table,
+    run_class_table,
+    run_names,
+    runs_as_rows,
+    setting,
+    setting_table,
+    text_parts,
+)
 from ldreg.text import count, number, percent, printable
 
 # Which number to use for what: once in every report.
@@ -14,9 +34,16 @@ USES = (
     "DANCo above."
 )
 
-_NAMED = 5  # classes
+FEW_RUNS = 3  # of more runs, a terminal shows runs as rows
+
+_NAMED_CLASSES = 5
 _MENTIONED = 0.01  # of the rows of both sets
 _DOMINANT = 0.5  # of a group's points: the label of so many describes it
+_FINDINGS_OF_A_KIND = 3  # shown as text
+_CLASSES_AS_TEXT = 10  # the lowest; the page has all
+_NAMED_SETTINGS = 6
+_ACCURACY_NAMES = {"linear": "linear-probe accuracy", "knn": "kNN accuracy"}
+_STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
 def sentence(finding: Finding, report: DimensionReport) -> str:
@@ -118,8 +145,8 @@ def _beside(found: Finding, report: DimensionReport) -> str:
         )
     if not found.labels:
         return text
-    named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED])
-    more = f" and {count(len(found.labels) - _NAMED)} more" if len(found.labels) > _NAMED else ""
+    named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED_CLASSES])
+    more = f" and {count(len(found.labels) - _NAMED_CLASSES)} more" if len(found.labels) > _NAMED_CLASSES else ""
     return f"{text} Classes that read far less than there: {named}{more}."
 
 
@@ -161,3 +188,206 @@ def _named(found: Finding) -> str:
 def _rows(found: Finding) -> str:
     rows = ", ".join(str(row) for row in found.examples)
     return f"{'row' if len(found.examples) == 1 else 'rows'} {rows}"
+
+
+# Runs beside one another
+
+
+def finding_lines(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Severity and sentence of the findings in each run; runs without one share the last line."""
+    lines, without = [], []
+    for name, record in zip(run_names(records), records, strict=True):
+        for found in brief(record.findings):
+            if found.kind == "nothing_unusual":
+                without.append(name)
+            else:
+                lead = name if found.of == "representations" else f"{name}, {printable(found.of)}"
+                lines.append((found.severity, f"{lead}: {printable(found.text)}"))
+    return [*lines, *([("note", f"{_listed(without)}: nothing unusual found.")] if without else [])]
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all runs, each with the run's name."""
+    named = zip(run_names(records), records, strict=True)
+    return [f"{name}: {printable(note)}" for name, record in named for note in record.notes]
+
+
+def in_words(records: Sequence[Record]) -> list[str]:
+    """Which settings differ, what may be chance, and what must not be compared; empty for a single run."""
+    if len(records) < 2:
+        return []
+    keys = [row[0].text for row in setting_table(records, differing=True).rows]
+    if len(keys) > _NAMED_SETTINGS:
+        differing = f"The runs differ in {len(keys)} settings."
+    else:
+        differing = f"The runs differ in {_listed(keys)}." if keys else "The runs have the same settings."
+    return [differing, _chance(records), *_incomparable(records)]
+
+
+def _chance(records: Sequence[Record]) -> str:
+    """How large chance may be."""
+    conditions = [{key: setting(record, key) for key in record.settings if key != "seed"} for record in records]
+    if any(condition in conditions[:place] for place, condition in enumerate(conditions)):
+        return "Runs that differ only in their seed show how large chance is."
+    if not any(key in ACCURACIES for record in records for key in record.results):
+        return "One run each: chance is unknown; LID and effective rank vary by some percent from seed to seed."
+    # Accuracies vary by about a point from seed to seed, however many test images there are.
+    noise = {key: max(points, 1.0) for key, points in accuracy_noise(records).items()}
+    limits = "a point or so in accuracy"
+    if max(noise.values(), default=1.0) > 1:
+        parts = [
+            f"up to {points:.{0 if points >= 10 else 1}f} points in {_ACCURACY_NAMES[key]}"
+            for key, points in noise.items()
+        ]
+        fewest = min(record.tested for record in records if record.tested)
+        limits = f"{_listed(parts)} (with {count(fewest)} test images)"
+    return f"One run each: differences of {limits} and of some percent in LID and effective rank are within chance."
+
+
+def accuracy_noise(records: Sequence[Record]) -> dict[str, float]:
+    """For each accuracy, the largest difference to the first run in points that the test images alone may make."""
+    base, *others = records
+    found: dict[str, float] = {}
+    for record in others:
+        for key in _ACCURACY_NAMES:
+            shares = record.results.get(key, math.nan), base.results.get(key, math.nan)
+            if record.tested and base.tested and math.isfinite(sum(shares)):
+                noise = sampling_noise(shares, min(record.tested, base.tested))
+                found[key] = max(noise, found.get(key, 0.0))
+    return found
+
+
+def sampling_noise(shares: tuple[float, float], tested: int) -> float:
+    """The difference of two accuracies, in points, that this many test images make by chance: twice its error.
+
+    >>> round(sampling_noise((0.70, 0.75), 60), 1), round(sampling_noise((0.785, 0.790), 10_000), 1)
+    (16.3, 1.2)
+    """
+    least = 1 / max(tested, 2)  # none or all right of few images does not make chance 0
+    inner = [min(max(share, least), 1 - least) for share in shares]
+    return min(200 * math.sqrt(sum(share * (1 - share) / tested for share in inner)), 100.0)
+
+
+def _incomparable(records: Sequence[Record]) -> list[str]:
+    """Warnings where LID was not measured alike."""
+    measured = [record for record in records if record.measured]
+    sentences = []
+    images = sorted({setting(record, "data.name") for record in measured})
+    if len(images) > 1:
+        sentences.append(f"The runs were measured on different images ({_listed(images)}): do not compare their LID.")
+    sizes = sorted({record.measured for record in measured})
+    if len(sizes) > 1:
+        points = f"{count(sizes[0])} and {count(sizes[-1])}"
+        sentences.append(f"LID was measured on sets of between {points} points, which alone changes it.")
+    neighbors = sorted({record.k for record in measured if record.k is not None})
+    if len(neighbors) > 1:
+        values = _listed([str(k) for k in neighbors])
+        sentences.append(f"LID was estimated from k = {values} neighbors, which alone changes it.")
+    return sentences
+
+
+def what_was_measured(records: Sequence[Record]) -> list[str]:
+    """Which images and k results were measured with: one sentence, or one per run if they differ."""
+    parts = [_measured(record) for record in records]
+    if len(set(parts)) == 1:
+        return [f"{parts[0]}."] if parts[0] else []
+    return [f"{name}: {text}." for name, text in zip(run_names(records), parts, strict=True) if text]
+
+
+def _measured(record: Record) -> str:
+    parts = []
+    if record.measured and record.k is not None:
+        some = record.images is not None and record.images > record.measured
+        of = f" of {count(record.images or 0)}" if some else ""
+        what = "LID" if some else "LID and effective rank"
+        parts.append(f"{what}: {count(record.measured)}{of} training images, k = {record.k}")
+        parts += ["effective rank: all of them"] if some else []
+    if record.tested:
+        probes = ["linear probe (logistic regression)"] if "linear" in record.results else []
+        probes += [f"kNN (k = {record.voters})"] if "knn" in record.results and record.voters else []
+        parts += [f"{' and '.join(probes)}: {count(record.tested)} test images"] if probes else []
+    return "; ".join(parts)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """The parts with commas and a final "and".
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+# Reports as text
+
+
+def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = False) -> str:
+    """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
+    classes = class_table(report, stacked=True)
+    tables = [
+        *quantity_tables(report, stacked=True),
+        collapsed_table(report, row="row "),
+        *([classes] if classes else []),
+    ]
+    scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
+    if report.comparison is not None:
+        other = report.comparison.other
+        scope.append(f"compared with {printable(other.title)}, {_size(other)}")
+    parts: list[RenderableType] = [
+        *_finding_parts(report),
+        "",
+        Text(printable(report.title), style="bold"),
+        Text("\n".join(scope)),
+        "",
+        *(part for table in tables for part in text_parts(table, width=width)),
+        Text(USES, style="dim"),
+    ]
+    return rendered(parts, width=width, color=color)
+
+
+def _finding_parts(report: DimensionReport) -> Iterator[Text]:
+    """A paragraph per finding; of many of one kind, the first few."""
+    for kind, group in groupby(report.findings, key=lambda finding: finding.kind):
+        found = list(group)
+        for finding in found[:_FINDINGS_OF_A_KIND]:
+            yield Text(_mark(finding.severity) + sentence(finding, report), style=_STYLES[finding.severity])
+        if rest := found[_FINDINGS_OF_A_KIND:]:
+            share = percent(sum(finding.share for finding in rest))
+            yield Text(f"{len(rest)} more findings of the kind {kind}, {share} of the points.")
+
+
+def _mark(severity: str) -> str:
+    return "" if severity == "note" else f"[{severity}] "
+
+
+def _size(report: DimensionReport) -> str:
+    part = "" if report.measured == report.points else f", {count(report.measured)} measured"
+    return f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}"
+
+
+def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool = False) -> str:
+    """Findings, results and LID per class of the runs in at most `width` columns.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not records:
+        raise ValueError("records: expected at least one run, got none")
+    parts: list[RenderableType] = [Text(_mark(severity) + line) for severity, line in finding_lines(records)]
+    parts += [""] if parts else []
+    if len(records) <= FEW_RUNS:
+        tables = [result_table(records), *_lowest_classes(records)]
+    else:
+        tables = [runs_as_rows(result_table(records))]
+    measured = what_was_measured(records)
+    words = [*in_words(records), *(measured if len(measured) == 1 else []), *notes(records)]
+    parts += [part for table in tables for part in text_parts(table, width=width)]
+    return rendered([*parts, Text(" ".join(words))], width=width, color=color)
+
+
+def _lowest_classes(records: Sequence[Record]) -> list[Table]:
+    table = run_class_table(records)
+    rows = list(table.rows[:_CLASSES_AS_TEXT])
+    if more := len(table.rows) - len(rows):
+        rows.append([Cell(f"({more} more)"), *[Cell("")] * len(records)])
+    return [Table(table.columns, rows, title=table.title)] if rows else []

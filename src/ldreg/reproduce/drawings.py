@@ -8,8 +8,7 @@ from functools import cache
 from matplotlib.figure import Figure
 
 from ldreg.record import PointCloud, Record
-from ldreg.report.lid_plots import cloud_panels
-from ldreg.report.plots import Series, bars, line_panels, lines, scatter_panels
+from ldreg.report.plots import Series, bars, cloud_panels, line_panels, lines, scatter_panels
 from ldreg.report.tables import Cell, Table
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.reproduce.statistics import TRAIN_LID, Records, Sample, collapses, in_percent, noise, sample

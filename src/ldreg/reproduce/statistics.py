@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ldreg.record import ACCURACIES, Record
-from ldreg.report.comparison import sampling_noise
 from ldreg.report.tables import Mark
+from ldreg.report.words import sampling_noise
 from ldreg.reproduce.jobs import AP, Arm
 from ldreg.reproduce.studies import Row
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ldreg.record import ACCURACIES, Record
-from ldreg.report.comparison import metric_title
-from ldreg.report.tables import Cell, Mark, Table
+from ldreg.report.tables import Cell, Mark, Table, metric_title
 from ldreg.reproduce.jobs import AP
 from ldreg.reproduce.statistics import TIMES, TRAIN_LID, Records, Sample, collapses, comparisons, in_percent, sample
 from ldreg.reproduce.studies import Row, Scale, Study
