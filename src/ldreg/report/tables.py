@@ -270,35 +270,30 @@ _Row = tuple[str, str, str]  # name, value, explanation
 
 def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[Table]:
     """Local and global dimensionality; of two sets in columns side by side or, `stacked`, one below the other."""
-    other = report.comparison.other if report.comparison is not None else None
-    tables = []
+    if report.comparison is None:
+        found = {title: [list(map(Cell, row)) for row in rows(report)] for title, rows in _QUANTITIES.items()}
+        return [Table(["", "", ""], rows, title=title, explained=True) for title, rows in found.items()]
+    other, tables = report.comparison.other, []
     for title, rows in _QUANTITIES.items():
-        cells = [list(map(Cell, row)) for row in rows(report)] if other is None else []
-        for name, (value, remark), (beside, its_remark) in _both(rows, report, other) if other else ():
-            equal = remark == its_remark
+        cells = []
+        for name, (value, remark), (beside, its_remark) in _both(rows(report), rows(other)):
+            own, its, shared = ("", "", remark) if remark == its_remark else (remark, its_remark, "")
             if stacked:
-                second = (f"  {other.title}", beside, "" if equal else its_remark)
-                cells += [[*map(Cell, (name, value, remark))], [*map(Cell, second)]]
+                cells += [list(map(Cell, (name, value, remark))), list(map(Cell, (f"  {other.title}", beside, its)))]
             else:
-                own, its = ("", "") if equal else (remark, its_remark)
-                cells.append(
-                    [Cell(name), Cell(value, remark=own), Cell(beside, remark=its), Cell(remark if equal else "")]
-                )
-        if other and title == "Local dimensionality":
+                cells.append([Cell(name), Cell(value, remark=own), Cell(beside, remark=its), Cell(shared)])
+        if title == "Local dimensionality":
             distance = ("Fisher-Rao distance", *([] if stacked else [_DASH]), *_fisher_rao(report, other))
             cells.append([*map(Cell, distance)])
-        columns = ["", "", ""] if other is None or stacked else ["", report.title, other.title, ""]
+        columns = ["", "", ""] if stacked else ["", report.title, other.title, ""]
         tables.append(Table(columns, cells, title=title, explained=True))
     return tables
 
 
-def _both(
-    rows: Callable[[DimensionReport], list[_Row]], first: DimensionReport, second: DimensionReport
-) -> Iterator[tuple[str, tuple[str, str], tuple[str, str]]]:
+def _both(first: list[_Row], second: list[_Row]) -> Iterator[tuple[str, tuple[str, str], tuple[str, str]]]:
     """Each quantity by name with value and explanation in both sets, a dash where a set has none."""
-    own, other = ({name: (value, remark) for name, value, remark in rows(one)} for one in (first, second))
-    longer, shorter = (own, other) if len(own) >= len(other) else (other, own)
-    for name in {**longer, **shorter}:
+    own, other = ({name: (value, remark) for name, value, remark in rows} for rows in (first, second))
+    for name in {**own, **other} if len(own) >= len(other) else {**other, **own}:
         yield name, own.get(name, (_DASH, "")), other.get(name, (_DASH, ""))
 
 
