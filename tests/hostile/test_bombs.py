@@ -20,8 +20,8 @@ from ldreg.data import unpack
 from ldreg.encoders.checkpoints import load_encoder
 from ldreg.io import guard
 from ldreg.io.embeddings import load_embeddings
+from ldreg.io.guard import largest_tuple
 from ldreg.io.labels import load_labels
-from ldreg.io.torch_files import largest_tuple
 
 Refused = Callable[..., str]
 

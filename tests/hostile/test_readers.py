@@ -14,7 +14,7 @@ from ldreg.data.datasets import list_folder
 from ldreg.data.decoding import UnreadableImageError, read_content
 from ldreg.evaluate.classifier import _saved
 from ldreg.io.files import read_bytes, read_text
-from ldreg.io.torch_files import load_torch
+from ldreg.io.guard import load_torch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes, devices and /proc")
 

@@ -25,8 +25,7 @@ from ldreg.encoders.layouts import (
     unwrap,
 )
 from ldreg.io.files import read_text
-from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
-from ldreg.io.torch_files import load_torch
+from ldreg.io.guard import check_file, check_fits, load_torch, named_errors, parse_errors
 from ldreg.text import one_line
 from ldreg.views.config import NORMALIZATIONS, Normalization
 

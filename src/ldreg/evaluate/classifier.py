@@ -20,8 +20,8 @@ from ldreg.distributed import active, total
 from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, undisturbed, with_channels
 from ldreg.evaluate.features import Features, Progress, plain_batches
 from ldreg.evaluate.plans import ClassifierResult, Plan
+from ldreg.io.guard import load_torch
 from ldreg.io.locks import exclusive
-from ldreg.io.torch_files import load_torch
 from ldreg.methods import synchronize_batch_norm
 from ldreg.optim import build_optimizer, build_scheduler
 from ldreg.text import number

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from ldreg.io.guard import check_file, check_fits, check_unpacked, named_errors, parse_errors
+from ldreg.io.guard import check_file, check_fits, check_unpacked, load_torch, named_errors, parse_errors
 from ldreg.io.tables import csv_embeddings, csv_table, open_parquet, parquet_embeddings
-from ldreg.io.torch_files import load_torch
 from ldreg.text import listed, one_line
 
 Array = NDArray[Any]

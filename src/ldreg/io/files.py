@@ -123,11 +123,7 @@ def check_writable(path: Name) -> None:
 
 
 def check_outputs(*, inputs: Iterable[Name], outputs: Iterable[Name | None]) -> None:
-    """Check before the work that every output can be written and replaces no input and no other output.
-
-    Args:
-        inputs: files that are read, and folders in which no file may be replaced.
-        outputs: files to be written; None is skipped.
+    """Check before the work that every output can be written and replaces no input, nor a file in an input folder.
 
     Raises:
         ValueError: an output is an input, or is named twice.
@@ -156,24 +152,18 @@ def has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def is_own_page(path: Path) -> bool:
-    """Whether a file is a page that ldreg wrote. Raises OSError if it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(len(PAGE_START)) == PAGE_START.encode()
-
-
 def check_page_path(path: Path, *, option: str) -> None:
-    """Check that a page at `path` would replace no file of others.
-
-    Args:
-        path: where the page will be written.
-        option: the command-line option that names another path.
+    """Check that a page at `path`, which the option names, would replace no file of others.
 
     Raises:
         ValueError: there is a file with content that is no page of ldreg.
         OSError: it cannot be read.
     """
-    if has_content(path) and not is_own_page(path):
+    if not has_content(path):
+        return
+    with path.open("rb") as file:
+        own = file.read(len(PAGE_START)) == PAGE_START.encode()
+    if not own:
         raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; {option} FILE names another")
 
 

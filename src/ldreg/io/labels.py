@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ldreg.io.columns import nearly_unique
 from ldreg.io.embeddings import ARRAYS, choose
 from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.tables import (
@@ -17,10 +16,10 @@ from ldreg.io.tables import (
     is_header,
     is_text,
     is_whole,
+    nearly_unique,
     open_parquet,
     parquet_batches,
     parquet_label_columns,
-    stripped,
 )
 from ldreg.text import listed, one_line
 
@@ -137,7 +136,7 @@ def _text_labels(path: Path, key: str | None, count: int | None) -> Iterable[obj
 
 def _csv_labels(path: Path, key: str | None, count: int | None) -> Iterable[object]:
     rows = (cells for _, cells in csv_rows(path))
-    head = [stripped(cells) for cells in islice(rows, 2)]
+    head = [[cell.strip() for cell in cells] for cells in islice(rows, 2)]
     if not head:
         return []
     header = is_header(head[0], head[1] if len(head) > 1 else None)

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from ldreg.io.torch_files import load_torch
+from ldreg.io.guard import load_torch
 from ldreg.text import printable
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
