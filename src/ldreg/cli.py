@@ -299,10 +299,12 @@ def bench_command(
         out: write RESULTS.md, plots and numbers into this folder
         command: as it was typed
     """
-    from ldreg.bench.results import bench
+    from ldreg.bench import BENCHMARKS
+    from ldreg.bench.runner import Plan, bench
 
     names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
-    bench(what, device, sizes, names, k, repeats, threads, seed, json=json, out=out, command=command)
+    chosen = tuple(BENCHMARKS) if what == "all" else (what,)
+    bench(Plan(chosen, sizes, names, k, repeats, threads, seed, command, device), json=json, out=out)
 
 
 def completion_command(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Runs with numbers made up, for the tests of what is said about runs."""
+"""Runs with made-up numbers, for the tests of what is said about runs."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
+from ldreg.bench import BENCHMARKS
 from ldreg.bench.benchmark import Batches, Pictures, Points
 from ldreg.bench.measure import Device, Measurement
-from ldreg.bench.record import Result, Run
-from ldreg.bench.suite import BENCHMARKS
-from ldreg.bench.tables import verdicts
+from ldreg.bench.results import Result, Run, verdicts
 
 WIDE, LARGE, FLAT = Points(10_000, 2048), Points(20_000, 2048), Points(10_000, 128)
-HUGE = Points(1_281_167, 2048)
 WHERE = {
     "date": "2026-01-01 00:00 UTC", "commit": "abc", "processor": "Abacus", "cores": 2, "threads": 2, "gpu": None,
     "memory_gb": 8.0, "load": 0.1, "others": 0.01, "system": "Linux", "python": "3.11", "packages": {"torch": "2.11"},

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import measure
-from ldreg.bench.suite import BENCHMARKS
 from ldreg.cli import main
 
 pytestmark = [
@@ -26,7 +26,7 @@ def test_quick_run_of_a_benchmark(name: str, tmp_path: Path) -> None:
     assert content["device"] == "cuda"
     assert content["environment"]["gpu"]
     for entry in content["results"]:
-        reasons = ("not installed", "runs on the CPU alone")
+        reasons = ("not installed", "runs only on the CPU")
         assert entry["skipped"] == "" or entry["skipped"].startswith(reasons), entry["contender"]
         if entry["measured"] is not None and entry["deviation"] is not None:
             assert entry["deviation"] < 1e-3, entry["contender"]

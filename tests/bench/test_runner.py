@@ -1,21 +1,28 @@
+"""`ldreg bench`: plans, processes, signals, and what is saved if something goes wrong."""
+
 import json
+import os
 import shlex
+import signal
 import subprocess
+import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from ldreg.bench import runner
-from ldreg.bench.benchmark import Contender, Outcome, Points, Setting
+from ldreg.bench import BENCHMARKS, runner
+from ldreg.bench.benchmark import Contender, Points, Setting
 from ldreg.bench.measure import Measurement
-from ldreg.bench.record import Result, Run
-from ldreg.bench.runner import Others, Plan, commit, run
-from ldreg.bench.suite import BENCHMARKS
+from ldreg.bench.results import Result, Run, from_json
+from ldreg.bench.runner import Plan, TerminatedError, output_of, run_plan, stoppable
 from ldreg.cli import main
 
 Capture = pytest.CaptureFixture[str]
+LID = ("bench", "lid", "--device", "cpu", "--sizes", "100x3,200x3", "--contenders", "ldreg")
 
 
 def test_command_runs_end_to_end(tmp_path: Path, capsys: Capture) -> None:
@@ -23,7 +30,7 @@ def test_command_runs_end_to_end(tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "lid.json"
     assert main(["bench", "lid", "--device", "cpu", *arguments, "--json", str(target)]) == 0
     out, err = capsys.readouterr()
-    assert "300 × 16" in out
+    assert "300×16" in out
     assert err == f"wrote {target}\n"
     content = json.loads(target.read_text())[0]
     [entry] = content["results"]
@@ -32,6 +39,7 @@ def test_command_runs_end_to_end(tmp_path: Path, capsys: Capture) -> None:
     assert entry["deviation"] < 1e-3
     assert shlex.split(content["command"])[:-1] == ["ldreg", "bench", "lid", "--device", "cpu", *arguments, "--json"]
     assert content["environment"]["threads"] >= 1
+    assert content["environment"]["others"] is None or content["environment"]["others"] >= 0
     assert content["device"] == "cpu"
 
 
@@ -47,7 +55,7 @@ def test_quick_run_of_everything(tmp_path: Path) -> None:
         seen = {(entry["contender"], *entry["size"]) for entry in content["results"]}
         assert seen == {(key, *size) for key in benchmark.contenders for size in benchmark.quick_sizes}
         for entry in content["results"]:
-            assert entry["skipped"] == "" or entry["skipped"].startswith(("not installed", "runs on CUDA"))
+            assert entry["skipped"] == "" or entry["skipped"].startswith(("not installed", "runs only on CUDA"))
             assert entry["skipped"] or (entry["deviation"] or 0) < 1e-3
 
 
@@ -55,19 +63,16 @@ def test_quick_run_of_everything(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("nothing", "what: expected one of lid, regularizer, views, step, all, got 'nothing'"),
-        ("lid --sizes 10by3", "sizes: expected full, quick or POINTSxDIMENSIONS such as 10kx128, got '10by3'"),
+        ("lid --sizes 10by3", "sizes: expected full, quick or POINTSxDIMENSIONS such as 10kx128"),
         ("lid --sizes 0x3", "got '0x3'"),
         ("lid --sizes 200x3,", "got ''"),
-        ("views --sizes 512by32", "sizes: expected full, quick or [files:]IMAGESxPIXELS such as 512x32, got '512by32'"),
+        ("views --sizes 512by32", "sizes: expected full, quick or [files:]IMAGESxPIXELS such as 512x32"),
         ("all --sizes 512x32", "sizes: expected full or quick for benchmarks of several kinds, got '512x32'"),
-        ("lid --contenders ldreg,nobody", "contenders: expected some of ldreg, scikit-learn"),
+        ("lid --contenders ldreg,nobody", "contenders: expected some of lid: ldreg, scikit-learn"),
         ("all --contenders ldreg,nobody", "; regularizer: ldreg, ldreg (compiled), ldreg (captured), pseudocode"),
         ("all --contenders ,", "got ''"),
         ("step --sizes 4x32:nosuchnet", "sizes: encoder name: expected small_cnn, resnet18"),
-        (
-            "regularizer --contenders faiss",
-            "contenders: expected some of ldreg, ldreg (compiled), ldreg (captured), pseudocode",
-        ),
+        ("regularizer --contenders faiss", "contenders: expected some of regularizer: ldreg, ldreg (compiled)"),
         ("lid --sizes 60x3", "k: expected less than 60, the smallest number of points, got 64"),
         ("step --sizes 32x16:small_cnn", "k: expected less than 64, the smallest number of points, got 64"),
         ("lid --k 1", "k: expected at least 2, got 1"),
@@ -95,24 +100,21 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, 
     assert Plan(("lid",), device="auto").place == "cuda"
 
 
-def idle(setting: Setting) -> Outcome:
-    return Outcome(Measurement((1.0,), None))
+def idle(setting: Setting) -> tuple[Measurement, None]:
+    return Measurement((1.0,), None), None
 
 
-def skipped(monkeypatch: pytest.MonkeyPatch, contender: Contender) -> str:
+def skipped(monkeypatch: pytest.MonkeyPatch, contender: Contender) -> Any:
     """Why a contender is skipped that takes the place of faiss."""
     monkeypatch.setitem(BENCHMARKS["lid"].contenders, "faiss", contender)
-    record = run(Plan(("lid",), sizes="100x3", contenders=("faiss",)))[0]
-    assert record.results[0].measured is None
-    return record.results[0].skipped
+    [run] = run_plan(Plan(("lid",), sizes="100x3", contenders=("faiss",)))
+    assert run.results[0].measured is None
+    return run.results[0].skipped
 
 
-def test_what_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    contender = Contender(idle, package="no_such_package")
-    assert skipped(monkeypatch, contender) == "not installed (pip install ldreg[bench])"
-
-
-def test_what_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_cannot_do_the_work_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert skipped(monkeypatch, Contender(idle, package="no_such")) == "not installed (pip install ldreg[bench])"
+    assert skipped(monkeypatch, Contender(idle, devices=("cuda",))) == "runs only on CUDA"
     monkeypatch.setattr(runner, "available_bytes", lambda device: 3_000_000_000)
     contender = Contender(idle, bytes_needed=lambda size, device: size.points * 10**8)
     assert skipped(monkeypatch, contender) == "would need 10.0 GB, 3.0 GB are available"
@@ -126,11 +128,8 @@ def test_what_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         (-9, "", "killed by signal 9, most likely out of memory"),
     ],
 )
-def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch, status: int, stderr: str, reason: str) -> None:
-    def fail(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess([], status, "", stderr)
-
-    monkeypatch.setattr(runner, "_spawn", fail)
+def test_failures_are_reasons(monkeypatch: pytest.MonkeyPatch, status: int, stderr: str, reason: str) -> None:
+    monkeypatch.setattr(runner, "_spawn", lambda *_: subprocess.CompletedProcess([], status, "", stderr))
     assert skipped(monkeypatch, Contender(idle)) == reason
 
 
@@ -142,13 +141,8 @@ def test_every_process_gets_the_same_threads(monkeypatch: pytest.MonkeyPatch) ->
         return subprocess.CompletedProcess([], 1, "", "")
 
     monkeypatch.setattr(runner, "output_of", note)
-    monkeypatch.setattr(runner, "environment", lambda threads, device: {})
-    run(Plan(("lid",), sizes="100x3", contenders=("ldreg", "cdist + topk"), threads=7))
+    run_plan(Plan(("lid",), sizes="100x3", contenders=("ldreg", "cdist + topk"), threads=7))
     assert [env["OMP_NUM_THREADS"] for env in seen] == ["7", "7"]
-
-
-def test_who_runs_elsewhere_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert skipped(monkeypatch, Contender(idle, devices=("cuda",))) == "runs on CUDA alone"
 
 
 def test_who_would_take_too_long_is_skipped_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,41 +153,30 @@ def test_who_would_take_too_long_is_skipped_with_an_estimate(monkeypatch: pytest
         return replace(result, measured=Measurement((1e-6 * result.size.points**2,), None))
 
     monkeypatch.setattr(runner, "_measure", measured)
-    sizes = "1000x8,2000x4,10kx8"
-    results = run(Plan(("lid",), sizes=sizes, contenders=("ldreg", "cdist + topk")))[0].results
+    [run] = run_plan(Plan(("lid",), sizes="1000x8,2000x4,10kx8", contenders=("ldreg", "cdist + topk")))
     assert asked == ["ldreg 1k×8", "cdist + topk 1k×8", "ldreg 2k×4", "cdist + topk 2k×4", "ldreg 10k×8"]
-    last = results[-1]
+    last = run.results[-1]
     assert last.size == Points(10_000, 8)
-    assert last.estimate == pytest.approx(100)  # by the size that differs in points alone, not by the larger one
+    assert last.estimate == pytest.approx(100)  # by the size with as many dimensions, not by the larger one
     assert last.skipped == "would take some 100 s, by its time at 1k×8"
 
 
-def test_progress_goes_from_nothing_to_nearly_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_and_each_complete_benchmark_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_spawn", lambda *_: subprocess.CompletedProcess([], 1, "", ""))
-    seen: list[tuple[str, float]] = []
-    run(
-        Plan(("lid",), sizes="100x3,200x3", contenders=("ldreg", "cdist + topk")),
-        lambda step, fraction: seen.append((step, fraction)),
-    )
-    assert [fraction for _, fraction in seen] == [0, 0.25, 0.5, 0.75]
-    assert seen[0][0] == "ldreg at 100×3"
-
-
-def test_each_benchmark_is_handed_over_when_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_spawn", lambda *_: subprocess.CompletedProcess([], 1, "", ""))
-    seen: list[str] = []
-    plan = Plan(("lid", "regularizer"), sizes="quick", contenders=("ldreg",))
-    records = run(plan, lambda step, fraction: seen.append(step), lambda record: seen.append(record.benchmark))
-    assert seen == ["ldreg at 300×16", "lid", "ldreg at 200×16", "regularizer"]
-    assert [record.benchmark for record in records] == ["lid", "regularizer"]
+    seen: list[object] = []
+    plan = Plan(("lid", "regularizer"), sizes="100x3,200x3", contenders=("ldreg",))
+    runs = run_plan(plan, lambda *step: seen.append(step), lambda run: seen.append(run.benchmark))
+    assert seen == [
+        ("ldreg at 100×3", 0), ("ldreg at 200×3", 0.25), "lid",
+        ("ldreg at 100×3", 0.5), ("ldreg at 200×3", 0.75), "regularizer",
+    ]  # fmt: skip
+    assert [run.benchmark for run in runs] == ["lid", "regularizer"]
 
 
 def test_benchmarks_without_any_of_the_contenders_are_left_out() -> None:
-    plan = Plan(tuple(BENCHMARKS), sizes="100x3", contenders=("faiss",))  # sizes of points are for those that stay
-    assert (plan.taken, plan.left_out) == (("lid",), ("regularizer", "views", "step"))
+    plan = Plan(tuple(BENCHMARKS), sizes="100x3", contenders=("faiss",))  # sizes of points suit those that stay
+    assert plan.taken == ("lid",)
     assert Plan(tuple(BENCHMARKS), contenders=("pseudocode", "faiss"), k=10).taken == ("lid", "regularizer")
-    with pytest.raises(ValueError, match="benchmarks: expected at least one"):
-        Plan(())
 
 
 def test_an_interruption_hands_over_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,49 +188,198 @@ def test_an_interruption_hands_over_what_is_there(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(runner, "_measure", measured)
     seen: list[Run] = []
     with pytest.raises(KeyboardInterrupt):
-        run(Plan(("lid",), sizes="100x3,200x3,300x3", contenders=("ldreg",)), finished=seen.append)
+        run_plan(Plan(("lid",), sizes="100x3,200x3,300x3", contenders=("ldreg",)), finished=seen.append)
     [partial] = seen
     assert not partial.complete
     assert partial.sizes == (Points(100, 3), Points(200, 3))
     assert partial.environment.keys() >= {"others", "date"}
     with pytest.raises(KeyboardInterrupt):  # before anything was measured
-        run(Plan(("lid",), sizes="300x3", contenders=("ldreg",)), finished=seen.append)
+        run_plan(Plan(("lid",), sizes="300x3", contenders=("ldreg",)), finished=seen.append)
     assert len(seen) == 1
 
 
-def test_a_worker_prints_its_outcome_last(capsys: Capture) -> None:
+def test_a_worker_prints_its_measurement_last(capsys: Capture) -> None:
     setting = Setting(Points(120, 4), k=10, repeats=1)
-    runner.main(json.dumps(asdict(runner.Job("regularizer", "pseudocode", setting))))
-    content = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert len(content["measured"]["seconds"]) == 1
-    assert content["deviation"] < 1e-3
+    runner.main(json.dumps(["regularizer", "pseudocode", asdict(setting)]))
+    measured, deviation = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(measured["seconds"]) == 1
+    assert deviation < 1e-3
 
 
-def test_commit_outside_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert commit(tmp_path) is None
-    monkeypatch.setenv("LDREG_COMMIT", "abc1234")  # a copy on another machine
-    assert commit(tmp_path) == "abc1234"
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Measurements that were asked for; each takes a second, except for points of 7 dimensions, which fail."""
+    asked: list[str] = []
+
+    def measured(plan: Plan, name: str, result: Result) -> Result:
+        asked.append(f"{name}: {result.contender} at {result.size}")
+        if result.size[1] == 7:
+            return replace(result, skipped="failed: it cannot")
+        return replace(result, measured=Measurement((1.0,), 5.0))
+
+    monkeypatch.setattr(runner, "_measure", measured)
+    monkeypatch.setattr(runner, "find_spec", lambda name: name)
+    return asked
 
 
-def test_commit_says_whether_the_folder_differs(tmp_path: Path) -> None:
-    inner = tmp_path / "package" / "module"
-    inner.mkdir(parents=True)
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (inner / "file").write_text("1")
-    for step in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *step], check=True)
-    clean = commit(inner)
-    assert clean is not None
-    assert len(clean) == 10
-    (tmp_path / "elsewhere").write_text("not ours")
-    assert commit(inner) == clean
-    (inner / "file").write_text("2")
-    assert commit(inner) == f"{clean} with local changes"
+@pytest.mark.usefixtures("asked")
+def test_bad_files_are_named_before_anything_is_measured(tmp_path: Path, capsys: Capture) -> None:
+    neighbor, own = tmp_path / "views-cpu.json", tmp_path / "lid-cpu.json"
+    neighbor.write_text("[{")
+    own.write_text("[]")
+    target = tmp_path / "all.json"
+    assert main([*LID, "--out", str(tmp_path), "--json", str(target)]) == 0
+    out, err = capsys.readouterr()
+    first, second = [line for line in err.splitlines() if "warning" in line]
+    assert first.startswith(f"ldreg bench: warning: {own} cannot be read and will be replaced: expected one run")
+    assert second.startswith(f"ldreg bench: warning: {neighbor} cannot be read and is left out of RESULTS.md: ")
+    assert neighbor.read_text() == "[{"
+    assert from_json(own.read_text()) == from_json(target.read_text())
+    assert "100×3" in out
+    assert "views" not in (tmp_path / "RESULTS.md").read_text()
 
 
-def test_own_work_is_not_that_of_others() -> None:
-    others = Others()
-    total = sum(number * number for number in range(1_000_000))
-    cores = others.cores()
-    assert total > 0
-    assert cores is None or cores >= 0
+@pytest.mark.usefixtures("asked")
+def test_a_folder_that_cannot_be_written_costs_neither_table_nor_numbers(tmp_path: Path, capsys: Capture) -> None:
+    folder, target = tmp_path / "out", tmp_path / "all.json"
+    (folder / "lid-cpu.png").mkdir(parents=True)
+    assert main([*LID, "--out", str(folder), "--json", str(target)]) == 2
+    out, err = capsys.readouterr()
+    assert "100×3" in out
+    assert f"wrote {target}" in err.splitlines()
+    assert err.splitlines()[-1] == f"ldreg bench: error: cannot write '{folder / 'lid-cpu.png'}': Is a directory"
+    assert len(from_json(target.read_text())) == 1
+
+
+@pytest.mark.usefixtures("asked")
+def test_numbers_that_cannot_be_written_cost_neither_table_nor_folder(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "all.json"
+    monkeypatch.setattr("ldreg.io.files.check_writable", lambda path: None)
+    target.mkdir()  # as if it had come in between
+    assert main([*LID, "--out", str(tmp_path / "out"), "--json", str(target)]) == 2
+    out, err = capsys.readouterr()
+    assert "100×3" in out
+    assert f"error: cannot write '{target}'" in err
+    assert (tmp_path / "out" / "RESULTS.md").exists()
+
+
+def test_benchmarks_that_nobody_takes_part_in_are_left_out(tmp_path: Path, capsys: Capture, asked: list[str]) -> None:
+    options = ["--device", "cpu", "--sizes", "quick", "--contenders", "faiss", "--out", str(tmp_path)]
+    assert main(["bench", "all", *options]) == 0
+    assert {entry.partition(" at")[0] for entry in asked} == {"lid: faiss"}
+    assert capsys.readouterr().err.splitlines()[0].endswith("takes part: regularizer, views, step")
+    assert {path.name for path in tmp_path.iterdir()} == {"RESULTS.md", "lid-cpu.json", "lid-cpu.svg", "lid-cpu.png"}
+
+
+@pytest.mark.usefixtures("asked")
+def test_nothing_measured_is_an_error_and_leaves_the_folder_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+    folder, target = tmp_path / "out", tmp_path / "all.json"
+    options = ["--device", "cpu", "--sizes", "100x7", "--out", str(folder), "--json", str(target)]
+    assert main(["bench", "lid", *options, "--contenders", "ldreg"]) == 2
+    out, err = capsys.readouterr()
+    assert "ldreg: failed: it cannot" in out
+    assert err.splitlines()[-1].startswith("ldreg bench: error: nothing was measured of lid; ")
+    assert list(folder.iterdir()) == []
+    assert json.loads(target.read_text())[0]["results"][0]["skipped"] == "failed: it cannot"
+
+
+def test_a_size_that_cannot_fit_is_an_error(capsys: Capture) -> None:
+    assert main(["bench", "lid", "--device", "cpu", "--sizes", "99999999x99999", "--contenders", "ldreg"]) == 2
+    out, err = capsys.readouterr()
+    assert "ldreg: would need 39999.6 GB" in out
+    assert "nothing was measured of lid" in err
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_signal_saves_what_is_finished(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, status: int, word: str
+) -> None:
+    def measured(plan: Plan, name: str, result: Result) -> Result:
+        if result.size.points == 200:
+            os.kill(os.getpid(), number)
+        return replace(result, measured=Measurement((1.0,), 5.0))
+
+    monkeypatch.setattr(runner, "_measure", measured)
+    before = signal.getsignal(signal.SIGTERM)
+    folder, target = tmp_path / "out", tmp_path / "all.json"
+    assert main([*LID, "--out", str(folder), "--json", str(target)]) == status
+    out, err = capsys.readouterr()
+    assert "(interrupted: incomplete)" in out
+    assert err.splitlines()[-1] == f"ldreg bench: {word}"
+    [run] = from_json(target.read_text())
+    assert not run.complete
+    assert [result.size.points for result in run.results] == [100]
+    assert "(interrupted: incomplete)" in (folder / "RESULTS.md").read_text()
+    assert from_json((folder / "lid-cpu.json").read_text()) == [run]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# A process with a child, both of which sleep for long; `deaf`: the first ignores SIGTERM.
+SLEEPER = """
+import pathlib, signal, subprocess, sys, time
+if {deaf}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+target = pathlib.Path({path!r})
+target.with_suffix(".new").write_text(str(child.pid))
+target.with_suffix(".new").rename(target)
+time.sleep(100)
+"""
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within seconds."""
+    for _ in range(250):
+        done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        if done.stdout.strip()[:1] in ("", "Z"):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def children() -> set[int]:
+    """The processes that this one started and that have not been waited for."""
+    command = ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {int(line.split()[0]) for line in listed.stdout.splitlines() if line.split()[1] != "ps"}
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_and_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, deaf: bool
+) -> None:
+    monkeypatch.setattr(runner, "_ENDING", 0.2)
+    before, started = children(), tmp_path / "child"  # other tests may have processes of their own
+    wait = "import os, pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
+    kill = wait + "os.kill(int(sys.argv[2]), int(sys.argv[3]))"
+    helper = subprocess.Popen([sys.executable, "-c", kill, str(started), str(os.getpid()), str(int(number))])
+    with stoppable(), pytest.raises(KeyboardInterrupt) as caught:
+        output_of([sys.executable, "-c", SLEEPER.format(deaf=deaf, path=str(started))], dict(os.environ))
+    helper.wait()
+    assert isinstance(caught.value, TerminatedError) == (number == signal.SIGTERM)
+    assert gone(int(started.read_text()))
+    assert children() == before  # nobody is left, not even a zombie
+
+
+def test_output_and_status_of_a_process() -> None:
+    code = "import os, sys; print(os.environ['WORD']); print('b', file=sys.stderr); sys.exit(3)"
+    done = output_of([sys.executable, "-c", code], {**os.environ, "WORD": "a"})
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a\n", "b\n")
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            with pytest.raises(TerminatedError) as caught:
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert caught.value.status == 143
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

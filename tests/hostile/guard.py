@@ -42,7 +42,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     """Readers of a file by what it is."""
     from typing import Any
 
-    from ldreg.bench import results
+    from ldreg.bench import runner
     from ldreg.data.decoding import read_content
     from ldreg.encoders.checkpoints import read_card
     from ldreg.evaluate import classifier, protocols, records
@@ -64,7 +64,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "fit": protocols.read_fit,
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
-        "bench": lambda path: results._read(path, "lid", "cpu"),
+        "bench": lambda path: runner.read_run(path, "lid", "cpu"),
         "cost": cost.read_step_cost,
         "annotations": coco.load_annotations,
         "detection": lambda path: detection._finished(path.parent, {}),

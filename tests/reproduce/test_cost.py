@@ -9,7 +9,7 @@ import pytest
 
 from ldreg.bench.benchmark import Batches
 from ldreg.bench.measure import Measurement
-from ldreg.bench.record import Result, Run, to_json
+from ldreg.bench.results import Result, Run, to_json
 from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.cost import step_cost
@@ -37,7 +37,7 @@ RUN = Run(
         measured("ldreg", 0.0099, 0.0101, 0.0102, without=0.01),
         measured("authors' LDReg", 0.0125, without=0.01),
         measured("lightly", 0.1, 0.2, 0.25),
-        Result("ldreg (eager)", SIZE, skipped="runs on CUDA alone"),
+        Result("ldreg (eager)", SIZE, skipped="runs only on CUDA"),
     ),
 )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_rates_and_what_ldreg_adds_are_by_hand(tmp_path: Path) -> None:
     assert "| authors' LDReg | 500 × 32 px, resnet18 | 40,000 | 50,000 | 25.0 |" in told
     assert "| lightly | 500 × 32 px, resnet18 | – | 2,500 | – |" in told
     assert "≈ within noise." in told
-    assert "Not measured: ldreg (eager) (runs on CUDA alone)." in told
+    assert "Not measured: ldreg (eager) (runs only on CUDA)." in told
 
 
 def test_a_cost_beyond_its_spread_has_no_mark_and_none_at_all_no_sign(tmp_path: Path) -> None:

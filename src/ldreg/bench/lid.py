@@ -1,4 +1,7 @@
-"""LID of every point of a set among the others: ldreg beside what people use."""
+"""LID of every point of a set among the others: ldreg beside what people use.
+
+A further rival is a function from points (N, D) and k to LID (N,) and one entry of `BENCHMARK.contenders`.
+"""
 
 import functools
 import importlib
@@ -10,17 +13,12 @@ from torch import Tensor
 
 from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Points
 from ldreg.bench.measure import Device
-from ldreg.bench.points import OnPoints, Way, checked_rows, exact_neighbors
+from ldreg.bench.points import Way, checked_rows, exact_neighbors, measure_points
 from ldreg.dimension.estimators import lid
 
 _CHUNKS = {"cpu": 1024, "cuda": 4096}  # queries at a time, where a contender takes them in chunks
 _CHECKED = {"cpu": 256, "cuda": 50_000}  # points whose LID is computed in float64
 _CHECKED_AT_ONCE = 2048
-
-
-def ours(x: Tensor, k: int) -> Tensor:
-    """`ldreg.lid`."""
-    return lid(x, k)
 
 
 def scikit_learn(x: Tensor, k: int) -> Tensor:
@@ -39,7 +37,7 @@ def scikit_dimension(x: Tensor, k: int) -> Tensor:
 
 
 def faiss_flat(x: Tensor, k: int) -> Tensor:
-    """The exact index of faiss, where the nearest row found is taken to be the point itself."""
+    """The exact index of faiss; the nearest row found is taken to be the point itself."""
     import faiss
 
     index = faiss.IndexFlatL2(x.shape[1])
@@ -66,7 +64,7 @@ def _algorithm(rows: Tensor, points: Tensor, k: int) -> Tensor:
 
 
 def cdist_topk(x: Tensor, k: int) -> Tensor:
-    """What one writes in torch to bound the memory: distances of a chunk of queries, of which the smallest."""
+    """Plain torch in bounded memory: distances of chunks of queries, then the smallest."""
     chunks = x.split(_CHUNKS[x.device.type])
     return _mom(torch.cat([torch.cdist(rows, x).topk(k + 1, dim=1, largest=False).values[:, 1:] for rows in chunks]))
 
@@ -95,7 +93,7 @@ def _mom(distances: Tensor) -> Tensor:
 
 
 def mean_over_all(values: Tensor, k: int) -> Tensor:
-    """What the mean over all k distances gives, from LID by the mean over the first k - 1.
+    """LID by the mean over all k distances, from LID by the mean over the first k - 1.
 
     >>> round(mean_over_all(torch.tensor(1.0), 3).item(), 5)  # distances 1, 2, 3
     2.0
@@ -106,14 +104,14 @@ def mean_over_all(values: Tensor, k: int) -> Tensor:
 
 
 def largest_error(x: Tensor, k: int, values: Tensor) -> float:
-    """How far any checked point's LID lies from that in float64; inf where one is NaN."""
+    """Largest relative error of the checked points against float64; inf if one is NaN."""
     rows = checked_rows(x, _CHECKED[x.device.type])
     exact = torch.cat([_mom(exact_neighbors(x, some, k)[0]) for some in rows.split(_CHECKED_AT_ONCE)])
     return float((values[rows.to(values.device)].to(exact) / exact - 1).abs().nan_to_num(torch.inf).max())
 
 
-def _contender(run: Way, normalize: Callable[[Tensor, int], Tensor] | None = None, **options: Any) -> Contender:
-    return Contender(OnPoints(run, largest_error, normalize), **options)
+def _contender(run: Way, *, normalize: Callable[[Tensor, int], Tensor] | None = None, **options: Any) -> Contender:
+    return Contender(functools.partial(measure_points, run, largest_error, normalize=normalize), **options)
 
 
 def _sorted_bytes(size: Points, device: Device) -> int:
@@ -126,23 +124,20 @@ _WIDTHS = (2, 8, 32, 128, 512, 2048, 8192)
 BENCHMARK = Benchmark(
     title="LID of a set among itself",
     contenders={
-        OWN: _contender(ours),
+        OWN: _contender(lid),
         "scikit-learn": _contender(scikit_learn, package="sklearn", devices=("cpu",)),
         "scikit-dimension": _contender(scikit_dimension, package="skdim", devices=("cpu",)),
         "faiss": _contender(faiss_flat, package="faiss", devices=("cpu",)),
         "torchid": _contender(torchid, package="torchid", install="torchid", counts=False),
-        "pseudocode": _contender(pseudocode, mean_over_all, bytes_needed=_sorted_bytes),
+        "pseudocode": _contender(pseudocode, normalize=mean_over_all, bytes_needed=_sorted_bytes),
         "cdist + topk": _contender(cdist_topk, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, devices=("cuda",), counts=False),
     },
     size=Points,
     sizes={
         "cpu": (
-            Points(2000, 512),
-            Points(10_000, 128),
-            Points(10_000, 2048),
-            Points(20_000, 512),
-            Points(20_000, 2048),
+            *(Points(2000, 512), Points(10_000, 128), Points(10_000, 2048)),
+            *(Points(20_000, 512), Points(20_000, 2048)),
         ),
         "cuda": (Points(10_000, 2048), Points(50_000, 2048), Points(1_281_167, 2048)),
     },
@@ -162,7 +157,7 @@ BENCHMARK = Benchmark(
         Goal(Points(50_000, 2048), "deviation", 1e-3, device="cuda"),
         Goal(Points(1_281_167, 2048), "deviation", 1e-3, device="cuda"),
     ),
-    columns=("time", "extra MB", "time vs ldreg", "off by"),
+    columns=("time", "extra memory", "time vs ldreg", "deviation"),
     picture="scaling",
     conditions="float32 normal points",
     deviation_of="LID, largest error against float64, of all points up to 50,000 on CUDA and 256 on the CPU",

@@ -7,124 +7,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-
-_MB = 1e6
-_BURST = 0.02  # seconds that calls on a GPU are timed together, so that waiting for it weighs little
-_MOST_CALLS = 50  # in one burst, or the host would wait for room in the device's queue
-_SETTLING = 3  # calls after the first until CUDA graphs are recorded and replayed
-_SLOW = 1.0  # seconds of a call that settles no further, as of worker processes
-_SLOWEST = 10.0
-
-
-class Timing(NamedTuple):
-    """Seconds of one call, those of them until it returned (None where that is all), and the last result."""
-
-    seconds: float
-    host: float | None
-    result: Any
-
-
-class CpuMeter:
-    """The clock of the wall, and the peak of resident memory."""
-
-    least_seconds = 0.0
-
-    def __init__(self) -> None:
-        gc.collect()
-        self._before = _restart_peak()
-
-    def calls(self, work: Callable[[], Any]) -> int:
-        """How many calls to time together: one, and none before it."""
-        return 1
-
-    def time(self, work: Callable[[], Any], calls: int) -> Timing:
-        """Time so many calls."""
-        start = time.perf_counter()
-        for _ in range(calls):
-            result = work()
-        return Timing((time.perf_counter() - start) / calls, None, result)
-
-    @property
-    def extra_mb(self) -> float | None:
-        """Memory in MB that the process had at most beyond what it had at first; None where the system is silent."""
-        return None if self._before is None else max(0.0, (_status("VmHWM") - self._before) / _MB)
-
-
-class CudaMeter:
-    """Events on the device's own clock, and the peak of what PyTorch has allocated there."""
-
-    least_seconds = 0.3
-
-    def __init__(self) -> None:
-        gc.collect()
-        torch.cuda.synchronize()
-        self._before = torch.cuda.memory_allocated()
-
-    def calls(self, work: Callable[[], Any]) -> int:
-        """How many calls to time together, found after calls that compile and record whatever has to be."""
-        first = self.time(work, 1).seconds
-        settled: list[float] = []
-        while first <= _SLOWEST and len(settled) < _SETTLING and max(settled, default=0.0) <= _SLOW:
-            settled.append(self.time(work, 1).seconds)
-        torch.cuda.reset_peak_memory_stats()
-        return max(1, min(_MOST_CALLS, round(_BURST / min(settled, default=first))))
-
-    def time(self, work: Callable[[], Any], calls: int) -> Timing:
-        """Time so many calls between two events; the host's time is that until the last call has returned."""
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start = time.perf_counter()
-        begin.record()
-        for _ in range(calls):
-            result = None  # the memory of the last result is the next one's
-            result = work()
-        end.record()
-        host = time.perf_counter() - start
-        torch.cuda.synchronize()
-        return Timing(begin.elapsed_time(end) / 1e3 / calls, host / calls, result)
-
-    @property
-    def extra_mb(self) -> float:
-        """Memory in MB that was allocated at most beyond what was at first."""
-        return max(0.0, (torch.cuda.max_memory_allocated() - self._before) / _MB)
-
-
-METERS: dict[str, Callable[[], CpuMeter | CudaMeter]] = {"cpu": CpuMeter, "cuda": CudaMeter}
-
-
-def available_bytes(device: str = "cpu") -> int:
-    """Memory of the device that new work may take."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux: all there is
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-
-
-def _restart_peak() -> int | None:
-    """Let the peak of resident memory start anew from what is resident now, and return that in bytes."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    return _status("VmRSS")
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
 
 Device = Literal["cpu", "cuda"]
 T = TypeVar("T")
 
 _LONG = 10.0  # seconds after which one measurement is enough
-_MOST = 100  # repeats of what takes no time
+_MOST = 100  # repeats of very short calls
+_LEAST = 0.3  # seconds that all calls on a GPU take together
+_BURST = 0.02  # seconds of calls on a GPU that are timed together, so that waiting for it weighs little
+_MOST_CALLS = 50  # in one burst; more would fill the device's queue
+_SETTLING = 3  # calls after the first until CUDA graphs are recorded and replayed
+_SLOW = 1.0  # seconds of a call that settles no further
 
 
 @dataclass(frozen=True)
@@ -133,9 +29,9 @@ class Measurement:
 
     Args:
         seconds: of every repeat.
-        extra_mb: memory in MB at most beyond what was taken before, on the device; None where the system does not tell.
+        extra_mb: peak memory in MB beyond that before the call, on the device; None if the system does not say.
         host: seconds until a call returns that need not wait for the device; None on the CPU.
-        without: seconds of the same step without LDReg, measured in turns with it; None where it has none.
+        without: seconds of the same training step without LDReg, measured in turns with it; None if it has none.
         parts: seconds of the parts of a training step.
     """
 
@@ -151,36 +47,116 @@ class Measurement:
         return statistics.median(self.seconds)
 
 
-def measure(work: Callable[[], T], *, repeats: int, device: Device = "cpu") -> tuple[Measurement, T]:
-    """Measure `work` and return its last result; one repeat is enough where it takes over ten seconds.
+class Memory:
+    """Peak memory since it was made: resident in this process, or allocated by PyTorch on CUDA."""
 
-    On CUDA, calls come first that compile whatever has to be, and short calls are repeated more often.
+    def __init__(self, device: Device) -> None:
+        gc.collect()
+        self._cuda = device == "cuda"
+        if self._cuda:
+            torch.cuda.synchronize()
+        self._before = torch.cuda.memory_allocated() if self._cuda else _restart_peak()
+
+    @property
+    def extra_mb(self) -> float | None:
+        """The peak in MB beyond what there was at first; None if the system does not say."""
+        if self._before is None:
+            return None
+        peak = torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM")
+        return max(0.0, (peak - self._before) / 1e6)
+
+
+def _restart_peak() -> int | None:
+    """Let the peak of resident memory start anew, and return the resident bytes."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def available_bytes(device: str = "cpu") -> int:
+    """Memory of the device that new work may take."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except FileNotFoundError:  # not Linux: all there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+
+
+def now(device: Device) -> float:
+    """The clock after all work of the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(work: Callable[[], T], *, repeats: int, device: Device = "cpu") -> tuple[Measurement, T]:
+    """Measure `work` and return its last result; one repeat is enough if it takes over ten seconds.
+
+    On CUDA, calls that compile come first, and short calls are timed in bursts by events on the device's clock.
 
     >>> measured, result = measure(lambda: [0] * 3, repeats=2)
     >>> len(measured.seconds), len(result)
     (2, 3)
     """
-    meter = METERS[device]()
-    calls = meter.calls(work)
+    cuda = device == "cuda"
+    memory = Memory(device)
+    calls = _settled_calls(work) if cuda else 1
     seconds: list[float] = []
     host: list[float] = []
     while True:
-        timing = meter.time(work, calls)
-        seconds.append(timing.seconds)
-        host += [] if timing.host is None else [timing.host]
-        enough = len(seconds) >= repeats and sum(seconds) * calls >= meter.least_seconds
+        result: Any = None  # or this repeat would be charged for the result of the last
+        if cuda:
+            once, until_return, result = _on_device(work, calls)
+            host.append(until_return)
+        else:
+            start = time.perf_counter()
+            result = work()
+            once = time.perf_counter() - start
+        seconds.append(once)
+        enough = len(seconds) >= repeats and (not cuda or sum(seconds) * calls >= _LEAST)
         if enough or seconds[0] > _LONG or len(seconds) >= max(repeats, _MOST):
             break
-        del timing  # or the next repeat would be charged for its result
-    found = Measurement(tuple(seconds), meter.extra_mb, statistics.median(host) if host else None)
-    return found, timing.result
+    return Measurement(tuple(seconds), memory.extra_mb, statistics.median(host) if host else None), result
+
+
+def _settled_calls(work: Callable[[], Any]) -> int:
+    """Call until all is compiled and recorded; return how many calls to time together."""
+    first = _on_device(work, 1)[0]
+    settled: list[float] = []
+    while first <= _LONG and len(settled) < _SETTLING and max(settled, default=0.0) <= _SLOW:
+        settled.append(_on_device(work, 1)[0])
+    torch.cuda.reset_peak_memory_stats()
+    return max(1, min(_MOST_CALLS, round(_BURST / min(settled, default=first))))
+
+
+def _on_device(work: Callable[[], Any], calls: int) -> tuple[float, float, Any]:
+    """Seconds of a call between two events, seconds of the host until it returns, and the last result."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = now("cuda")
+    begin.record()
+    for _ in range(calls):
+        result = None  # its memory is free for the next
+        result = work()
+    end.record()
+    host = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / calls, host / calls, result
 
 
 PARTS = ("input", "views", "encoder", "loss", "LDReg", "backward", "update")  # of a step, in their order
 
 
 class Stopwatch:
-    """Marks between the parts of steps; cheap enough to run along.
+    """Marks between the parts of steps, without waiting for the device.
 
     >>> watch = Stopwatch("cpu")
     >>> watch.begin()
@@ -197,32 +173,27 @@ class Stopwatch:
         self.running = False
 
     def begin(self) -> None:
-        """Start the clock: what was before belongs to no part."""
+        """Start the clock; the time before belongs to no part."""
         self.running = True
         self._marks.append((None, self._now()))
 
     def mark(self, part: str) -> None:
-        """Say that what passed since the last mark belongs to this one of PARTS; nothing while the clock stands."""
+        """Count the time since the last mark as this one of PARTS, if the clock is running."""
         if self.running:
             self._marks.append((part, self._now()))
 
     def end_step(self) -> None:
-        """Count a step."""
+        """Count a step, if the clock is running."""
         self._steps += self.running
 
-    def stop(self) -> None:
-        """Stop the clock until it begins anew."""
-        self.running = False
-
     def parts(self) -> dict[str, float]:
-        """Seconds of every part in the mean of the steps."""
+        """Mean seconds of every part of a step."""
         if self._cuda:
             torch.cuda.synchronize()
         total: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         for (_, start), (part, end) in zip(self._marks, self._marks[1:], strict=False):
             if part is not None:
-                seconds = start.elapsed_time(end) / 1e3 if self._cuda else end - start
-                total[part] += seconds
+                total[part] += start.elapsed_time(end) / 1e3 if self._cuda else end - start
         return {part: seconds / self._steps for part, seconds in total.items() if seconds}
 
     def _now(self) -> Any:

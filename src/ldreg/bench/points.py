@@ -1,49 +1,46 @@
-"""Work on a set of points: its input, its measurement, and the result in float64 that all are held against."""
+"""Work on a set of points: its input, its measurement, and the exact result in float64."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ldreg.bench.benchmark import Outcome, Points, Setting
-from ldreg.bench.measure import Device, measure
+from ldreg.bench.benchmark import Points, Setting
+from ldreg.bench.measure import Device, Measurement, measure
 
 _BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # of points in float64 at a time
 _WARM_UP = 256  # points of the first call
 
 Way = Callable[[Tensor, int], Tensor]  # from points (N, D) on the device and k to the result
-Judge = Callable[[Tensor, int, Tensor], float]  # from points, k and the result to how far it is off
+Error = Callable[[Tensor, int, Tensor], float]  # from points, k and the result to how far it is off
 
 
-@dataclass(frozen=True)
-class OnPoints:
-    """Measures one way on standard normal points that already lie on the device.
+def measure_points(
+    run: Way,
+    error: Error | None,
+    setting: Setting,
+    *,
+    normalize: Callable[[Tensor, int], Tensor] | None = None,
+    graphed: bool = False,
+) -> tuple[Measurement, float | None]:
+    """Measure one way on standard normal points on the device.
+
+    A small call comes first: it takes imports, thread pools and buffers of libraries out of the measurement.
 
     Args:
         run: what is timed.
-        judge: says how far its result lies from that in float64; None where it computes something else.
-        normalize: from its result and k to the one all agree on; not timed.
-        graphed: whether it runs in CUDA graphs, whose memory PyTorch does not count as allocated: it is not told.
+        error: how far its result is off; None: it computes something else.
+        setting: what to measure.
+        normalize: makes its result comparable; not timed.
+        graphed: it runs in CUDA graphs, whose memory PyTorch does not count.
     """
-
-    run: Way
-    judge: Judge | None
-    normalize: Callable[[Tensor, int], Tensor] | None = None
-    graphed: bool = False
-
-    def __call__(self, setting: Setting) -> Outcome:
-        """Measure after a small first call, which takes imports, thread pools and libraries' buffers out of it."""
-        x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
-        self.run(x[: max(_WARM_UP, 2 * k)].clone(), k)
-        measured, values = measure(lambda: self.run(x, k), repeats=setting.repeats, device=setting.device)
-        if self.graphed:
-            measured = replace(measured, extra_mb=None)
-        if self.judge is None:
-            return Outcome(measured)
-        if self.normalize is not None:
-            values = self.normalize(values, k)
-        return Outcome(measured, self.judge(x, k, values))
+    x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
+    run(x[: max(_WARM_UP, 2 * k)].clone(), k)
+    measured, values = measure(lambda: run(x, k), repeats=setting.repeats, device=setting.device)
+    measured = replace(measured, extra_mb=None) if graphed else measured
+    values = values if normalize is None else normalize(values, k)
+    return measured, None if error is None else error(x, k, values)
 
 
 def sample(size: Points, *, seed: int, device: Device = "cpu") -> Tensor:
@@ -62,9 +59,9 @@ def checked_rows(x: Tensor, most: int) -> Tensor:
 
 
 def exact_neighbors(x: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Distances (R, k) of these rows to their nearest other points, ascending, and which those are; in float64.
+    """Distances (R, k) of these rows to their nearest other points, ascending, and the points' indices; in float64.
 
-    By products of centered points, block by block: 29 more bits than float32 has leave nothing to see of rounding.
+    From products of centered points, block by block; with 29 bits more than float32, rounding does not show.
     """
     height = max(k + 1, _BLOCK_BYTES[x.device.type] // (8 * x.shape[1]))
     center = sum((block.double().sum(dim=0) for block in x.split(height)), torch.zeros((), device=x.device)) / len(x)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Points
 from ldreg.bench.measure import Device
-from ldreg.bench.points import OnPoints, Way, checked_rows, exact_neighbors
+from ldreg.bench.points import Error, Way, checked_rows, exact_neighbors, measure_points
 from ldreg.regularizers.ldreg import LDReg
 
 _CHECKED = {"cpu": 256, "cuda": 512}  # points whose gradient is computed in float64
@@ -23,46 +23,38 @@ def ours(x: Tensor, k: int) -> Tensor:
 
 
 def ours_compiled(x: Tensor, k: int) -> Tensor:
-    """The same compiled with CUDA graphs, as `ldreg pretrain` does with `--trainer.compile` on one GPU."""
+    """The same compiled with CUDA graphs, as by `--trainer.compile` on one GPU."""
     torch.compiler.cudagraph_mark_step_begin()
     return _gradient(_module(k, compiled=True), x)
 
 
 def ours_captured(x: Tensor, k: int) -> Tensor:
-    """The same in a CUDA graph, as it is within a training step that is captured as a whole."""
+    """The same in a CUDA graph, as within a training step that is captured as a whole."""
     return _replayed(_module(k), x)
 
 
 def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The gradient by a graph of forward and backward pass, which is captured at the first call with a shape."""
+    """The gradient by a graph of forward and backward pass, captured at the first call with a shape."""
     if x.shape not in _graphs:
-        _graphs[x.shape] = _Graph(penalty, x)
-    return _graphs[x.shape](x)
-
-
-class _Graph:
-    """Forward and backward pass on memory of its own."""
-
-    def __init__(self, penalty: Callable[[Tensor], Tensor], x: Tensor) -> None:
-        self._input = x.detach().clone().requires_grad_()
+        own = x.detach().clone().requires_grad_()
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # compiles and chooses what may not be compiled or chosen while capturing
+        with torch.cuda.stream(aside):  # compiles what may not be compiled while capturing
             for _ in range(3):
-                torch.autograd.grad(penalty(self._input), self._input)
+                torch.autograd.grad(penalty(own), own)
         torch.cuda.current_stream().wait_stream(aside)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            (self._gradient,) = torch.autograd.grad(penalty(self._input), self._input)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            (gradient,) = torch.autograd.grad(penalty(own), own)
+        _graphs[x.shape] = own, graph, gradient
+    own, graph, gradient = _graphs[x.shape]
+    with torch.no_grad():
+        own.copy_(x)
+    graph.replay()
+    return gradient
 
-    @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
-        self._input.copy_(x)
-        self._graph.replay()
-        return self._gradient
 
-
-_graphs: dict[torch.Size, _Graph] = {}  # of the one contender that a process measures, with its one k
+_graphs: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph, Tensor]] = {}  # a process measures one contender
 
 
 @functools.cache
@@ -85,7 +77,7 @@ def pseudocode_captured(x: Tensor, k: int) -> Tensor:
 
 def pseudocode_penalty(representations: Tensor, *, k: int) -> Tensor:
     """What the paper's Algorithm 2 adds to the loss, with a beta of 1."""
-    return _penalty(torch.cdist(representations, representations.detach()).sort(dim=1).values, k)
+    return _penalty(torch.cdist(representations, representations.detach()).sort(dim=1).values[:, 1 : k + 1])
 
 
 def cdist_topk(x: Tensor, k: int) -> Tensor:
@@ -93,7 +85,7 @@ def cdist_topk(x: Tensor, k: int) -> Tensor:
 
     def penalty(representations: Tensor) -> Tensor:
         distances = torch.cdist(representations, representations.detach())
-        return _penalty(distances.topk(k + 1, dim=1, largest=False).values, k)
+        return _penalty(distances.topk(k + 1, dim=1, largest=False).values[:, 1:])
 
     return _gradient(penalty, x)
 
@@ -112,20 +104,17 @@ def _penalty_of_products(representations: Tensor, *, k: int) -> Tensor:
     points = representations.detach()
     squares = representations.square().sum(dim=1, keepdim=True) + points.square().sum(dim=1)
     near = (squares - 2 * representations @ points.T).topk(k + 1, dim=1, largest=False).values[:, 1:]
-    return _penalty_of_near(near.sqrt())
+    return _penalty(near.sqrt())
 
 
 def torchid(x: Tensor, k: int) -> Tensor:
-    """The differentiable mean of torchid, which is not of logarithms and lets gradients into the neighbors."""
+    """The differentiable mean of torchid: not of logarithms, and with gradients of the neighbors."""
     mom_id = importlib.import_module("torchid.functional").mom_id
     return _gradient(functools.partial(mom_id, n_neighbors=k), x)
 
 
-def _penalty(ordered: Tensor, k: int) -> Tensor:
-    return _penalty_of_near(ordered[:, 1 : k + 1])
-
-
-def _penalty_of_near(near: Tensor) -> Tensor:
+def _penalty(near: Tensor) -> Tensor:
+    """The penalty from distances (N, k) to the nearest others, ascending."""
     mean = near[:, :-1].mean(dim=1)
     return -(mean / (near[:, -1] - mean)).log().abs().mean()
 
@@ -142,15 +131,14 @@ def exact_gradient(x: Tensor, rows: Tensor, k: int) -> Tensor:
     _, indices = exact_neighbors(x, rows, k)
     queries = x[rows].double().requires_grad_()
     near = (queries[:, None] - x[indices].double()).norm(dim=2)
-    (gradient,) = torch.autograd.grad(_penalty_of_near(near) * len(rows) / len(x), queries)
+    (gradient,) = torch.autograd.grad(_penalty(near) * len(rows) / len(x), queries)
     return gradient
 
 
 def nearly_largest_error(x: Tensor, k: int, values: Tensor) -> float:
-    """How far the gradient of a checked point lies from that in float64, relative to its norm: the 99th percentile.
+    """Error of the checked points' gradients against float64, relative to their norms: the 99th percentile.
 
-    Not the largest, because two neighbors may tie for the k-th place within rounding, and then either is right but
-    pulls the point its own way.
+    Not the largest: if two neighbors tie for the k-th place within rounding, either is right, with its own gradient.
     """
     rows = checked_rows(x, _CHECKED[x.device.type])
     return off_by(values[rows], exact_gradient(x, rows, k))
@@ -162,12 +150,11 @@ def off_by(values: Tensor, exact: Tensor) -> float:
     return float(off.nan_to_num(torch.inf).quantile(0.99))
 
 
-def _contender(run: Way, **options: Any) -> Contender:
-    return Contender(OnPoints(run, nearly_largest_error), **options)
-
-
-def _graphed(run: Way, **options: Any) -> Contender:
-    return Contender(OnPoints(run, nearly_largest_error, graphed=True), devices=("cuda",), counts=False, **options)
+def _contender(
+    run: Way, error: Error | None = nearly_largest_error, *, graphed: bool = False, **options: Any
+) -> Contender:
+    options |= {"devices": ("cuda",), "counts": False} if graphed else {}
+    return Contender(functools.partial(measure_points, run, error, graphed=graphed), **options)
 
 
 def _matrices(size: Points, device: Device) -> int:
@@ -186,14 +173,14 @@ BENCHMARK = Benchmark(
     title="Regularizer, forward and backward",
     contenders={
         OWN: _contender(ours),
-        _COMPILED: _graphed(ours_compiled),
-        _CAPTURED: _graphed(ours_captured),
+        _COMPILED: _contender(ours_compiled, graphed=True),
+        _CAPTURED: _contender(ours_captured, graphed=True),
         "pseudocode": _contender(pseudocode, bytes_needed=_matrices),
-        _CAPTURED_RIVAL: _graphed(pseudocode_captured, bytes_needed=_matrices),
+        _CAPTURED_RIVAL: _contender(pseudocode_captured, graphed=True, bytes_needed=_matrices),
         "cdist + topk": _contender(cdist_topk, bytes_needed=_matrices, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, bytes_needed=_matrices, devices=("cuda",), counts=False),
-        "torchid": Contender(
-            OnPoints(torchid, None), package="torchid", install="torchid", bytes_needed=_differences, counts=False
+        "torchid": _contender(
+            torchid, None, package="torchid", install="torchid", bytes_needed=_differences, counts=False
         ),
     },
     size=Points,
@@ -218,7 +205,7 @@ BENCHMARK = Benchmark(
         Goal(_SMALL, "host time", 0.3e-3, device="cuda", of=_CAPTURED),
         Goal(_SMALL, "deviation", 1e-3, device="cuda"),
     ),
-    columns=("time", "host time", "extra MB", "time vs ldreg", "off by"),
+    columns=("time", "host time", "extra memory", "time vs ldreg", "deviation"),
     picture="scaling",
     conditions="float32 normal points",
     deviation_of="gradient, 99th percentile of the points checked against float64",

@@ -1,262 +1,387 @@
-"""`ldreg bench`: measure, print, and keep the last run of each benchmark on each device with a page of all."""
+"""What a run of a benchmark measured: JSON, verdicts on goals, and tables."""
 
-import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from ldreg.bench.measure import Device
-from ldreg.bench.plots import draw, png, svg
-from ldreg.bench.record import Run, from_json, to_json
-from ldreg.bench.runner import Plan, stoppable
-from ldreg.bench.runner import run as run_plan
-from ldreg.bench.suite import BENCHMARKS
-from ldreg.bench.tables import (
-    as_text,
-    goal_row,
-    headline,
-    machine,
-    method,
-    notes,
-    part_rows,
-    rows,
-    series,
-    series_rows,
-    title,
-)
-from ldreg.io.files import check_outputs, read_text, write_atomically
-from ldreg.terminal import progress_bar, show
-from ldreg.text import printable
+from rich.text import Text
 
-RESULTS = "RESULTS.md"
+from ldreg.bench import BENCHMARKS
+from ldreg.bench.benchmark import OWN, VIEWS, Benchmark, Goal, Points
+from ldreg.bench.measure import PARTS, Device, Measurement
+from ldreg.report.tables import Cell, Table, rendered, table_markdown, text_parts
+from ldreg.text import count, number
+
+_GOAL_K = 64  # the goals are for this number of neighbors
+_FEWEST = 3  # sizes that make a series
+_BUSY = 0.1  # cores used by others above which times are in doubt
 
 
-class Folder(NamedTuple):
-    """The runs that lie in a folder, in the order of the page, and what is wrong with records that cannot be read."""
+@dataclass(frozen=True)
+class Result:
+    """One contender at one size.
 
-    runs: list[Run]
-    unreadable: dict[Path, str]
+    Args:
+        contender: its name.
+        size: of the benchmark's own type.
+        measured: None if it was skipped.
+        deviation: how far the result is off; None if unknown.
+        skipped: why it was skipped.
+        estimate: seconds it would take, if it was skipped for that.
+    """
+
+    contender: str
+    size: Any
+    measured: Measurement | None = None
+    deviation: float | None = None
+    skipped: str = ""
+    estimate: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of a call, measured or else estimated."""
+        return self.measured.median if self.measured else self.estimate
 
 
-def read_folder(folder: Path) -> Folder:
-    """Read the records of all benchmarks on all devices that are there."""
-    found = Folder([], {})
-    for name in BENCHMARKS:
-        for device in get_args(Device):
-            path = path_of(folder, name, device)
-            if not path.exists():
-                continue
-            try:
-                found.runs.append(_read(path, name, device))
-            except OSError as error:
-                found.unreadable[path] = error.strerror or str(error)
-            except ValueError as error:
-                found.unreadable[path] = printable(" ".join(str(error).split()))
+@dataclass(frozen=True)
+class Verdict:
+    """What was reached of a goal, the rival, and the rivals that were not measured; None if it cannot be judged."""
+
+    goal: Goal
+    value: float | None
+    met: bool | None
+    rival: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One benchmark, run once on one device: results, verdicts on its goals, and where and how it ran."""
+
+    benchmark: str
+    device: Device
+    command: str
+    k: int
+    seed: int
+    repeats: int
+    environment: dict[str, Any]
+    results: tuple[Result, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    deviation_of: str = ""
+    complete: bool = True  # False if it was interrupted
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything was measured at all."""
+        return any(result.measured for result in self.results)
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """The sizes in the order they were run."""
+        return tuple(dict.fromkeys(result.size for result in self.results))
+
+    def at(self, size: Any) -> dict[str, Result]:
+        """Results of one size by contender."""
+        return {result.contender: result for result in self.results if result.size == size}
+
+    def ratio(self, result: Result) -> float | None:
+        """Time of a contender, measured or estimated, over ours at the same size."""
+        own = self.at(result.size).get(OWN)
+        return _ratio(result.seconds, own.seconds) if own and own.measured else None
+
+
+def to_json(runs: Sequence[Run]) -> str:
+    """Runs as a JSON list, with the median of the repeats."""
+
+    def fields(value: Any) -> dict[str, Any]:
+        return {**vars(value), "median": value.median} if isinstance(value, Measurement) else vars(value)
+
+    return json.dumps(runs, indent=1, default=fields) + "\n"
+
+
+def from_json(text: str) -> list[Run]:
+    """The runs that `to_json` wrote.
+
+    Raises:
+        ValueError: it is no JSON, or holds something else.
+    """
+    try:
+        return [_run(content) for content in json.loads(text)]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected runs as ldreg bench writes them, got another shape ({reason})") from error
+
+
+def _run(content: dict[str, Any]) -> Run:
+    if content["benchmark"] not in BENCHMARKS:
+        raise ValueError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {content['benchmark']!r}")
+    kind: Any = BENCHMARKS[content["benchmark"]].size
+    results = []
+    for entry in content["results"]:
+        fields = {**(entry["measured"] or {})}
+        fields.pop("median", None)
+        measured = Measurement(**{**fields, "seconds": tuple(fields["seconds"])}) if fields else None
+        results.append(Result(**{**entry, "size": kind(*entry["size"]), "measured": measured}))
+    verdicts = []
+    for entry in content["verdicts"]:
+        goal = Goal(**{**entry["goal"], "size": kind(*entry["goal"]["size"])})
+        verdicts.append(Verdict(**{**entry, "goal": goal, "missing": tuple(entry["missing"])}))
+    return Run(**{**content, "results": tuple(results), "verdicts": tuple(verdicts)})
+
+
+def seconds_text(value: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> seconds_text(12.5), seconds_text(0.125), seconds_text(0.0125), seconds_text(0.0003)
+    ('12.50 s', '125 ms', '12.5 ms', '0.300 ms')
+    """
+    if value >= 1:
+        return f"{number(value)} s"
+    return f"{1000 * value:.{sum(value < bound for bound in (0.1, 0.01, 0.001))}f} ms"
+
+
+_TEXTS: dict[str, Callable[[float], str]] = {
+    "time": seconds_text,
+    "host time": seconds_text,
+    "extra memory": "{:.0f} MB".format,
+    "deviation": "{:.0e}".format,
+    "img/s": "{:,.0f}".format,
+    "views/s": "{:,.0f}".format,
+    "LDReg": "{:.1%}".format,
+    "views": "{:.1%}".format,
+    "time vs ldreg": "{:.2f} ×".format,
+    "speed": "{:.2f}".format,
+    "memory share": "{:.2f}".format,
+}
+_MEASURED: dict[str, Callable[[Any, Measurement], float | None]] = {
+    "host time": lambda size, measured: measured.host,
+    "extra memory": lambda size, measured: measured.extra_mb,
+    "img/s": lambda size, measured: size.images / measured.median,
+    "views/s": lambda size, measured: VIEWS * size.images / measured.median,
+    "LDReg": lambda size, measured: None if measured.without is None else measured.median / measured.without - 1,
+    "views": lambda size, measured: measured.parts["views"] / measured.median if "views" in measured.parts else None,
+}
+_AT_LEAST = ("speed", "img/s", "views/s")  # goals for the other quantities are upper limits
+_RATIOS = ("speed", "memory share")  # of two contenders
+
+
+def quantity(result: Result, name: str) -> float | None:
+    """A number of a result: "LDReg" is what it adds to a step, "views" their share of a step.
+
+    >>> quantity(Result("ldreg", Points(9, 3), Measurement((0.5,), 12.0)), "extra memory")
+    12.0
+    """
+    if name == "time":
+        return result.seconds
+    if name == "deviation":
+        return result.deviation
+    return _MEASURED[name](result.size, result.measured) if result.measured else None
+
+
+def verdicts(run: Run, benchmark: Benchmark) -> tuple[Verdict, ...]:
+    """Verdicts on the goals whose size was run on their device with the k that they are for."""
+    goals = [goal for goal in benchmark.goals if goal.device == run.device and goal.size in run.sizes]
+    return tuple(_verdict(goal, run.at(goal.size), benchmark) for goal in goals if run.k == _GOAL_K)
+
+
+def _verdict(goal: Goal, results: dict[str, Result], benchmark: Benchmark) -> Verdict:
+    measured = {key: result for key, result in results.items() if result.measured}
+    others = [key for key, who in benchmark.contenders.items() if who.counts and goal.device in who.devices]
+    asked = [goal.rival] if goal.rival else [key for key in others if key != OWN]
+    rivals = [key for key in asked if key in measured]
+    missing = tuple(key for key in asked if key not in measured) if goal.quantity in _RATIOS else ()
+    if goal.of not in measured or (goal.quantity in _RATIOS and not rivals):
+        return Verdict(goal, None, None, missing=missing)
+    best, own = "", measured[goal.of]
+    if goal.quantity in _RATIOS:
+        best = min(rivals, key=lambda key: measured[key].seconds or math.inf)
+        of, to = (measured[best], own) if goal.quantity == "speed" else (own, measured[best])
+        value = _ratio(*(quantity(each, "time" if goal.quantity == "speed" else "extra memory") for each in (of, to)))
+    else:
+        value = quantity(own, goal.quantity)
+    met = None if value is None else value >= goal.limit if goal.quantity in _AT_LEAST else value <= goal.limit
+    return Verdict(goal, value, met, best, missing)
+
+
+def _ratio(value: float | None, other: float | None) -> float | None:
+    return None if value is None or not other else value / other
+
+
+def goal_line(verdict: Verdict) -> str:
+    """Whether a goal is met, what it asks for and what was reached.
+
+    >>> goal_line(Verdict(Goal(Points(9, 3), "speed", 1.3), 1.5, True, "faiss"))
+    'met: speed at 9×3 ≥ 1.3 × best other; reached 1.50 (faiss)'
+    """
+    goal, text = verdict.goal, _TEXTS[verdict.goal.quantity]
+    limit = f"{goal.limit:g} × {goal.rival or 'best other'}" if goal.quantity in _RATIOS else text(goal.limit)
+    by = "" if goal.of == OWN else f" by {goal.of}"
+    without = f", without {', '.join(verdict.missing)}" if verdict.missing else ""
+    against = f" ({verdict.rival}{without})" if verdict.rival else ""
+    word = {None: "not measured", True: "met", False: "missed"}[verdict.met]
+    reached = "" if verdict.value is None else f"; reached {text(verdict.value)}{against}"
+    return f"{word}: {goal.quantity} at {goal.size} {'≥' if goal.quantity in _AT_LEAST else '≤'} {limit}{by}{reached}"
+
+
+class Series(NamedTuple):
+    """Sizes that differ along one axis only, ascending."""
+
+    axis: Literal["points", "dimensions"]
+    fixed: int
+    sizes: tuple[Points, ...]
+
+    @property
+    def title(self) -> str:
+        """What grows and what stays."""
+        return f"over {self.axis}, at {self.fixed:,} {'dimensions' if self.axis == 'points' else 'points'}"
+
+
+def series(run: Run) -> list[Series]:
+    """The longest series of points along each axis, if there is one."""
+    found = []
+    for axis, other in (("points", "dimensions"), ("dimensions", "points")):
+        groups: dict[int, list[Points]] = defaultdict(list)
+        for size in run.sizes:
+            if isinstance(size, Points):
+                groups[getattr(size, other)].append(size)
+        fixed, members = max(groups.items(), key=lambda group: len(group[1]), default=(0, []))
+        if len(members) >= _FEWEST:
+            found.append(Series(axis, fixed, tuple(sorted(members))))  # type: ignore[arg-type]
     return found
 
 
-def _read(path: Path, benchmark: str, device: str) -> Run:
-    runs = from_json(read_text(path))
-    if [(run.benchmark, run.device) for run in runs] != [(benchmark, device)]:
-        raise ValueError(f"expected one run of {benchmark} on {device}, got something else")
-    try:
-        as_markdown(runs)  # fields of an older or a foreign shape show here
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        shape = f"{type(error).__name__}: {error}"
-        raise ValueError(f"expected a run as ldreg bench writes it, got another shape ({shape})") from error
-    return runs[0]
-
-
-def write_folder(folder: Path, run: Run) -> list[Path]:
-    """Write a run's JSON and plot into the folder, and RESULTS.md of all runs that then can be read there.
-
-    Raises:
-        OSError: naming the file that cannot be written.
-    """
-    figure = draw(run)
-    record = path_of(folder, run.benchmark, run.device)
-    files: dict[Path, str | bytes] = {record: to_json([run])}
-    files |= {record.with_suffix(".svg"): svg(figure), record.with_suffix(".png"): png(figure)}
-    for path, content in files.items():
-        write(path, content)
-    write(folder / RESULTS, as_markdown(read_folder(folder).runs))
-    return [*files, folder / RESULTS]
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file, or raise an OSError that names it, not the file that was to take its place."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise type(error)(f"cannot write {str(path)!r}: {error.strerror or error}") from error
-
-
-def path_of(folder: Path, benchmark: str, device: str) -> Path:
-    """Where the record of a benchmark on a device lies."""
-    return folder / f"{stem(benchmark, device)}.json"
-
-
-def stem(benchmark: str, device: str) -> str:
-    """What the files of a benchmark on a device are called.
-
-    >>> stem("lid", "cuda")
-    'lid-cuda'
-    """
-    return f"{benchmark}-{device}"
+def headline(run: Run) -> list[Any]:
+    """The sizes with a table of their own: all but those that were run only for a series."""
+    benchmark = BENCHMARKS[run.benchmark]
+    extra = set(benchmark.study.get(run.device, ())) - set(benchmark.sizes[run.device])
+    in_series = {size for found in series(run) for size in found.sizes}
+    return [size for size in run.sizes if size not in extra or size not in in_series]
 
 
 def as_markdown(runs: Sequence[Run]) -> str:
-    """Runs as a Markdown page, with the plots that lie beside it."""
+    """Runs as a Markdown page, with the plots in the same folder."""
     intro = "Written by `ldreg bench --out`; the last run of each benchmark on each device."
     parts = ["# Benchmark results", intro]
     for run in runs:
-        parts += [f"## {title(run)}", f"`{run.command}`", machine(run), method(run)]
-        if run.verdicts:
-            parts.append(_markdown_table(("goal", "reached", ""), [goal_row(verdict) for verdict in run.verdicts]))
-        for size in headline(run):
-            parts += [f"### {size.heading}", _markdown_table(*rows(run, size), remark=False), *notes(run, size)]
-            if shares := part_rows(run, size):
-                parts.append(_markdown_table(*shares, remark=False))
-        for found in series(run):
-            parts += [f"### Time {found.title}", _markdown_table(*series_rows(run, found), remark=False)]
-        parts.append(f"![{BENCHMARKS[run.benchmark].title}]({stem(run.benchmark, run.device)}.svg)")
-    return "\n\n".join(part for part in parts if part) + "\n"
+        plot = f"![{BENCHMARKS[run.benchmark].title}]({run.benchmark}-{run.device}.svg)"
+        command = [f"## {title(run)}", f"`{run.command}`", machine(run)]
+        content = [table_markdown(part) if isinstance(part, Table) else part for part in _content(run)]
+        parts += [*command, *content, plot]
+    return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(columns: Sequence[str], content: Sequence[Sequence[str]], *, remark: bool = True) -> str:
-    last = len(columns) - 1 if remark else len(columns)
-    rule = ["---:" if 0 < place < last else "---" for place in range(len(columns))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *content))
+def as_text(runs: Sequence[Run], *, width: int = 80, color: bool = False) -> str:
+    """Runs as lines of at most `width` columns, with terminal colors if wanted."""
+    parts: list[Any] = [Text(machine(runs[0])), ""]
+    for run in runs:
+        parts += [Text(title(run), style="bold")]
+        for part in _content(run):
+            parts += text_parts(part, width=width) if isinstance(part, Table) else [Text(part.lstrip("# ")), ""]
+    return rendered(parts, width=width, color=color).strip("\n")
 
 
-class Keeper:
-    """The runs so far and their files.
-
-    Args:
-        json: the file for all numbers; None: none is written.
-        folder: of results; None: none is written.
-        replaced: names of those records in the folder that the coming runs will replace.
-        warn: is told in one line about each file of the folder that cannot be read, now or later.
-    """
-
-    def __init__(
-        self, json: str | None, folder: Path | None, *, replaced: Sequence[str], warn: Callable[[str], None]
-    ) -> None:
-        self.runs: list[Run] = []
-        self.written: dict[Path, None] = {}
-        self.problems: dict[str, Exception] = {}  # by their words: one folder that is full is one problem
-        self._json, self._folder, self._warn = json, folder, warn
-        self._replaced, self._warned, self._waiting = set(replaced), set[Path](), list[Run]()
-        self._look()
-
-    def take(self, run: Run) -> None:
-        """Keep a run, and write it into the folder at once: a long run may be interrupted."""
-        self.runs.append(run)
-        if run.measured:  # else the last run that has something to show stays
-            self._waiting.append(run)
-        self._write_waiting()
-
-    def finish(self) -> None:
-        """Write what an interruption has left unwritten, and all numbers."""
-        self._write_waiting()
-        if self._json is not None and self.runs:
-            try:
-                write(Path(self._json), to_json(self.runs))
-                self.written[Path(self._json)] = None
-            except OSError as error:
-                self.problems[str(error)] = error
-
-    def settle(self, stopped: KeyboardInterrupt | None) -> None:
-        """Raise what came in between, now that the runs are shown; where it is several things, warn of the others."""
-        problems: list[BaseException] = [*([] if stopped is None else [stopped]), *self.problems.values()]
-        if empty := [run.benchmark for run in self.runs if not run.measured]:
-            nothing = ValueError(f"nothing was measured of {', '.join(empty)}; the reasons are given above")
-            if problems or any(run.measured for run in self.runs):
-                self._warn(str(nothing))
-            else:
-                problems.append(nothing)
-        for problem in problems[1:]:
-            self._warn(str(problem))
-        if problems:
-            raise problems[0]
-
-    def _write_waiting(self) -> None:
-        while self._waiting:
-            if self._folder is not None:
-                try:
-                    self.written.update(dict.fromkeys(write_folder(self._folder, self._waiting[0])))
-                except Exception as error:  # raised by whoever shows the runs, once they are shown
-                    self.problems[str(error)] = error
-                self._look()
-            del self._waiting[0]
-
-    def _look(self) -> None:
-        if self._folder is None:
-            return
-        for path, reason in read_folder(self._folder).unreadable.items():
-            if path not in self._warned:
-                fate = "will be replaced" if path.stem in self._replaced else f"is left out of {RESULTS}"
-                self._warn(f"{path} cannot be read and {fate}: {reason}")
-            self._warned.add(path)
+def _content(run: Run) -> Iterator[str | Table]:
+    """Paragraphs, headings and tables of a run, in Markdown."""
+    yield method(run)
+    if run.verdicts:
+        yield "\n".join(f"- {goal_line(verdict)}" for verdict in run.verdicts)
+    for size in headline(run):
+        results = list(run.at(size).values())
+        yield f"### {size}"
+        if any(result.seconds is not None for result in results):
+            yield _results_table(run, [result for result in results if result.seconds is not None])
+        yield from _notes(run, results)
+        if any(result.measured and result.measured.parts for result in results):
+            yield _parts_table(results)
+    for found in series(run):
+        yield f"### Time {found.title}"
+        times = {
+            key: [run.at(size).get(key, Result(key, size)).measured for size in found.sizes]
+            for key in BENCHMARKS[run.benchmark].contenders
+        }
+        columns = {key: values for key, values in times.items() if any(values)}
+        yield _table(
+            (found.axis, *columns),
+            [
+                (count(getattr(size, found.axis)), *(each and seconds_text(each.median) for each in row))
+                for size, *row in zip(found.sizes, *columns.values(), strict=True)
+            ],
+        )
 
 
-def replaced_by(benchmarks: Sequence[str], device: str) -> list[str]:
-    """The names of the records that runs of these benchmarks on this device replace."""
-    return [path_of(Path(), name, device).stem for name in benchmarks]
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Table:
+    return Table(columns, [[Cell(text or "–") for text in row] for row in rows])
 
 
-def bench(
-    what: str,
-    device: Literal["auto", "cpu", "cuda"],
-    sizes: str,
-    contenders: tuple[str, ...],
-    k: int,
-    repeats: int,
-    threads: int | None,
-    seed: int,
-    *,
-    json: str | None,
-    out: str | None,
-    command: str,
-) -> None:
-    """Measure, print and write, as `ldreg bench` documents its options.
-
-    Raises:
-        ValueError: an unknown name or a number out of range.
-        OSError: a file cannot be written.
-    """
-    chosen = tuple(BENCHMARKS) if what == "all" else (what,)
-    plan = Plan(chosen, sizes, contenders, k, repeats, threads, seed, command, device)
-    _measure(plan, _keeper(plan, json, None if out is None else Path(out)))
+def _results_table(run: Run, results: Sequence[Result]) -> Table:
+    """A row for each contender that has a time; columns without a value are left out."""
+    columns = {name: [_text(run, result, name) for result in results] for name in BENCHMARKS[run.benchmark].columns}
+    columns = {name: values for name, values in columns.items() if any(values)}
+    names = [result.contender for result in results]
+    return _table(("", *columns), list(zip(names, *columns.values(), strict=True)))
 
 
-def _keeper(plan: Plan, json: str | None, folder: Path | None) -> Keeper:
-    """Who takes the results of the plan; that they can be written is found out now."""
-
-    def warn(line: str) -> None:
-        print(f"ldreg bench: warning: {line}", file=sys.stderr)
-
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    check_outputs(inputs=[], outputs=[json, None if folder is None else folder / RESULTS])
-    if plan.left_out:
-        warn(f"left out, as none of the contenders takes part: {', '.join(plan.left_out)}")
-    return Keeper(json, folder, replaced=replaced_by(plan.taken, plan.place), warn=warn)
+def _text(run: Run, result: Result, name: str) -> str | None:
+    value = run.ratio(result) if name == "time vs ldreg" else quantity(result, name)
+    return None if value is None else ("" if result.measured else "≈ ") + _TEXTS[name](value)
 
 
-def _measure(plan: Plan, keeper: Keeper) -> None:
-    """Carry out the plan; interrupted, what is measured by then is shown and written all the same."""
-    stopped: KeyboardInterrupt | None = None
-    with stoppable():
-        try:
-            with progress_bar() as progress:
-                run_plan(plan, progress, keeper.take)
-        except KeyboardInterrupt as stop:
-            stopped = stop
-        keeper.finish()
-        if keeper.runs:
-            show(partial(as_text, keeper.runs))
-    for path in keeper.written:
-        print(f"wrote {path}", file=sys.stderr)
-    keeper.settle(stopped)
+def _parts_table(results: Sequence[Result]) -> Table:
+    """Milliseconds of the parts of a step."""
+    found = {result.contender: result.measured.parts for result in results if result.measured}
+    names = [name for name in PARTS if any(name in parts for parts in found.values())]
+    rows = [
+        (key, *(f"{1000 * parts[name]:.2f}" if name in parts else None for name in names))
+        for key, parts in found.items()
+        if parts
+    ]
+    return _table(("ms", *names), rows)
+
+
+def _notes(run: Run, results: Sequence[Result]) -> Iterator[str]:
+    """The fastest rival, who is no rival, and why others were not measured."""
+    contenders = BENCHMARKS[run.benchmark].contenders
+    measured = [result for result in results if result.measured and result.contender != OWN]
+    rivals = [each for each in measured if each.contender in contenders and contenders[each.contender].counts]
+    ratios = [(ratio, each.contender) for each in rivals if (ratio := run.ratio(each)) is not None]
+    if ratios:
+        ratio, best = min(ratios)
+        yield f"best other: {best}, {ratio:.2f} × the time of ldreg"
+    if aside := [each.contender for each in measured if each not in rivals]:
+        yield f"for reference: {', '.join(aside)}"
+    for reason in dict.fromkeys(result.skipped for result in results if result.skipped):
+        yield f"{', '.join(result.contender for result in results if result.skipped == reason)}: {reason}"
+
+
+def title(run: Run) -> str:
+    """What was done where, and whether it was completed."""
+    where = "on the CPU" if run.device == "cpu" else "on CUDA"
+    return f"{BENCHMARKS[run.benchmark].title}, {where}{'' if run.complete else ' (interrupted: incomplete)'}"
+
+
+def machine(run: Run) -> str:
+    """Where a run was made, with a warning if other processes used the machine."""
+    where = run.environment
+    packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items() if version is not None)
+    others = "" if where["others"] is None else f", others used {where['others']:.2f} cores meanwhile"
+    doubt = " Times are in doubt: the machine had other work." if (where["others"] or 0) > _BUSY else ""
+    gpu = "" if where["gpu"] is None else f"{where['gpu']}; "
+    return (
+        f"{where['date']}, commit {where['commit'] or 'unknown'}. {gpu}{where['processor']}, {where['cores']} cores, "
+        f"{where['memory_gb']:g} GB, {where['system']}. {where['threads']} threads each; load {where['load']:g} "
+        f"before{others}.{doubt} Python {where['python']}, {packages}."
+    )
+
+
+def method(run: Run) -> str:
+    """How a run was made."""
+    deviation = f" Deviation: {run.deviation_of}." if run.deviation_of else ""
+    warm = ", after calls that compile" if run.device == "cuda" else ""
+    k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""
+    return (
+        f"{k}{BENCHMARKS[run.benchmark].conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh "
+        f"process each.{deviation}"
+    )

@@ -1,60 +1,231 @@
-"""Views of a batch of images: ours on the device beside per-image transforms in worker processes."""
+"""Two views of every picture of a batch: ours on the device beside per-image transforms in worker processes."""
 
+import functools
+import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Outcome, Pictures, Setting
-from ldreg.bench.measure import measure
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-_RESERVE = 3  # batches of each worker before the first that is timed: two are made in advance, and one is at work
+from ldreg.bench.benchmark import OWN, VIEWS, Benchmark, Contender, Goal, Pictures, Setting
+from ldreg.bench.measure import Measurement, measure
+from ldreg.data import FileLoader, ImageFiles, RandomCrops
+from ldreg.data.config import Decode
+from ldreg.views import Views, ViewsConfig
+from ldreg.views.config import NORMALIZATIONS
+from ldreg.views.transforms import kernel_size
 
-# What a ResNet-50 in bf16 takes on an H200: two views of 256 images at 224 px in 105.5 ms.
-RESNET50_VIEWS = 4900
+Batches = Iterator[Sequence[Tensor]]  # two views (B, 3, S, S) each, without end
+
+CLASS = "pictures"  # the one folder of the files; loaders want classes
+_SMALL = 64  # pixels up to which views are those of the CIFAR recipes: weaker colors, no blur
+_GRAIN = 8  # pixels between independent colors
+_NOISE = 12.0  # gray levels of noise, so that files take as many bits as photographs do
+_QUALITY = 90  # of the JPEG files
+_EPOCH = 16  # batches of each worker in an epoch of files: beginning and end weigh little
+_RESERVE = 3  # batches of each worker before the first that is timed: two made in advance, one at work
+_RESNET50_VIEWS = 4900  # a second, of 224 px, that a ResNet-50 in bf16 takes on an H200
 
 
-def ours(setting: Setting) -> Outcome:
-    """As `ldreg pretrain` makes them: compiled on a GPU, files decoded there where it can."""
-    return _measured(setting, compiled=setting.device == "cuda", decode="auto")
+def draw(size: Pictures, *, seed: int) -> Tensor:
+    """Random pictures, as smooth as photographs, uint8 (N, 3, H, W).
 
-
-def ours_plain(setting: Setting) -> Outcome:
-    """Not compiled, and files decoded by worker processes."""
-    return _measured(setting, compiled=False, decode="cpu")
-
-
-def _by_workers(name: str) -> Callable[[Setting], Outcome]:
-    return lambda setting: _measured(setting, name)
-
-
-def _measured(setting: Setting, name: str = "ours", **options: Any) -> Outcome:
-    """Seconds of a batch, by as many batches at a time as there are workers, who bring them all at once.
-
-    Loaders make batches in advance: so many are taken first that the workers, and no reserve of theirs, set the pace.
+    >>> draw(Pictures(2, 224), seed=0).shape
+    torch.Size([2, 3, 350, 400])
     """
-    from ldreg.bench import view_makers  # brings torchvision and lightly
+    generator = torch.Generator().manual_seed(seed)
+    height, width = size.shape
+    coarse = torch.rand(size.images, 3, -(-height // _GRAIN) + 1, -(-width // _GRAIN) + 1, generator=generator)
+    smooth = 255 * functional.interpolate(coarse, size=(height, width), mode="bicubic")
+    return smooth.add_(torch.randn(smooth.shape, generator=generator), alpha=_NOISE).clamp_(0, 255).to(torch.uint8)
 
-    together = 1 if name == "ours" and not setting.size.files else setting.threads
+
+def as_pil(pictures: Tensor) -> list[Image.Image]:
+    """Pictures uint8 (N, 3, H, W) as Pillow has them."""
+    return [Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy()) for picture in pictures]
+
+
+def write_files(pictures: Tensor, folder: Path) -> list[Path]:
+    """Write the pictures as JPEG files into the one class folder in `folder`."""
+    (folder / CLASS).mkdir()
+    paths = [folder / CLASS / f"{number:06d}.jpg" for number in range(len(pictures))]
+    for path, picture in zip(paths, as_pil(pictures), strict=True):
+        picture.save(path, quality=_QUALITY)
+    return paths
+
+
+def config_of(size: Pictures) -> ViewsConfig:
+    """The views of SimCLR in the recipes for CIFAR-10 or ImageNet."""
+    return ViewsConfig("simclr", jitter=0.5, blur=False) if size.pixels <= _SMALL else ViewsConfig("simclr")
+
+
+def ours(setting: Setting, folder: Path, *, plain: bool = False) -> Batches:
+    """As `ldreg pretrain` makes them: compiled on a GPU, files decoded there if it can.
+
+    Plain: not compiled, and files decoded by worker processes.
+    """
+    views = Views(config_of(setting.size), size=setting.size.pixels, channels=3)
+    if setting.device == "cuda" and not plain:
+        views.compile()
+    pictures = draw(setting.size, seed=setting.seed)
+    generator = torch.Generator(setting.device).manual_seed(setting.seed)
+    if setting.size.files:
+        paths = write_files(pictures, folder)
+        yield from _of_files(views, paths, setting, generator, "cpu" if plain else "auto")
+    images = pictures.to(setting.device)
+    while True:
+        yield views(images, generator)
+
+
+def _of_files(views: Views, paths: list[Path], setting: Setting, generator: torch.Generator, decode: Decode) -> Batches:
+    repeated = paths * (_EPOCH * setting.threads)
+    labels = torch.zeros(len(repeated), dtype=torch.int64)
+    files = ImageFiles(repeated, labels, (CLASS,), "benchmark", decoding=decode)
+    loader = FileLoader(
+        files,
+        batch_size=len(paths),
+        seed=setting.seed,
+        crop=RandomCrops(views),
+        workers=setting.threads,
+        device=setting.device,
+    )
+    for epoch in itertools.count():
+        loader.set_epoch(epoch)
+        for batch in loader:
+            yield views(batch.images.to(setting.device, non_blocking=True), generator)
+
+
+def torchvision(setting: Setting, folder: Path, *, tensors: bool) -> Batches:
+    """Transforms of torchvision, v2 of uint8 tensors or those of Pillow images, in worker processes."""
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    kind: Any = v2 if tensors else transforms
+    size, policy = setting.size, config_of(setting.size).resolve()
+    blur = kind.RandomApply([kind.GaussianBlur(kernel_size(size.pixels), (0.1, 2.0))], policy.blur[0])
+    views = TwoViews(kind.Compose([
+        *([v2.ToImage()] if tensors else []),
+        kind.RandomResizedCrop(size.pixels, scale=policy.scale, antialias=True),
+        kind.RandomHorizontalFlip(policy.flip),
+        kind.RandomApply([kind.ColorJitter(*policy.jitter)], policy.jitter_probability),
+        kind.RandomGrayscale(policy.grayscale),
+        *([blur] if policy.blur[0] else []),
+        v2.ToDtype(torch.float32, scale=True) if tensors else transforms.ToTensor(),
+        kind.Normalize(*NORMALIZATIONS["imagenet"]),
+    ]))  # fmt: skip
+    pictures = draw(size, seed=setting.seed)
+    if size.files:
+        write_files(pictures, folder)
+        return _loaded(ImageFolder(str(folder), views), setting)
+    return _loaded(InMemory(list(pictures) if tensors else as_pil(pictures), views), setting)
+
+
+def lightly(setting: Setting, folder: Path) -> Batches:
+    """SimCLR's transform of lightly (and its dataset, of files), in worker processes."""
+    from lightly.data import LightlyDataset
+    from lightly.transforms.simclr_transform import SimCLRTransform
+
+    size = setting.size
+    options: dict[str, Any] = {"cj_strength": 0.5, "gaussian_blur": 0.0} if size.pixels <= _SMALL else {}
+    transform = SimCLRTransform(input_size=size.pixels, **options)
+    pictures = draw(size, seed=setting.seed)
+    if size.files:
+        write_files(pictures, folder)
+        return _loaded(LightlyDataset(str(folder), transform), setting)
+    return _loaded(InMemory(as_pil(pictures), transform), setting)
+
+
+class TwoViews:
+    """A transform applied once for every view."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Any) -> list[Any]:
+        """The views of one image."""
+        return [self.transform(image) for _ in range(VIEWS)]
+
+
+class InMemory(Dataset[Any]):
+    """Transformed pictures in memory, with a label as datasets have it."""
+
+    def __init__(self, pictures: Sequence[Any], transform: Callable[[Any], Any]) -> None:
+        self.pictures, self.transform = pictures, transform
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.pictures[index]), 0
+
+
+class _Endless(Sampler[int]):
+    """All indices in order, again and again, so that workers never wait for an epoch to begin."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.cycle(range(self.count))
+
+
+def _loaded(dataset: Dataset[Any], setting: Setting) -> Batches:
+    """Batches of a dataset by torch's loader with as many worker processes as threads."""
+    loader = DataLoader(
+        dataset,
+        batch_size=setting.size.images,
+        sampler=_Endless(setting.size.images),
+        num_workers=setting.threads,
+        pin_memory=setting.device == "cuda",
+    )
+    return ([view.to(setting.device, non_blocking=True) for view in views] for views, *_ in loader)
+
+
+def measure_batches(
+    make: Callable[[Setting, Path], Batches], setting: Setting, *, workers: bool = True
+) -> tuple[Measurement, None]:
+    """Seconds of a batch.
+
+    Where workers make the batches, as many batches as workers are timed together, after so many that their reserve is
+    used up and the workers set the pace.
+    """
+    together = setting.threads if workers or setting.size.files else 1
     with tempfile.TemporaryDirectory() as folder:
-        batches: Any = view_makers.MAKERS[name](setting, Path(folder), **options)
-        for _ in range(_RESERVE * together):
-            next(batches)
+        batches: Any = make(setting, Path(folder))
 
-        def work() -> None:
-            for _ in range(together):
+        def take(count: int) -> None:
+            for _ in range(count):
                 next(batches)
 
-        measured, _ = measure(work, repeats=setting.repeats, device=setting.device)
+        take(_RESERVE * together)
+        measured, _ = measure(lambda: take(together), repeats=setting.repeats, device=setting.device)
         batches.close()
-    # Worker processes have memory of their own, of which this one's tells nothing.
-    each = tuple(seconds / together for seconds in measured.seconds)
-    return Outcome(replace(measured, seconds=each, extra_mb=None, host=None))
+    # The memory of worker processes is not seen here.
+    return replace(
+        measured, seconds=tuple(each / together for each in measured.seconds), extra_mb=None, host=None
+    ), None
 
 
-def _contender(measure: Callable[[Setting], Outcome], **options: Any) -> Contender:
-    return Contender(measure, package="lightly", install="ldreg[train]", **options)
+MAKERS: dict[str, Callable[[Setting, Path], Batches]] = {
+    OWN: ours,
+    "ldreg (plain)": functools.partial(ours, plain=True),
+    "torchvision v2": functools.partial(torchvision, tensors=True),
+    "torchvision (PIL)": functools.partial(torchvision, tensors=False),
+    "lightly": lightly,
+}
+
+
+def _contender(name: str, **options: Any) -> Contender:
+    work = functools.partial(measure_batches, MAKERS[name], workers=not name.startswith(OWN))
+    return Contender(work, package="lightly", install="ldreg[train]", **options)
 
 
 _FILES = Pictures(128, 224, files=True)
@@ -62,11 +233,8 @@ _FILES = Pictures(128, 224, files=True)
 BENCHMARK = Benchmark(
     title="Two views of every image",
     contenders={
-        OWN: _contender(ours),
-        "ldreg (plain)": _contender(ours_plain, devices=("cuda",), counts=False),
-        "torchvision v2": _contender(_by_workers("torchvision v2")),
-        "torchvision (PIL)": _contender(_by_workers("torchvision (PIL)")),
-        "lightly": _contender(_by_workers("lightly")),
+        name: _contender(name, **({"devices": ("cuda",), "counts": False} if name == "ldreg (plain)" else {}))
+        for name in MAKERS
     },
     size=Pictures,
     sizes={
@@ -74,8 +242,11 @@ BENCHMARK = Benchmark(
         "cuda": (Pictures(512, 32), Pictures(128, 224), _FILES),
     },
     quick_sizes=(Pictures(16, 32), Pictures(4, 96, files=True)),
-    goals=(Goal(_FILES, "views/s", RESNET50_VIEWS, device="cuda"),),
+    goals=(Goal(_FILES, "views/s", _RESNET50_VIEWS, device="cuda"),),
     columns=("img/s", "views/s", "time vs ldreg"),
     picture="rates",
-    conditions="SimCLR's views of random pictures; others than ldreg run in as many worker processes as threads",
+    conditions=(
+        "SimCLR's views of random pictures in memory or in JPEG files, of 400×350 pixels for views of 224; others than "
+        "ldreg run in as many worker processes as threads"
+    ),
 )

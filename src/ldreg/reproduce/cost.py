@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ldreg.bench.measure import Measurement
-from ldreg.bench.record import Result, Run, from_json
-from ldreg.bench.tables import images_per_second, machine, method, regularizer_share, title
+from ldreg.bench.results import Result, Run, from_json, machine, method, quantity, title
 from ldreg.io.files import read_text
 from ldreg.report.tables import Cell, Table, table_markdown
 from ldreg.text import count, markdown_text, printable
@@ -79,9 +78,9 @@ def _texts(run: Run) -> list[str]:
 
 def _row(result: Result, measured: Measurement) -> list[Cell]:
     """A contender with LDReg, without, and what LDReg adds; one that has no LDReg was measured without it."""
-    rate = count(round(images_per_second(result)))
+    rate = count(round(quantity(result, "img/s") or 0))
     names = [Cell(result.contender), Cell(str(result.size))]
-    share, without = regularizer_share(result), measured.without
+    share, without = quantity(result, "LDReg"), measured.without
     if share is None or without is None:
         return [*names, Cell("–"), Cell(rate), Cell("–")]
     extremes = [bound(measured.seconds) / without - 1 for bound in (min, max)] if len(measured.seconds) > 1 else []

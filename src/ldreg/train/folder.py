@@ -137,9 +137,9 @@ def environment(command: str) -> dict[str, Any]:
     return {
         "command": command,
         "ldreg": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -149,14 +149,15 @@ def environment(command: str) -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """The version of a package, by its name for pip; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit that this package runs from: LDREG_COMMIT, or as git says; None if it was installed without one."""
     if os.environ.get("LDREG_COMMIT"):  # a copy of the code on another machine has no history
         return os.environ["LDREG_COMMIT"]
