@@ -1,11 +1,14 @@
 from itertools import combinations as pairs
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ldreg.reproduce.baselines import L18, choose, combinations
+from ldreg.record import Record
+from ldreg.reproduce.baselines import L18, accuracy, choose, combinations
 from ldreg.reproduce.studies import BASELINES, SCALES, STUDIES
 
+RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
 ARRAY = np.array([[int(digit) for digit in digits] for digits in L18])
 COUNTS = [2, 3, 3, 3, 3, 3, 3, 3]
 
@@ -53,3 +56,12 @@ def test_each_method_has_18_runs_of_their_own(method: str) -> None:
     assert len({str(options) for options in combinations(settings)}) == 18
     rows = [row for row in STUDIES["baselines"].rows(SCALES["cifar10"]) if row.group == method]
     assert all(("data.validation", "0.1") in row.arm.options for row in rows)
+
+
+@pytest.mark.parametrize("method", BASELINES["chosen"])
+def test_what_was_chosen_follows_from_the_records(method: str) -> None:
+    rows = [row for row in STUDIES["baselines"].rows(SCALES["cifar10"]) if row.group == method]
+    records = [Record.from_json(RESULTS / f"{row.arm.slug}-seed0.json") for row in rows[: len(L18)]]
+    measured = [accuracy(record.results) for record in records]
+    counts = [len(values) for values in BASELINES["settings"][method].values()]
+    assert choose(measured, counts) == BASELINES["chosen"][method]

@@ -3,7 +3,7 @@
 Each method is trained with 18 combinations of its settings, by Taguchi's orthogonal array L18: every two values of two
 settings meet equally often, so the means over the values of a setting are comparable. The rule, set before the runs:
 
-1. Runs that collapsed are left out; so is a value that two of them have.
+1. Runs that collapsed, to an effective rank below 2, are left out; so is a value that two of them have.
 2. Linear accuracy on the validation images is fitted by a sum of one term for each setting (least squares).
 3. A setting takes the value of highest accuracy. It keeps the first value, the paper's where that carries over to this
    scale, if that one is within a standard error of the highest.
@@ -35,6 +35,11 @@ def combined(settings: Mapping[str, Values], chosen: Sequence[int]) -> dict[str,
     """The options of one value for each setting."""
     parts = zip(settings.values(), chosen, strict=True)
     return {key: value for values, place in parts for key, value in values[place].items()}
+
+
+def accuracy(results: Mapping[str, float]) -> float:
+    """The linear accuracy of a run; NaN if it collapsed."""
+    return results["linear"] if results["effective_rank"] >= 2 else math.nan
 
 
 def choose(accuracies: Sequence[float], counts: Sequence[int]) -> list[int]:
