@@ -239,7 +239,7 @@ def _evaluate_command(kind: str) -> Callable[..., None]:
         """
         if not Path(source).exists():  # before the imports, which take seconds
             raise FileNotFoundError(f"{source}: expected a run folder or a checkpoint, got no such file")
-        from ldreg.evaluate.run import evaluate
+        from ldreg.evaluate.command import evaluate
 
         evaluate(kind, source, options, command=command)
 
@@ -248,7 +248,7 @@ def _evaluate_command(kind: str) -> Callable[..., None]:
 
 def _kind_options(kind: str) -> Callable[[Settings | None], Sequence[Option]]:
     def options(given: Settings | None) -> Sequence[Option]:
-        from ldreg.evaluate.run import kind_options
+        from ldreg.evaluate.command import kind_options
 
         return kind_options(kind)
 

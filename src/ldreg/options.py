@@ -153,7 +153,9 @@ def _defaults(config: type) -> Iterator[tuple[str, Any]]:
 
 
 def _helps(documented: Any) -> dict[str, str]:
-    found = parse_docstring(documented.__doc__ or "").params
+    """What a docstring says about each parameter, and those of base classes about inherited fields."""
+    classes = documented.__mro__[-2::-1] if isinstance(documented, type) else (documented,)
+    found = [entry for each in classes for entry in parse_docstring(each.__doc__ or "").params]
     return {entry.arg_name: " ".join((entry.description or "").split()) for entry in found}
 
 

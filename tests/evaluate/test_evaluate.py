@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from torch.nn import functional
 from ldreg.cli import main
 from ldreg.data import DataConfig, load_images
 from ldreg.encoders import EncoderConfig
+from ldreg.evaluate.classification import linear_on
+from ldreg.evaluate.command import KINDS, kind_options, label
 from ldreg.evaluate.features import features
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig
-from ldreg.evaluate.run import label, parse_request
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, dataset_configs, with_run_augmentation
 from ldreg.evaluate.source import open_source
-from ldreg.evaluate.transfer import dataset_configs, linear_on, with_run_augmentation
 from ldreg.inspection import inspect
 from ldreg.io.embeddings import load_embeddings
+from ldreg.options import built, typed
 from ldreg.options import split as split_words
 from ldreg.train.folder import check_outputs
 from ldreg.train.recipes import load_recipe
@@ -345,16 +346,16 @@ def test_a_checkpoint_and_an_archive_are_inputs_too(run: Path, capsys: pytest.Ca
     check_outputs(inputs=["ck", run], outputs=[run / "new.json", "ck/new.json"])
 
 
-def name_of(*words: str) -> str:
+def name_of(kind: str, *words: str) -> str:
     """What the result of these words on a run of digits is called."""
-    options, _ = split_words(words[1:])
-    config = parse_request(words[0], "x", options).config
-    data = resolve({}, [(key, value) for key, value in options if key.startswith("data.")]).data
-    if words[0] == "transfer":
-        return label(
-            "transfer", config, datasets=dataset_configs(config.datasets, own=DataConfig(), reading=DataConfig())
-        )
-    return label(words[0], config, data=data, own=DataConfig())
+    pairs, _ = split_words(words)
+    values, made = typed(kind_options(kind), pairs), KINDS[kind].config()
+    config = built(made, {entry.name: values[entry.name] for entry in fields(made)})
+    data = resolve({}, [(key, value) for key, value in pairs if key.startswith("data.")]).data
+    if kind == "transfer":
+        datasets = dataset_configs(config.datasets, own=DataConfig(), reading=DataConfig())
+        return label("transfer", config, datasets=datasets)
+    return label(kind, config, data=data, own=DataConfig())
 
 
 def test_other_settings_and_images_have_results_of_their_own() -> None:
@@ -460,16 +461,6 @@ def test_help_lists_the_options_of_one_kind(capsys: pytest.CaptureFixture[str]) 
     assert "cifar10=PATH,food101=PATH,digits (required)" in words["transfer"]
 
 
-def test_options_become_a_typed_request() -> None:
-    options: list[tuple[str, str | None]] = [("protocol", "transfer"), ("lr", "0.5"), ("encoder.name", "resnet18")]
-    asked = parse_request("linear", "x.pt", [*options, ("data.name", "digits"), ("precision", "bf16")])
-    assert asked.config == LinearConfig("transfer", lr=0.5)
-    assert asked.encoder == EncoderConfig("resnet18")
-    assert asked.data == [("data.name", "digits")]
-    assert asked.compute == {"device": "auto", "devices": 1, "precision": "bf16"}
-    assert parse_request("knn", "x.pt", []).encoder is None
-
-
 def test_progress_is_lines_without_a_terminal(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -486,7 +477,7 @@ def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.Monke
     def broken(*others: object, **more: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ldreg.evaluate.kinds.knn_accuracy", broken)
+    monkeypatch.setattr("ldreg.evaluate.command.knn_accuracy", broken)
     assert main(["evaluate", "knn", str(run)]) == 2
     assert not list(run.rglob("evaluation/*.json"))
 

@@ -9,8 +9,8 @@ import torch
 
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
+from ldreg.evaluate.command import label
 from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.run import label
 from ldreg.evaluate.source import open_source, reading_settings
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe

@@ -24,8 +24,8 @@ FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "sock
 def main() -> None:
     import torch
 
+    import ldreg.evaluate.command
     import ldreg.evaluate.report
-    import ldreg.evaluate.run
     import ldreg.inspection
     import ldreg.io.embeddings
     import ldreg.io.labels
@@ -45,7 +45,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.bench import runner
     from ldreg.data.decoding import read_content
     from ldreg.encoders.checkpoints import read_card
-    from ldreg.evaluate import classifier, protocols, records
+    from ldreg.evaluate import classification, classifier, records
     from ldreg.evaluate.detection import coco
     from ldreg.evaluate.detection import run as detection
     from ldreg.monitor.log import read_metrics
@@ -61,7 +61,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "metrics": read_metrics,
         "facts": records._environment,
         "results": Record.from_json,
-        "fit": protocols.read_fit,
+        "fit": classification.read_fit,
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: runner.read_run(path, "lid", "cpu"),

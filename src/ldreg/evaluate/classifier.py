@@ -19,7 +19,7 @@ from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, Resident
 from ldreg.distributed import active, total
 from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, undisturbed, with_channels
 from ldreg.evaluate.features import Features, Progress, plain_batches
-from ldreg.evaluate.plans import ClassifierResult, Plan
+from ldreg.evaluate.protocols import Plan
 from ldreg.io.guard import load_torch
 from ldreg.io.locks import exclusive
 from ldreg.methods import synchronize_batch_norm
@@ -39,10 +39,10 @@ _ROWS, _IMAGES = 16384, 1024  # batch of representations, and of images, without
 def linear_head(dimension: int, classes: int, *, normalized: bool, seed: int) -> nn.Module:
     """A classifier (B, dimension) to (B, classes), drawn by the seed: weights of deviation 0.01, no bias.
 
-    Where `normalized`, a batch norm without scale and shift comes first, as is usual for probes trained by LARS (He et
-    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, appendix A.1) and as the authors of LDReg have
-    it: one learning rate then fits encoders of any scale. Its statistics are the mean over all batches so far, since
-    a frozen encoder's representations do not drift; the usual moving average would remember its start for long.
+    If `normalized`, a batch norm without scale and shift comes first, as is usual for probes trained by LARS (He et
+    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, appendix A.1) and in the code of LDReg's
+    authors: one learning rate then fits encoders of any scale. Its statistics are the mean over all batches so far,
+    because a frozen encoder's representations do not drift.
 
     >>> linear_head(8, 3, normalized=True, seed=0)
     Sequential(
@@ -53,18 +53,15 @@ def linear_head(dimension: int, classes: int, *, normalized: bool, seed: int) ->
     linear = nn.Linear(dimension, classes)
     nn.init.normal_(linear.weight, std=0.01, generator=torch.Generator().manual_seed(derived_seed(seed, classes)))
     nn.init.zeros_(linear.bias)
-    return (
-        nn.Sequential(nn.BatchNorm1d(dimension, affine=False, momentum=None), linear)
-        if normalized
-        else nn.Sequential(linear)
-    )
+    norms = [nn.BatchNorm1d(dimension, affine=False, momentum=None)] if normalized else []
+    return nn.Sequential(*norms, linear)
 
 
 class Classifier(pl.LightningModule):
     """Trains a head on an encoder's representations of augmented images, by cross-entropy.
 
-    Every draw of a step is made for the batch of all processes from (seed, epoch, batch), and each process takes its
-    part of it: two processes train as one does.
+    Each step draws for the batch of all processes from (seed, epoch, batch), and each process takes its part of the
+    draw, so that two processes train as one does.
 
     Args:
         encoder: images (B, C, size, size) to representations (B, D).
@@ -107,11 +104,6 @@ class Classifier(pl.LightningModule):
         """Optimizer steps of one epoch."""
         return self.plan.steps(len(self.train_images))
 
-    @property
-    def test_count(self) -> int:
-        """Images that the accuracy is measured on."""
-        return len(self._test.labels) if isinstance(self._test, Features) else len(self._test)
-
     def on_fit_start(self) -> None:
         """Move a frozen encoder to the device, in evaluation mode."""
         for encoder in self._outside:
@@ -139,7 +131,7 @@ class Classifier(pl.LightningModule):
             made = FileLoader(self.train_images, workers=self._workers, crop=crop, device=self.device, **shared)
         else:
             made = ResidentLoader(self.train_images, device=self.device, **shared)
-        made.sampler = made  # where Lightning looks for set_epoch
+        made.sampler = made  # whose set_epoch Lightning calls
         self._batches = made
         return made  # type: ignore[no-any-return]
 
@@ -177,30 +169,25 @@ class Classifier(pl.LightningModule):
 
     def _correct(self) -> tuple[int, int]:
         """Test images classified correctly, and all of them, over all processes."""
-        if isinstance(self._test, Features):
-            return self._correct_features(self._test)
-        part = torch.arange(len(self._test))[self.global_rank :: self.trainer.world_size]
-        counts = torch.zeros(2, dtype=torch.int64, device=self.device)
-        if len(part):
-            batches = plain_batches(
-                self._test.take(part), self.views, device=self.device, batch_size=_IMAGES // 2, workers=self._workers
-            )
-            network = nn.Sequential(self.encoder, self.head)
-            pairs = ((batch.images, batch.labels) for batch in batches)
-            logits, labels = representations(network, pairs, device=self.device, autocast=AUTOCAST[self._precision])
-            counts += torch.stack([(logits.argmax(1) == labels).sum(), torch.tensor(len(labels), device=self.device)])
-        if active():
-            dist.all_reduce(counts)
-        correct, count = counts.tolist()
+        test, found = self._test, torch.zeros(2, dtype=torch.int64, device=self.device)
+        if isinstance(test, Features):
+            with undisturbed(self.head, self.device):
+                for x, labels in zip(test.representations.split(_ROWS), test.labels.split(_ROWS), strict=True):
+                    found += _counts(self.head(x.to(self.device)), labels.to(self.device))
+        else:
+            part = torch.arange(len(test))[self.global_rank :: self.trainer.world_size]
+            if len(part):
+                batches = plain_batches(
+                    test.take(part), self.views, device=self.device, batch_size=_IMAGES // 2, workers=self._workers
+                )
+                network = nn.Sequential(self.encoder, self.head)
+                pairs = ((batch.images, batch.labels) for batch in batches)
+                autocast = AUTOCAST[self._precision]
+                found += _counts(*representations(network, pairs, device=self.device, autocast=autocast))
+            if active():
+                dist.all_reduce(found)
+        correct, count = found.tolist()
         return correct, count
-
-    def _correct_features(self, test: Features) -> tuple[int, int]:
-        correct = 0
-        with undisturbed(self.head, self.device):
-            for x, labels in zip(test.representations.split(_ROWS), test.labels.split(_ROWS), strict=True):
-                found = self.head(x.to(self.device)).argmax(1)
-                correct += int((found == labels.to(self.device)).sum())
-        return correct, len(test.labels)
 
     def _represent(self, view: Tensor) -> Tensor:
         if not self.frozen:
@@ -220,6 +207,11 @@ class Classifier(pl.LightningModule):
         return drawn[rows * self.global_rank : rows * (self.global_rank + 1)]
 
 
+def _counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many rows (N, classes) are classified correctly, and N."""
+    return torch.stack([(logits.argmax(1) == labels).sum(), labels.new_tensor(len(labels))])
+
+
 def _crop(views: Views, image: Tensor, generator: torch.Generator) -> Tensor:
     return views.crop(with_channels(image, views.channels), generator)
 
@@ -231,15 +223,10 @@ def train_classifier(
     *,
     compute: Compute,
     progress: Progress | None = None,
-) -> ClassifierResult:
-    """Train a classifier, or resume the training whose checkpoint lies in the folder, or return its result.
+) -> float:
+    """Train a classifier, or resume the training whose checkpoint lies in the folder; return the minutes it took.
 
-    Args:
-        classifier: with its images and plan.
-        folder: for the checkpoints; made if it is missing.
-        settings: everything that the result depends on.
-        compute: device, processes, precision.
-        progress: called after each epoch with a text and the fraction that is done.
+    `settings` are everything that the result depends on. The history of a finished training comes from its checkpoint.
 
     Raises:
         ValueError: options that do not fit together, or a folder that another process uses.
@@ -250,8 +237,9 @@ def train_classifier(
     with exclusive(folder, folder / "lock"):
         saved = _saved(folder, settings)
         if saved is not None and saved.epoch + 1 == classifier.plan.schedule.epochs:
-            classifier.history = _history(saved)
-            return _result(classifier, saved.seconds / 60)
+            content: Any = load_torch(saved.path)
+            classifier.on_load_checkpoint(content)
+            return saved.seconds / 60
         if compute.devices > 1:
             if not classifier.frozen:
                 classifier.encoder = synchronize_batch_norm(classifier.encoder, device=compute.torch_device)
@@ -272,7 +260,7 @@ def train_classifier(
             )
         if fitted.trainer.is_global_zero:
             (folder / PREVIOUS).unlink(missing_ok=True)
-        return _result(classifier, fitted.minutes)
+        return fitted.minutes
 
 
 def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
@@ -283,28 +271,6 @@ def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
         logger.warning("%s, so training begins anew", error)
         return None
     return saved if saved and saved.settings == json.loads(json.dumps(settings)) else None
-
-
-def _history(saved: Saved) -> list[dict[str, float]]:
-    content: Any = load_torch(saved.path)
-    return list(content[HISTORY])
-
-
-def _result(classifier: Classifier, minutes: float) -> ClassifierResult:
-    plan, history = classifier.plan, classifier.history
-    return ClassifierResult(
-        accuracy=history[-1]["accuracy"],
-        best=max(epoch["accuracy"] for epoch in history),
-        epochs=len(history),
-        steps=len(history) * classifier.steps_per_epoch,
-        batch_size=plan.batch_size,
-        lr=plan.peak_lr,
-        classes=len(classifier.train_images.classes),
-        train_images=len(classifier.train_images),
-        test_images=classifier.test_count,
-        minutes=minutes,
-        history=tuple(history),
-    )
 
 
 class _Measurement(Callback):

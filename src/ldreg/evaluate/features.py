@@ -1,4 +1,4 @@
-"""Representations of a split of images: extracted once, cached under their content key, and reused."""
+"""Representations of a split of images: extracted once, cached under a key of their content, and reused."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -33,14 +33,14 @@ from ldreg.data.file_batches import report_lost_workers
 from ldreg.data.resident import fingerprint
 from ldreg.data.samples import resize_and_crop
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.extract import AUTOCAST, Precision, representations, torch_device, with_channels
+from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, torch_device, with_channels
 from ldreg.io.locks import filling
-from ldreg.text import printable
+from ldreg.text import one_line
 from ldreg.views import Views, ViewsConfig
 
 logger = logging.getLogger("ldreg")
 
-Progress = Callable[[str, float], None]
+Progress = Callable[[str, float], None]  # called with what is done and the fraction that is done
 
 VERSION = 2  # of the file and of how its content is computed; part of every key
 
@@ -74,6 +74,47 @@ class Features:
         return [self.classes[label] for label in self.labels.tolist()]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """Where and how an evaluation runs.
+
+    Args:
+        out: folder of the results; checkpoints are in work/ below it.
+        compute: device, processes, precision.
+        cache: folder for representations; None: that of `data.cache` or LDREG_CACHE.
+        reading: how images of other sets than the source's are read.
+        progress: called with what is done and the fraction that is done.
+        command: the command line.
+    """
+
+    out: Path
+    compute: Compute = field(default_factory=Compute)
+    cache: Path | None = None
+    reading: DataConfig = field(default_factory=DataConfig)
+    progress: Progress | None = None
+    command: str = ""
+
+    @property
+    def work(self) -> Path:
+        """The folder for checkpoints and fits."""
+        return self.out / "work"
+
+    def features(
+        self, encoder: LoadedEncoder, data: DataConfig, split: Split, images: ImageSet | None = None
+    ) -> Features:
+        """Representations of a split, as `features` takes them."""
+        return features(
+            encoder,
+            data,
+            split,
+            device=self.compute.device,
+            precision=self.compute.precision,
+            cache=self.cache,
+            progress=self.progress,
+            images=images,
+        )
+
+
 def features(
     encoder: LoadedEncoder,
     data: DataConfig,
@@ -86,11 +127,11 @@ def features(
     progress: Progress | None = None,
     images: ImageSet | None = None,
 ) -> Features:
-    """Representations of a split without augmentation, from the cache where the encoder and the images are the same.
+    """Representations of a split without augmentation, from the cache if the encoder and the images are the same.
 
-    Images reach the encoder as `plain_image` prepares one: squares are resized whole, of others the shorter side is
-    resized to size / 0.875 and the center taken. Gray images are repeated for an encoder of three channels, color
-    becomes luminance for an encoder of one.
+    Images are prepared as by `plain_image`: squares are resized whole, of others the shorter side is resized to
+    size / 0.875 and the center taken. Gray images are repeated for an encoder of three channels, color becomes
+    luminance for an encoder of one.
 
     Args:
         encoder: a loaded encoder, which is left on the CPU as it was.
@@ -99,18 +140,18 @@ def features(
         device: auto, cpu or cuda.
         precision: of the encoder's arithmetic; bf16 is mixed with float32.
         batch_size: images at a time.
-        cache: folder below which representations are kept; None: as `data.cache` or LDREG_CACHE says.
+        cache: folder for representations; None: that of `data.cache` or LDREG_CACHE.
         progress: called with what is done and the fraction that is done.
-        images: the split's images where they have been loaded already.
+        images: the split's images if they are loaded already.
 
     Raises:
         ValueError: the data is missing or unreadable, or a representation is not finite.
-        OSError: something cannot be read.
+        OSError: a file cannot be read.
     """
-    torch_device(device)  # before the work
+    place = torch_device(device)  # before the work
     images = load_images(data, split) if images is None else images
-    key = content_key(encoder, images, split=split, device=torch_device(device).type, precision=precision)
-    path = _location(cache_folder(data) if cache is None else cache, key)
+    key = content_key(encoder, images, split=split, device=place.type, precision=precision)
+    path = (cache_folder(data) if cache is None else cache) / "representations" / f"{key}.safetensors"
     with filling(path):
         found = _read(path, key, images)
         if found is not None:
@@ -118,19 +159,18 @@ def features(
                 images.tally.finish_pass(len(found.indices), transparent=found.transparent)
             return found
         found = _extract(
-            encoder, images, data, key, device=device, precision=precision, batch_size=batch_size, report=progress
+            encoder, images, data, key, place=place, precision=precision, batch_size=batch_size, progress=progress
         )
         _write(path, found)
     return found
 
 
 def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, device: str, precision: Precision) -> str:
-    """Hex digits that change with anything the representations depend on.
+    """Hex digits that change with everything that the representations depend on.
 
-    That is: the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
-    precision, the type of the device (a GPU's products may be rounded more coarsely, to TF32), whether it decodes the
-    files, and the version of what is found. An array of images counts by its bytes; files count by path, size and time
-    of change, so that replacing or editing one counts, without reading them all. Batch size and workers do not matter.
+    These are the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
+    precision, the type of the device (a GPU may round to TF32), whether it decodes the files, and the version of the
+    computation. Arrays count by their bytes, files by path, size and time of change.
     """
     parts = {
         "version": VERSION,
@@ -163,7 +203,7 @@ def images_key(images: ImageSet) -> str:
 
 
 def plain_views(encoder: LoadedEncoder, *, flip: float = 0.0, min_scale: float = 1.0) -> Views:
-    """The views of an evaluation: one random resized crop with a flip, normalized as the encoder wants it."""
+    """The views of an evaluation: one random resized crop with a flip, normalized for the encoder."""
     config = ViewsConfig(
         "mae", flip=flip, min_scale=min_scale, interpolation="bilinear", normalization=encoder.normalization
     )
@@ -173,17 +213,16 @@ def plain_views(encoder: LoadedEncoder, *, flip: float = 0.0, min_scale: float =
 def plain_batches(
     images: ImageSet, views: Views, *, device: torch.device, batch_size: int, workers: int
 ) -> Iterator[Batch]:
-    """All images in order as the encoder takes them without augmentation: normalized float32 (B, C, size, size)."""
+    """All images in order without augmentation, normalized float32 (B, C, size, size)."""
     for batch in batches_in_order(images, batch_size=batch_size, size=views.size, device=device, workers=workers):
-        prepared = views.plain(with_channels(batch.images, views.channels))
-        yield Batch(prepared, batch.labels, batch.indices)
+        yield Batch(views.plain(with_channels(batch.images, views.channels)), batch.labels, batch.indices)
 
 
 def plain_image(image: Image.Image | str | PathLike[str], views: Views) -> Tensor:
     """One image as `plain_batches` gives it on the CPU, normalized float32 (C, size, size).
 
     Args:
-        image: a file, or what Pillow opened; `.convert("RGB")` before would lose what is transparent.
+        image: a file, or an image that Pillow opened; `.convert("RGB")` would lose its transparency.
         views: those of `plain_views`.
 
     Raises:
@@ -203,22 +242,22 @@ def _extract(
     data: DataConfig,
     key: str,
     *,
-    device: str,
+    place: torch.device,
     precision: Precision,
     batch_size: int,
-    report: Progress | None,
+    progress: Progress | None,
 ) -> Features:
-    place, indices = torch_device(device), []
-    views = plain_views(encoder)
+    indices: list[Tensor] = []
+    views, workers = plain_views(encoder), worker_count(data)
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         done = 0
-        for batch in plain_batches(images, views, device=place, batch_size=batch_size, workers=worker_count(data)):
+        for batch in plain_batches(images, views, device=place, batch_size=batch_size, workers=workers):
             indices.append(batch.indices.cpu())
             yield batch.images, batch.labels
             done += len(batch.labels)
-            if report is not None:
-                report(f"representations of {images.name}", done / len(images))
+            if progress is not None:
+                progress(f"representations of {images.name}", done / len(images))
 
     try:
         with report_lost_workers():
@@ -234,11 +273,6 @@ def _extract(
     return Features(x, labels, torch.cat(indices), images.classes, key, reused=False, transparent=transparent)
 
 
-def _location(cache: Path, key: str) -> Path:
-    """The file of a key below a cache folder."""
-    return cache / "representations" / f"{key}.safetensors"
-
-
 def _read(path: Path, key: str, images: ImageSet) -> Features | None:
     """The cached representations of these images; None if there are none, with a warning if the file is damaged."""
     if not path.exists():
@@ -246,19 +280,31 @@ def _read(path: Path, key: str, images: ImageSet) -> Features | None:
     try:
         with safe_open(path, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            if metadata.get("key") != key:
-                raise ValueError("it belongs to another key")
             parts = {name: opened.get_tensor(name) for name in ("representations", "labels", "indices")}
             classes, transparent = json.loads(metadata["classes"]), int(metadata["transparent"])
-        if classes != list(images.classes):
-            raise ValueError("its classes are not those of the images")
+        if metadata["key"] != key or classes != list(images.classes):
+            raise ValueError("it is of other images")
         found = Features(**parts, classes=images.classes, key=key, reused=True, transparent=transparent)
         _check(found, images)
         return found
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
-        reason = printable(" ".join(str(error).split()))[:200]
-        logger.warning("%s: cannot be used and is made again (%s)", path, reason)
+        logger.warning("%s: cannot be used and is made again (%s)", path, one_line(str(error), 200))
         return None
+
+
+def _check(found: Features, images: ImageSet) -> None:
+    """Check that there is a finite row for each of the images, in order, except for unreadable files."""
+    x, labels, indices = found.representations, found.labels, found.indices
+    count = x.shape[0] if x.ndim == 2 else 0
+    kinds = [part.dtype for part in (x, labels, indices)]
+    if kinds != [torch.float32, torch.int64, torch.int64] or labels.shape != (count,) or indices.shape != (count,):
+        raise ValueError("expected float32 (N, D) with N labels and indices")
+    if not 0 < count <= len(images) or (count < len(images) and not isinstance(images, ImageFiles)):
+        raise ValueError(f"expected a row for each of the {len(images)} images, got {count}")
+    if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
+        raise ValueError(f"expected ascending indices of the {len(images)} images")
+    if not torch.equal(labels, images.labels[indices]) or not bool(x.isfinite().all()):
+        raise ValueError("expected finite representations with the labels of the images")
 
 
 def _write(path: Path, found: Features) -> None:
@@ -268,11 +314,7 @@ def _write(path: Path, found: Features) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
         os.close(handle)
-        tensors = {
-            "representations": found.representations.contiguous(),
-            "labels": found.labels.contiguous(),
-            "indices": found.indices.contiguous(),
-        }
+        tensors = {name: getattr(found, name).contiguous() for name in ("representations", "labels", "indices")}
         metadata = {"key": found.key, "classes": json.dumps(found.classes), "transparent": str(found.transparent)}
         save_file(tensors, temporary, metadata=metadata)
         Path(temporary).replace(path)
@@ -280,22 +322,3 @@ def _write(path: Path, found: Features) -> None:
         logger.warning("%s: the representations cannot be kept (%s)", path, error)
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-
-
-def _check(found: Features, images: ImageSet) -> None:
-    """Check that rows are those of the images: in order, all but unreadable files, with their labels."""
-    x, labels, indices = found.representations, found.labels, found.indices
-    rows = x.shape[0] if x.ndim == 2 else -1
-    if x.dtype != torch.float32 or labels.shape != (rows,) or indices.shape != (rows,):
-        shapes = [tuple(part.shape) for part in (x, labels, indices)]
-        raise ValueError(f"expected float32 (N, D) with N labels and indices, got {x.dtype} of shapes {shapes}")
-    if {labels.dtype, indices.dtype} != {torch.int64}:
-        raise ValueError(f"expected int64 labels and indices, got {labels.dtype} and {indices.dtype}")
-    if rows > len(images) or (rows < len(images) and not isinstance(images, ImageFiles)) or not rows:
-        raise ValueError(f"expected a row for each of the {len(images)} images, got {rows}")
-    if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
-        raise ValueError(f"expected ascending indices of the {len(images)} images, got others")
-    if not torch.equal(found.labels, images.labels[indices]):
-        raise ValueError("its labels are not those of the images")
-    if not bool(found.representations.isfinite().all()):
-        raise ValueError("expected finite representations, got NaN or inf")

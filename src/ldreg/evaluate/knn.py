@@ -33,14 +33,6 @@ class KnnConfig:
         if not 1e-30 <= self.temperature <= 1e30:  # what float32 holds
             raise ValueError(f"temperature: expected 1e-30 to 1e30, got {self.temperature}")
 
-    def voters(self, count: int) -> int:
-        """How many of `count` training images vote.
-
-        >>> KnnConfig().voters(1000), KnnConfig().voters(50), KnnConfig(k=20).voters(50)
-        (200, 50, 20)
-        """
-        return voters(count, self.k)
-
 
 def voters(count: int, k: int | None = None) -> int:
     """How many of `count` training rows vote where k are asked for (None: 200, or all where those are fewer).
@@ -61,16 +53,16 @@ def knn_accuracy(
     temperature: float = 0.1,
     chunk: int | None = None,
 ) -> float:
-    """Share of the test rows (M, D) whose class wins the vote of their k nearest training rows (N, D).
+    """Share of the test rows (M, D) whose class (M,) wins the vote of their k nearest training rows (N, D).
 
-    Arguments and errors as in `knn_predictions`; test_labels (M,).
+    Arguments and errors are those of `knn_predictions`.
 
     >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1])
     >>> knn_accuracy(train, labels, torch.tensor([[2.0, 0.1], [0.1, 2.0]]), torch.tensor([0, 1]), k=1)
     1.0
     """
     train, train_labels, test, test_labels = checked(train, train_labels, test, test_labels)
-    found = _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
+    found = knn_predictions(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
     return (found == test_labels).double().mean().item()
 
 
@@ -104,12 +96,6 @@ def knn_predictions(
     """
     no_labels = torch.zeros(len(test), dtype=torch.int64, device="cpu")
     train, train_labels, test, _ = checked(train, train_labels, test, no_labels)
-    return _predict(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
-
-
-def _predict(
-    train: Tensor, train_labels: Tensor, test: Tensor, *, k: int, temperature: float, chunk: int | None
-) -> Tensor:
     if not 1 <= k <= len(train):
         raise ValueError(f"k: expected 1 to {len(train)}, the number of training rows, got {k}")
     if not temperature > 0:
@@ -119,11 +105,14 @@ def _predict(
     # Votes are counted by position among the classes that occur, so that sparse class numbers cost no memory.
     classes: Tensor
     classes, positions = train_labels.unique(return_inverse=True)
-    bank = _unit(train).T
-    rows = chunk or max(1, _CHUNK_ELEMENTS // len(train))
-    winners = [
-        _vote(_unit(part) @ bank, positions, len(classes), k=k, temperature=temperature) for part in test.split(rows)
-    ]
+    bank, rows = _unit(train).T, chunk or max(1, _CHUNK_ELEMENTS // len(train))
+    winners = []
+    for part in test.split(rows):
+        nearest, indices = (_unit(part) @ bank).topk(k, dim=1)
+        # Dividing all weights by the largest changes no winner, and small temperatures do not overflow.
+        weights = ((nearest - nearest[:, :1]) / temperature).exp()
+        votes = torch.zeros(len(part), len(classes), dtype=weights.dtype, device=weights.device)
+        winners.append(votes.scatter_add_(1, positions[indices], weights).argmax(1))
     return classes[torch.cat(winners)]
 
 
@@ -134,25 +123,15 @@ def _unit(x: Tensor) -> Tensor:
     return functional.normalize(scaled, dim=1, out=scaled)
 
 
-def _vote(cosines: Tensor, positions: Tensor, classes: int, *, k: int, temperature: float) -> Tensor:
-    """Position (m,) of the class with the most weight, from cosines (m, N)."""
-    nearest, indices = cosines.topk(k, dim=1)
-    # Less the largest: a common factor leaves the winner and keeps small temperatures from overflowing.
-    weights = ((nearest - nearest[:, :1]) / temperature).exp()
-    votes = torch.zeros(len(cosines), classes, dtype=cosines.dtype, device=cosines.device)
-    return votes.scatter_add_(1, positions[indices], weights).argmax(1)
-
-
 def checked(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same four on the device of `train`: representations in float32 (float64 stays), labels in int64.
 
-    Each may be a tensor or anything that torch.as_tensor takes, as an array of NumPy.
+    Arrays of NumPy and lists are taken too.
 
     Raises:
-        ValueError: for what is no numbers, wrong shapes, differing widths, labels that are not integers of at least 0,
-            NaN or inf.
+        ValueError: wrong shapes, differing widths, labels that are not integers of at least 0, NaN or inf.
 
     >>> x, y = torch.ones(3, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 1], dtype=torch.uint8)
     >>> [part.dtype for part in checked(x, y, x, y)]

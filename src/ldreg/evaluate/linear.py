@@ -78,42 +78,11 @@ def linear_accuracy(
     classes, positions = train_labels.unique(return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"train_labels: expected at least two classes, got only {classes.tolist()}")
-    mean, deviation = _statistics(train)
-    rows = torch.cat([(train - mean) / deviation, train.new_ones(len(train), 1)], 1)
-    fit = _fit(rows, positions, len(classes), strength=strength, iterations=iterations, tolerance=tolerance)
-    weight, bias = fit.solution[:, :-1] / deviation, fit.solution[:, -1]
-    # Classifying centered rows, rather than adding -mean @ weight to the bias first, loses no digits to an offset.
-    found = [classes[((x - mean) @ weight.T + bias).argmax(1)] for x in (train, test)]
-    return LinearResult(
-        accuracy=(found[1] == test_labels).double().mean().item(),
-        train_accuracy=(found[0] == train_labels).double().mean().item(),
-        objective=fit.objective,
-        iterations=fit.iterations,
-        converged=fit.gradient <= tolerance,
-        classes=classes,
-        weight=weight,
-        bias=bias - weight @ mean,
-    )
-
-
-def _statistics(train: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (D,) and standard deviation (D,) of the columns; 1 for a deviation that rounding explains."""
     deviation, mean = torch.std_mean(train, 0, correction=0)
-    floor = 10 * torch.finfo(train.dtype).eps * mean.abs()
-    return mean, torch.where(deviation > floor, deviation, torch.ones_like(deviation))
-
-
-@dataclass(frozen=True)
-class _Fit:
-    solution: Tensor
-    objective: float
-    gradient: float
-    iterations: int
-
-
-def _fit(rows: Tensor, positions: Tensor, classes: int, *, strength: float, iterations: int, tolerance: float) -> _Fit:
-    """Solution (C, D + 1), whose last column is the bias, for standardized rows (N, D + 1) that end in ones."""
-    solution = rows.new_zeros(classes, rows.shape[1])
+    floor = 10 * torch.finfo(train.dtype).eps * mean.abs()  # what rounding explains
+    deviation = torch.where(deviation > floor, deviation, torch.ones_like(deviation))
+    rows = torch.cat([(train - mean) / deviation, train.new_ones(len(train), 1)], 1)
+    solution = rows.new_zeros(len(classes), rows.shape[1])  # whose last column is the bias
     optimizer = torch.optim.LBFGS(
         [solution],
         max_iter=iterations,
@@ -125,10 +94,21 @@ def _fit(rows: Tensor, positions: Tensor, classes: int, *, strength: float, iter
     )
     objective = _objective(solution, rows, positions, strength)
     optimizer.step(objective)
-    value = objective().item()
-    gradient = solution.grad
+    value, gradient = objective().item(), solution.grad
     assert gradient is not None  # every evaluation of the objective sets it
-    return _Fit(solution, value, gradient.abs().max().item(), optimizer.state[solution]["n_iter"])
+    weight, bias = solution[:, :-1] / deviation, solution[:, -1]
+    # Classifying centered rows, rather than adding -mean @ weight to the bias first, loses no digits to an offset.
+    found = [classes[((x - mean) @ weight.T + bias).argmax(1)] for x in (train, test)]
+    return LinearResult(
+        accuracy=(found[1] == test_labels).double().mean().item(),
+        train_accuracy=(found[0] == train_labels).double().mean().item(),
+        objective=value,
+        iterations=optimizer.state[solution]["n_iter"],
+        converged=gradient.abs().max().item() <= tolerance,
+        classes=classes,
+        weight=weight,
+        bias=bias - weight @ mean,
+    )
 
 
 def _objective(solution: Tensor, rows: Tensor, positions: Tensor, strength: float) -> Callable[[], Tensor]:

@@ -1,4 +1,4 @@
-"""What every command measures: dimensions of representations, and accuracies of probes where labels are known."""
+"""The numbers of every command: dimensions of representations, and accuracies if labels are known."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ldreg.evaluate.linear import linear_accuracy
 if TYPE_CHECKING:  # with them come timm and torchvision
     from ldreg.data import DataConfig
     from ldreg.encoders.checkpoints import LoadedEncoder
-    from ldreg.evaluate.features import Features
+    from ldreg.evaluate.features import Features, Progress
 
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -79,7 +79,7 @@ def measure_set(
     knn: bool = True,
     probe: bool = True,
 ) -> dict[str, float]:
-    """Measure the training representations, and the accuracies of probes on test if all labels are known.
+    """Measure the training representations, and the accuracies of kNN and a linear probe if all labels are known.
 
     Args:
         extracted: train (N, D), train_labels (N,), test (M, D), test_labels (M,).
@@ -126,29 +126,63 @@ def spread(rows: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """An encoder measured on a data set.
+class Accuracies:
+    """Accuracies on the labeled test images given the labeled training images.
 
     Args:
-        results: numbers by name; accuracies are left out if labels or the test split are missing.
-        train: representations of the training images.
-        test: representations of the test images, or None.
-        points: how many images dimensions were measured on.
-        tested: how many test images accuracies were measured on, or None.
+        results: accuracies by name; empty if labels or test images are missing.
+        tested: how many test images they were measured on, or None.
         voters: neighbors that voted in kNN classification, or None.
     """
 
     results: dict[str, float]
-    train: "Features"
-    test: "Features | None"
-    points: int
     tested: int | None = None
     voters: int | None = None
 
-    @property
-    def held_out(self) -> int:
-        """Number of test images."""
-        return 0 if self.test is None else len(self.test.labels)
+
+def accuracies(
+    train: "Features",
+    test: "Features | None",
+    *,
+    device: str = "auto",
+    knn_k: int | None = None,
+    linear: Callable[[], float] | None = None,
+    known: dict[str, float] | None = None,
+) -> Accuracies:
+    """Measure linear and kNN accuracy of representations, unless they are `known`.
+
+    `linear` measures linear accuracy in its own way; None: by a probe fitted to the representations.
+    """
+    known = known or {}
+    labeled, asked = train.labels >= 0, (test.labels if test is not None else train.labels[:0]) >= 0
+    if test is None or len(train.labels[labeled].unique()) < 2 or not asked.any():
+        return Accuracies({})
+    place = torch_device(device)
+    parts = train.representations[labeled], train.labels[labeled], test.representations[asked], test.labels[asked]
+    x, y, x_test, y_test = (part.to(place) for part in parts)
+    four, count = (x, y, x_test, y_test), voters(len(y), knn_k)
+    results = {}
+    if "linear" in known:
+        results["linear"] = known["linear"]
+    else:
+        results["linear"] = linear_accuracy(*four).accuracy if linear is None else linear()
+    results["knn"] = known["knn"] if "knn" in known else knn_accuracy(*four, k=count)
+    return Accuracies(results, len(y_test), count)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """An encoder measured on a data set.
+
+    Args:
+        results: dimensions and accuracies by name.
+        points: how many images dimensions were measured on.
+        held_out: how many test images there are.
+    """
+
+    results: dict[str, float]
+    points: int
+    held_out: int
 
 
 def measure_encoder(
@@ -157,58 +191,47 @@ def measure_encoder(
     split: Literal["train", "test"],
     k: int,
     *,
-    knn_k: int | None = None,
-    describe: "Callable[[Features], dict[str, float]] | None" = None,
     linear: Callable[[], float] | None = None,
-    known: dict[str, float] | None = None,
-    train: "Features | None" = None,
     device: str = "auto",
     cache: Path | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: "Progress | None" = None,
 ) -> Measured:
-    """Measure an encoder on one split, and accuracies on the labeled test images given the labeled training images.
+    """Measure the dimensions of a split, without test images those of the training images, and accuracies.
 
     Args:
         encoder: a loaded encoder.
         data: the images.
-        split: the split to measure dimensions on; "test" without test images: the training images.
+        split: whose dimensions are measured.
         k: neighbors that LID is estimated from.
-        knn_k: neighbors that vote in kNN classification; None: 200, or all images of a smaller set.
-        describe: measures the dimensions of a split; None: `measure`.
-        linear: linear accuracy by a protocol; None: a probe fitted to the representations.
-        known: accuracies that were measured before.
-        train: representations of the training images, if they are known.
+        linear: as in `accuracies`.
         device: auto, cpu or cuda.
-        cache: folder below which representations are kept; None: as `features` says.
+        cache: folder for representations; None: as `features` says.
         progress: called with what is done and the fraction that is done.
 
     Raises:
         ValueError: the data is missing, or k is not below the number of images.
     """
+    train, test = both_splits(encoder, data, device=device, cache=cache, progress=progress)
+    chosen = train if split == "train" or test is None else test
+    results = measure(chosen.representations.to(torch_device(device)), k=k)
+    results |= accuracies(train, test, device=device, linear=linear).results
+    return Measured(results, len(chosen.labels), 0 if test is None else len(test.labels))
+
+
+def both_splits(
+    encoder: "LoadedEncoder",
+    data: "DataConfig",
+    *,
+    device: str = "auto",
+    cache: Path | None = None,
+    progress: "Progress | None" = None,
+) -> "tuple[Features, Features | None]":
+    """Representations of the training and the test images; None if the set has no test images."""
     from ldreg.data.datasets import MissingSplitError
     from ldreg.evaluate.features import features
 
-    place, known = torch_device(device), known or {}
-    if train is None:
-        train = features(encoder, data, "train", device=device, cache=cache, progress=progress)
+    train = features(encoder, data, "train", device=device, cache=cache, progress=progress)
     try:
-        test = features(encoder, data, "test", device=device, cache=cache, progress=progress)
+        return train, features(encoder, data, "test", device=device, cache=cache, progress=progress)
     except MissingSplitError:
-        test = None
-    looked_at = train if split == "train" or test is None else test
-    points = len(looked_at.labels)
-    results = measure(looked_at.representations.to(place), k=k) if describe is None else describe(looked_at)
-    if test is None:
-        return Measured(results, train, test, points)
-    labeled, asked = train.labels >= 0, test.labels >= 0
-    y, y_test = train.labels[labeled], test.labels[asked]
-    if len(y.unique()) < 2 or not len(y_test):
-        return Measured(results, train, test, points)
-    x, x_test = train.representations[labeled].to(place), test.representations[asked].to(place)
-    four, count = (x, y.to(place), x_test, y_test.to(place)), voters(len(y), knn_k)
-    if "linear" in known:
-        results["linear"] = known["linear"]
-    else:
-        results["linear"] = linear_accuracy(*four).accuracy if linear is None else linear()
-    results["knn"] = known["knn"] if "knn" in known else knn_accuracy(*four, k=count)
-    return Measured(results, train, test, points, len(y_test), count)
+        return train, None

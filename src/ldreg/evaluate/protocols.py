@@ -1,38 +1,44 @@
-"""Linear evaluation, by the paper's two protocols or on cached representations, and fine-tuning."""
+"""Settings of classifiers on an encoder: the paper's two protocols, a fit to cached representations, fine-tuning."""
 
-import json
 import logging
-import math
-import time
-from copy import deepcopy
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
-from ldreg.data import DataConfig, ImageSet, worker_count
+from ldreg.data import DataConfig, ImageSet
+from ldreg.data.config import DATASETS
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.classes import load_classification, stratified
-from ldreg.evaluate.extract import Compute
-from ldreg.evaluate.features import Features, Progress, features, images_key, plain_views
-from ldreg.evaluate.linear import LARGEST_STRENGTH, linear_accuracy
-from ldreg.evaluate.plans import (
-    ClassifierResult,
-    Plan,
-    augmentation,
-    check_options,
-    fitted_plan,
-    folder_name,
-    identity,
-    warn_small,
-)
-from ldreg.io.files import read_text, write_atomically
-from ldreg.optim import OptimizerConfig, ScheduleConfig
-from ldreg.text import printable
-from ldreg.version import __version__
+from ldreg.evaluate.features import images_key
+from ldreg.evaluate.linear import LARGEST_STRENGTH
+from ldreg.evaluate.source import READING, Source
+from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
 logger = logging.getLogger("ldreg")
 
 ProtocolName = Literal["imagenet", "transfer", "fast"]
+
+_LARGEST = 1e30  # of an option that is multiplied in float32
+_FEW_STEPS = 300  # fewer hardly train by these settings
+_MIN_SCALE = 0.08  # the default of torchvision's RandomResizedCrop
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a classifier is trained; the batch size is that of all processes."""
+
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    batch_size: int
+    seed: int = 0
+
+    def steps(self, images: int) -> int:
+        """Steps of one epoch; an incomplete batch is left out, with other images in each epoch."""
+        return images // self.batch_size
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate that the schedule starts from."""
+        return scaled_lr(self.optimizer, self.batch_size)
+
 
 # "imagenet": the paper's Table tab:linear_prob_setting, and its appendix "Experimental Settings" for the batch.
 # "transfer": the same appendix. It names no schedule; the cosine to 1e-6 is that of the authors' configurations
@@ -49,20 +55,27 @@ PROTOCOLS: dict[ProtocolName, Plan] = {
         batch_size=256,
     ),
 }
-# Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020, appendix B.5: SGD
-# with Nesterov momentum, learning rate 0.05 · batch / 256 without warm-up, crops and flips alone, no weight decay, 30
-# epochs, or 60 with 1 % of the labels. Their batch of 4096 is 256 here, which asks for 16 times less memory; the
-# learning rate follows by the same rule.
-USUAL = Plan(
-    OptimizerConfig("sgd", lr=0.05, lr_scaling="linear", weight_decay=0.0, nesterov=True),
-    ScheduleConfig(epochs=30, warmup_epochs=0, min_lr=0.0),
-    batch_size=256,
-)
-FEW, FEW_EPOCHS = 0.01, 60
-# Options that only the trained protocols have, and those that only the fitted one has.
-TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "flip", "min_scale", "seed")
-FITTED = ("strength", "iterations")
-STRENGTH, ITERATIONS = 1.0, 1000
+# Options of the trained protocols, and those of the fitted one.
+_TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "flip", "min_scale", "seed")
+_FITTED = ("strength", "iterations")
+
+
+def usual_plan(config: "LinearConfig | FinetuneConfig") -> Plan:
+    """The published settings of a protocol.
+
+    Fine-tuning follows Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020,
+    appendix B.5: SGD with Nesterov momentum, learning rate 0.05 · batch / 256 without warm-up, crops and flips alone,
+    no weight decay, 30 epochs, or 60 with 1 % of the labels. Their batch of 4096 is 256 here, which needs 16 times less
+    memory; the learning rate follows by the same rule.
+
+    >>> usual_plan(FinetuneConfig()).schedule.epochs, usual_plan(FinetuneConfig(fraction=0.01)).schedule.epochs
+    (30, 60)
+    """
+    if isinstance(config, LinearConfig):
+        return PROTOCOLS[config.protocol]
+    epochs = 60 if config.fraction <= 0.01 else 30
+    optimizer = OptimizerConfig("sgd", lr=0.05, lr_scaling="linear", weight_decay=0.0, nesterov=True)
+    return Plan(optimizer, ScheduleConfig(epochs, warmup_epochs=0, min_lr=0.0), batch_size=256)
 
 
 @dataclass(frozen=True)
@@ -99,17 +112,34 @@ class LinearConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.protocol not in (*PROTOCOLS, "fast"):
-            raise ValueError(f"protocol: expected imagenet, transfer or fast, got {self.protocol!r}")
-        for name in TRAINED if self.protocol == "fast" else FITTED:
+        for name in _TRAINED if self.protocol == "fast" else _FITTED:
             value = getattr(self, name)
             if value is not None:
                 raise ValueError(f"{name}: expected to be left out, as protocol {self.protocol} has none, got {value}")
-        check_options(self)
+        _check_options(self)
         if self.strength is not None and not 0 <= self.strength <= LARGEST_STRENGTH:
             raise ValueError(f"strength: expected 0 to {LARGEST_STRENGTH:g}, got {self.strength}")
         if self.iterations is not None and self.iterations < 1:
             raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
+
+
+@dataclass(frozen=True)
+class TransferConfig(LinearConfig):
+    """Linear evaluation over a list of datasets.
+
+    Args:
+        datasets: names with their paths, and folders of images under names of your own, as
+            photos=PATH,cifar10=PATH,food101=PATH,digits
+        protocol: transfer (the paper's: 30 epochs, SGD, batch 256) or fast (cached representations)
+        lr: learning rate; default the protocol's
+    """
+
+    protocol: Literal["transfer", "fast"] = "transfer"
+    datasets: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dataset_paths(self.datasets)
 
 
 @dataclass(frozen=True)
@@ -125,10 +155,6 @@ class FinetuneConfig:
         flip: probability of a horizontal flip; default that of the run, else 0.5, and 0 for digits
         min_scale: smallest share of an image's area that a crop keeps; default what the run names, else 0.08
         seed: of every random draw
-
-    >>> FinetuneConfig(fraction=0)
-    Traceback (most recent call last):
-    ValueError: fraction: expected above 0 and at most 1, got 0
     """
 
     epochs: int | None = None
@@ -141,248 +167,141 @@ class FinetuneConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_options(self)
+        _check_options(self)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction: expected above 0 and at most 1, got {self.fraction}")
 
 
-def usual_plan(fraction: float) -> Plan:
-    """The published settings for this share of the labels.
+Trained = TypeVar("Trained", LinearConfig, FinetuneConfig)
 
-    >>> usual_plan(1.0).schedule.epochs, usual_plan(0.01).schedule.epochs
-    (30, 60)
+
+def _check_options(options: LinearConfig | FinetuneConfig) -> None:
+    """Raise ValueError for a value out of range; None stands for the default."""
+    for name, least, most in (
+        ("epochs", 1, _LARGEST),
+        ("batch_size", 2, _LARGEST),
+        ("lr", 0, _LARGEST),
+        ("weight_decay", 0, _LARGEST),
+        ("flip", 0, 1),
+        ("min_scale", 0, 1),
+        ("seed", 0, 2**63 - 1),
+    ):
+        value = getattr(options, name)
+        above = name in ("lr", "min_scale")  # 0 is no value of these
+        if value is not None and not (least <= value <= most and (value > 0 or not above)):
+            raise ValueError(f"{name}: expected {'above ' if above else ''}{least} to {most:g}, got {value}")
+
+
+def with_run_augmentation(config: Trained, source: Source) -> Trained:
+    """The config with the flip and the smallest crop of the run's settings, unless the config has its own.
+
+    Defaults of a view policy do not count: MAE pretrains on crops of at least 0.2 of the area, and is evaluated on the
+    usual ones.
     """
-    if fraction > FEW:
-        return USUAL
-    return Plan(USUAL.optimizer, ScheduleConfig(FEW_EPOCHS, warmup_epochs=0, min_lr=0.0), USUAL.batch_size)
+    if source.settings is None or (isinstance(config, LinearConfig) and config.protocol == "fast"):
+        return config
+    views = source.settings.views
+    return replace(
+        config,
+        flip=views.flip if config.flip is None else config.flip,
+        min_scale=views.min_scale if config.min_scale is None else config.min_scale,
+    )
 
 
-def linear_evaluation(
-    encoder: LoadedEncoder,
-    data: DataConfig,
-    config: LinearConfig,
-    *,
-    work: Path,
-    compute: Compute | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-) -> ClassifierResult:
-    """The accuracy of a linear classifier on the encoder's representations.
+def augmentation(options: LinearConfig | FinetuneConfig, data: DataConfig) -> dict[str, float]:
+    """The flip and the smallest crop of the training views; by default, digits are not mirrored."""
+    flip = options.flip if options.flip is not None else (0.0 if data.name == "digits" else 0.5)
+    return {"flip": flip, "min_scale": _MIN_SCALE if options.min_scale is None else options.min_scale}
 
-    The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
-    whose representations come from the cache; the fast one takes both from there. After an interruption the
-    same call resumes after the last whole epoch; a finished training is not repeated.
+
+def fitted_plan(options: LinearConfig | FinetuneConfig, *, images: int, devices: int) -> Plan:
+    """The usual plan, changed by the options, for this number of training images and processes.
+
+    A usual batch that is larger than the set becomes the largest power of two that fits; a learning rate that scales
+    with the batch follows. A batch given as an option must fit.
+
+    Raises:
+        ValueError: a batch that does not fit the images or the processes, or a learning rate below the schedule's end.
+
+    >>> plan = fitted_plan(FinetuneConfig(epochs=3), images=200, devices=1)
+    >>> plan.batch_size, plan.peak_lr, plan.schedule.epochs
+    (128, 0.025, 3)
+    """
+    usual = usual_plan(options)
+    batch_size = options.batch_size or usual.batch_size
+    if batch_size > images:
+        if options.batch_size is not None or images < 2:
+            raise ValueError(f"batch_size: expected at most the {images} training images there are, got {batch_size}")
+        batch_size = 2 ** (images.bit_length() - 1)
+    if batch_size % devices or batch_size // devices < 2:
+        raise ValueError(f"batch_size: expected a multiple of the {devices} processes, of 2 each, got {batch_size}")
+    lr = usual.optimizer.lr if options.lr is None else options.lr
+    decay = usual.optimizer.weight_decay if options.weight_decay is None else options.weight_decay
+    schedule = replace(usual.schedule, epochs=options.epochs or usual.schedule.epochs)
+    plan = Plan(replace(usual.optimizer, lr=lr, weight_decay=decay), schedule, batch_size, options.seed or 0)
+    if schedule.min_lr > plan.peak_lr:
+        expected = f"a peak of at least {schedule.min_lr}, where the schedule ends"
+        raise ValueError(f"lr: expected {expected}, got {plan.peak_lr}")
+    return plan
+
+
+def warn_small(plan: Plan, options: LinearConfig | FinetuneConfig, *, images: int, data: str) -> None:
+    """Warn about a batch that is smaller than usual, and about few steps, because the set is small."""
+    usual = usual_plan(options).batch_size
+    if options.batch_size is None and plan.batch_size != usual:
+        logger.warning("batch_size: %d in place of %d for %d training images", plan.batch_size, usual, images)
+    steps = plan.schedule.epochs * plan.steps(images)
+    if steps < _FEW_STEPS:
+        others = ", --epochs or --protocol fast" if isinstance(options, LinearConfig) else " or --epochs"
+        logger.warning("%s: only %d optimizer steps, for a small set; --batch_size%s changes that", data, steps, others)
+
+
+def identity(encoder: LoadedEncoder, plan: Plan, train: ImageSet, **more: Any) -> dict[str, Any]:
+    """Everything that the result of a training depends on; the number of processes does not count."""
+    settings = asdict(plan)
+    del settings["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
+    return {"encoder": encoder.key, "plan": settings, "train": images_key(train), **more}
+
+
+def dataset_paths(text: str) -> dict[str, str | None]:
+    """Datasets and their paths, in order, from names separated by commas.
+
+    Raises:
+        ValueError: there is none, or one comes twice.
+
+    >>> dataset_paths("cifar10=/data/cifar10, digits")
+    {'cifar10': '/data/cifar10', 'digits': None}
+    """
+    found: dict[str, str | None] = {}
+    for part in text.split(","):
+        name, equals, path = (word.strip() for word in part.partition("="))
+        if not name or (equals and not path):
+            raise ValueError(f"datasets: expected names as cifar10=PATH,digits, got {text!r}")
+        if name in found:
+            raise ValueError(f"datasets: expected each name once, got {name!r} twice")
+        found[name] = path or None
+    return found
+
+
+def dataset_configs(text: str, *, own: DataConfig | None, reading: DataConfig) -> dict[str, DataConfig]:
+    """The datasets of a list such as "cifar10=PATH,digits,photos=PATH".
 
     Args:
-        encoder: a loaded encoder, which stays as it is.
-        data: a set with labels and both splits.
-        config: the protocol and what differs from it.
-        work: folder for the checkpoints of this and other evaluations.
-        compute: device, processes, precision.
-        cache: of representations; None: as `data.cache` or LDREG_CACHE says.
-        progress: called with what is done and the fraction that is done.
+        text: names with their paths; a name of no dataset, with a path, names a folder of images.
+        own: the source's own images, which need no path.
+        reading: settings of how images are read.
 
     Raises:
-        ValueError: data without usable labels, an option that does not fit, representations that are not finite.
-        ArithmeticError: the training diverged.
+        ValueError: an unknown name without a path, or a path that should not be there.
     """
-    compute = compute or Compute()
-    _check_devices(config, compute.devices)
-    train, test = load_classification(data)
-    started = time.monotonic()
-    shared: dict[str, Any] = {
-        "device": compute.device,
-        "precision": compute.precision,
-        "cache": cache,
-        "progress": progress,
-    }
-    if config.protocol == "fast":
-        known = features(encoder, data, "train", images=train, **shared)
-        tested = features(encoder, data, "test", images=test, **shared)
-        return _fitted(
-            known, tested, config, work=work, name=data.name, started=started, compute=compute, progress=progress
-        )
-    usual = PROTOCOLS[config.protocol]
-    plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
-    others = "--batch_size, --epochs or --protocol fast"
-    warn_small(plan, usual, config, images=len(train), data=data.name, otherwise=others)
-    return _trained(
-        f"linear-{config.protocol}",
-        encoder,
-        data,
-        config,
-        plan,
-        train=train,
-        test=features(encoder, data, "test", images=test, **shared),
-        work=work,
-        compute=compute,
-        progress=progress,
-    )
-
-
-def check_linear(data: DataConfig, config: LinearConfig, *, devices: int = 1) -> None:
-    """Check what `linear_evaluation` needs of this data before the work.
-
-    Raises:
-        ValueError: data without usable labels, a batch that does not fit, processes that the protocol does not have.
-    """
-    _check_devices(config, devices)
-    train, _ = load_classification(data, say=False)
-    if config.protocol != "fast":
-        fitted_plan(PROTOCOLS[config.protocol], config, images=len(train), devices=devices)
-
-
-def _check_devices(config: LinearConfig, devices: int) -> None:
-    if config.protocol == "fast" and devices > 1:
-        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {devices}")
-
-
-def finetune(
-    encoder: LoadedEncoder,
-    data: DataConfig,
-    config: FinetuneConfig,
-    *,
-    work: Path,
-    compute: Compute | None = None,
-    progress: Progress | None = None,
-) -> ClassifierResult:
-    """The accuracy of a copy of the encoder after training it with a linear classifier on it.
-
-    Images are augmented by random resized crops and flips. After an interruption the same call resumes
-    after the last whole epoch; a finished training is not repeated. The checkpoint in the work folder holds the
-    network.
-
-    Arguments and errors are those of `linear_evaluation`.
-    """
-    compute = compute or Compute()
-    train, test = load_classification(data)
-    if config.fraction < 1:
-        train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    usual = usual_plan(config.fraction)
-    plan = fitted_plan(usual, config, images=len(train), devices=compute.devices)
-    warn_small(plan, usual, config, images=len(train), data=data.name)
-    return _trained(
-        "finetune", encoder, data, config, plan, train=train, test=test, work=work, compute=compute, progress=progress
-    )
-
-
-def _trained(
-    title: str,
-    encoder: LoadedEncoder,
-    data: DataConfig,
-    config: LinearConfig | FinetuneConfig,
-    plan: Plan,
-    *,
-    train: ImageSet,
-    test: ImageSet | Features,
-    work: Path,
-    compute: Compute,
-    progress: Progress | None,
-) -> ClassifierResult:
-    """Train a classifier: on the frozen encoder if `test` are representations, else with a copy of the encoder."""
-    from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
-
-    frozen = isinstance(test, Features)
-    views = augmentation(config, data)
-    settings = identity(
-        encoder,
-        plan,
-        train,
-        kind="linear" if frozen else "finetune",
-        test=test.key if isinstance(test, Features) else images_key(test),
-        precision=compute.precision,
-        **views,
-    )
-    if isinstance(test, Features):
-        module, dimension = encoder.module, test.representations.shape[1]
-    else:
-        module = deepcopy(encoder.module).requires_grad_(True).train()
-        dimension = int(module.dimension)  # type: ignore[arg-type]
-    classifier = Classifier(
-        module,
-        linear_head(dimension, len(train.classes), normalized=frozen, seed=plan.seed),
-        plain_views(encoder, **views),
-        train=train,
-        test=test,
-        plan=plan,
-        precision=compute.precision,
-        workers=worker_count(data, processes=compute.devices),
-    )
-    folder = work / folder_name(f"{title}-{data.name}", settings)
-    return train_classifier(classifier, folder, settings, compute=compute, progress=progress)
-
-
-@dataclass(frozen=True)
-class SavedFit:
-    """A fitted logistic regression: test accuracy, steps, whether it converged, and minutes."""
-
-    accuracy: float
-    iterations: int
-    converged: bool
-    minutes: float
-
-    def __post_init__(self) -> None:
-        if type(self.accuracy) is not float or not 0 <= self.accuracy <= 1:
-            raise ValueError(f"accuracy: expected a number from 0 to 1, got {self.accuracy!r}")
-        if type(self.iterations) is not int or self.iterations < 0:
-            raise ValueError(f"iterations: expected a whole number from 0 on, got {self.iterations!r}")
-        if type(self.converged) is not bool:
-            raise ValueError(f"converged: expected true or false, got {self.converged!r}")
-        if type(self.minutes) is not float or not 0 <= self.minutes < math.inf:
-            raise ValueError(f"minutes: expected a finite number from 0 on, got {self.minutes!r}")
-
-
-def read_fit(path: Path) -> SavedFit | None:
-    """The saved fit; None if there is none, and None with a warning if the file is damaged."""
-    if not path.is_file():
-        return None
-    try:
-        content: Any = json.loads(read_text(path))
-        if not isinstance(content, dict):
-            raise ValueError(f"expected an object, got a {type(content).__name__}")
-        return SavedFit(**content)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        reason = printable(" ".join(str(error).split()))[:200]
-        logger.warning("%s: cannot be used and is made again (%s)", path, reason)
-        return None
-
-
-def _fitted(
-    train: Features,
-    test: Features,
-    config: LinearConfig,
-    *,
-    work: Path,
-    name: str,
-    started: float,
-    compute: Compute,
-    progress: Progress | None,
-) -> ClassifierResult:
-    """The accuracy of a logistic regression on cached representations; the fit is saved in the work folder."""
-    strength = STRENGTH if config.strength is None else config.strength
-    iterations = config.iterations or ITERATIONS
-    settings = [__version__, train.key, test.key, strength, iterations]
-    path = work / f"{folder_name(f'linear-fast-{name}', settings)}.json"
-    fit = read_fit(path)
-    if fit is None:
-        if progress is not None:
-            progress("fitting", 0.0)
-        rows = [part.representations.to(compute.torch_device) for part in (train, test)]
-        found = linear_accuracy(rows[0], train.labels, rows[1], test.labels, strength=strength, iterations=iterations)
-        fit = SavedFit(found.accuracy, found.iterations, found.converged, (time.monotonic() - started) / 60)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(fit)) + "\n")
-    if not fit.converged and fit.iterations >= iterations:  # else rounding keeps the gradient above the tolerance
-        logger.warning("iterations: %d did not bring the fit to its end", fit.iterations)
-    return ClassifierResult(
-        accuracy=fit.accuracy,
-        best=None,
-        epochs=0,
-        steps=0,
-        batch_size=None,
-        lr=None,
-        classes=len(train.classes),
-        train_images=len(train.labels),
-        test_images=len(test.labels),
-        minutes=fit.minutes,
-    )
+    found = {}
+    for name, path in dataset_paths(text).items():
+        if own is not None and own.name == name and path is None:
+            found[name] = replace(own, **{key: getattr(reading, key) for key in READING})
+            continue
+        try:
+            kind = "folder" if path is not None and name not in DATASETS else name
+            found[name] = replace(reading, name=kind, path=path, size=None, limit=None)
+        except ValueError as error:
+            raise ValueError(f"datasets: {error}") from error
+    return found

@@ -1,4 +1,4 @@
-"""The record of a finished run: its settings, final results, curves, points and the images of lowest LID."""
+"""The record of a finished run: settings, final results, curves, points and the images of lowest LID."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
+from ldreg.data.datasets import MissingSplitError
 from ldreg.evaluate.features import Features, Progress, features
-from ldreg.evaluate.knn import KnnConfig
-from ldreg.evaluate.measure import Measured, measure_encoder
+from ldreg.evaluate.knn import KnnConfig, voters
+from ldreg.evaluate.measure import Accuracies, accuracies
 from ldreg.evaluate.protocols import LinearConfig
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import quick_report
@@ -28,9 +28,8 @@ from ldreg.train.folder import RunFolder
 from ldreg.train.settings import Settings, named, record_settings
 
 LISTED_POINTS = 2000  # whose LID, place and class are listed; statistics are over all
-_CONTRAST = 3  # collapsed images for one of the least collapsed
+_CONTRAST = 3  # times as many images of lowest as of highest LID
 _FILE_STEP = 1e-8  # accuracies in files are rounded to this or less
-_LONGEST = 300  # characters about a file that is left out
 
 
 def record(
@@ -48,19 +47,18 @@ def record(
     """Measure an encoder on all images that it was trained on, and add what its run logged and what was evaluated.
 
     Dimensions are those of the training images without augmentation. Accuracies are those of a linear probe and of kNN
-    on the test images, if there are labels. Accuracies that `ldreg evaluate` left in the run's folder are taken from
-    there if they were measured in the same way; its other results are added. Without the images, the record has what
-    was logged, and a note that says why the rest is missing.
+    on the test images, if there are labels; `ldreg evaluate` may have measured them before, and its other results are
+    added. Without the images, the record has what was logged, and a note that says why the rest is missing.
 
     Args:
         source: the encoder, with its run folder and data if it has them.
         name: in tables and legends; None: the source's.
         device: auto, cpu or cuda.
-        thumbnails: how many of the images of lowest LID are kept; with a third as many of the highest.
+        thumbnails: how many images of lowest LID to show, and a third as many of the highest.
         points: measure LID of at most this many images, drawn at random, among all; None: of all.
         k: neighbors that LID is estimated from; None: those of the run's monitor.
         required: whether missing images are an error.
-        cache: folder below which representations are kept; None: as `features` says.
+        cache: folder for representations; None: as `features` says.
         progress: called with what is done and the fraction that is done.
 
     Raises:
@@ -69,63 +67,66 @@ def record(
     """
     if thumbnails < 0:
         raise ValueError(f"thumbnails: expected at least 0, got {thumbnails}")
-    folder = source.folder
+    folder, settings = source.folder, source.settings
     card = None if folder is None or not folder.card.exists() else Record.from_json(folder.card)
     images, reason = _training_images(source.data)
     if images is None and required:
         raise ValueError(reason)
     evaluations, notes = evaluated(source)
-    own: list[Finding] = []
+    findings: list[Finding] = []
     results: dict[str, float] = {}
     fields: dict[str, Any] = {}
     if images is None or source.data is None:
         notes.insert(0, f"dimensions, maps and images could not be measured: {reason}")
     else:
-        monitor = MonitorConfig() if source.settings is None else source.settings.monitor
-        train = features(
-            source.encoder, source.data, "train", device=device, cache=cache, progress=progress, images=images
-        )
+        shared: dict[str, Any] = {"device": device, "cache": cache, "progress": progress}
+        monitor = MonitorConfig() if settings is None else settings.monitor
+        train = features(source.encoder, source.data, "train", images=images, **shared)
         near = monitor.k if k is None else k
-        report = _report(train, near, points=points, device=device, progress=progress)
-        with named("data", DataConfig):
-            found = measure_encoder(
-                source.encoder,
-                source.data,
-                "train",
-                near,
-                knn_k=monitor.knn_k,
-                describe=lambda _: _dimensions(report),
-                known=_known_accuracies(evaluations, source, monitor.voters(int((train.labels >= 0).sum()))),
-                train=train,
-                device=device,
-                cache=cache,
-                progress=progress,
-            )
-        results, own = found.results, findings_in_words(report, "representations", train.indices.tolist())
-        fields = _listed(found, report) | _pictures(images, train, report, count=thumbnails)
-        if source.settings is not None and source.data.name != source.settings.data.name:
-            notes.insert(0, f"measured on {source.data.name}; trained on {source.settings.data.name}")
+        if near >= len(train.labels):
+            expected = f"fewer than the {len(train.labels)} training images"
+            raise ValueError(f"k: expected {expected}, got {near}; --k N asks for fewer neighbors")
+        report = quick_report(
+            train.representations, train.names(), near, sample=points, device=device, plane=True, progress=progress
+        )
+        try:
+            with named("data", DataConfig):
+                test = features(source.encoder, source.data, "test", **shared)
+        except MissingSplitError:
+            test = None
+        known = _known_accuracies(evaluations, source, voters(int((train.labels >= 0).sum()), monitor.knn_k))
+        found = accuracies(train, test, device=device, knn_k=monitor.knn_k, known=known)
+        results = {
+            "lid": report.mean.value,
+            "lid_low": report.lid_low,
+            "effective_rank": report.effective_rank,
+            "frechet_variance": report.frechet_variance,
+            "degenerate": report.degenerate_share,
+            **found.results,
+        }
+        findings = findings_in_words(report, "representations", train.indices.tolist())
+        fields = _listed(train, report, found) | _pictures(images, train, report, count=thumbnails)
+        if settings is not None and source.data.name != settings.data.name:
+            notes.insert(0, f"measured on {source.data.name}; trained on {settings.data.name}")
+    if card is not None:  # whose findings in the representations are measured anew
+        for one in card.findings:
+            if images is None if one.of == "representations" else one.serious:
+                findings.append(one)
     minutes = {} if card is None or "minutes" not in card.results else {"minutes": card.results["minutes"]}
     return Record(
         source.name if name is None else name,
         settings=_settings(source, measured=images is not None),
         results={**results, **rows_of(evaluations, results, fields.get("voters"), source), **minutes},
         curves={} if folder is None else curves_of(folder),
-        origin={} if folder is None else origin_of(folder, source.settings),
+        origin={} if folder is None else origin_of(folder, settings),
         notes=notes,
-        findings=most_serious_first([*_run_findings(card, representations=not own), *own]),
+        findings=most_serious_first(findings),
         **fields,
     )
 
 
-def _run_findings(card: Record | None, *, representations: bool) -> list[Finding]:
-    """What the run found in its images and, if wanted, in its representations."""
-    findings = [] if card is None else card.findings
-    return [found for found in findings if (representations if found.of == "representations" else found.serious)]
-
-
 def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
-    """What `ldreg evaluate` left in the run's folder, by file name, and a note for each file that is left out.
+    """Results of `ldreg evaluate` in the run's folder, by file name, and a note for each one that is unusable.
 
     Files that cannot be read, and those measured on other weights, are left out.
     """
@@ -138,7 +139,7 @@ def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
             if one.origin.get("weights") != source.encoder.key:
                 raise ValueError("it was measured on other weights than the run has now")
         except (ValueError, OSError) as error:
-            reason = one_line(str(error).removeprefix(f"{path}: "))[:_LONGEST]
+            reason = one_line(str(error).removeprefix(f"{path}: "))
             notes.append(f"{path.parent.name}/{one_line(path.name)} is left out: {reason}")
             continue
         found[path.stem] = one
@@ -186,14 +187,6 @@ def rows_of(
     return rows
 
 
-def _report(train: Features, k: int, *, points: int | None, device: str, progress: Progress | None) -> DimensionReport:
-    count = len(train.labels)
-    if k >= count:
-        raise ValueError(f"k: expected fewer than the {count} training images, got {k}; --k N asks for fewer neighbors")
-    names = train.names()
-    return quick_report(train.representations, names, k, sample=points, device=device, plane=True, progress=progress)
-
-
 def _training_images(data: DataConfig | None) -> tuple[ImageSet | None, str]:
     """The training images, or None and the reason why they are missing."""
     if data is None:
@@ -216,21 +209,11 @@ def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
     return known if source.data is None else {**known, "data.name": source.data.name}
 
 
-def _dimensions(report: DimensionReport) -> dict[str, float]:
-    return {
-        "lid": report.mean.value,
-        "lid_low": report.lid_low,
-        "effective_rank": report.effective_rank,
-        "frechet_variance": report.frechet_variance,
-        "degenerate": report.degenerate_share,
-    }
-
-
-def _listed(found: Measured, report: DimensionReport) -> dict[str, Any]:
+def _listed(train: Features, report: DimensionReport, found: Accuracies) -> dict[str, Any]:
     """Counts, and what a record lists for each point, for an even choice of many."""
     rows = torch.linspace(0, report.measured - 1, min(LISTED_POINTS, report.measured)).round().long()
     return {
-        "images": len(found.train.labels),
+        "images": len(train.labels),
         "tested": found.tested,
         "voters": found.voters,
         "classes": {each.label: each.mean.value for each in report.classes},
@@ -243,30 +226,25 @@ def _listed(found: Measured, report: DimensionReport) -> dict[str, Any]:
     }
 
 
-def _pictures(images: ImageSet, found: Features, report: DimensionReport, *, count: int) -> dict[str, list[Thumbnail]]:
+def _pictures(images: ImageSet, train: Features, report: DimensionReport, *, count: int) -> dict[str, list[Thumbnail]]:
     """The images of lowest and of highest LID; those without a finite one are left out."""
     order = torch.sort(report.lid, stable=True).indices
     order = order[torch.isfinite(report.lid[order])]
 
-    def pictures(places: Tensor) -> list[Thumbnail]:
-        rows = report.index[places].tolist()
-        return [
-            _thumbnail(images, found, row, report.lid[place].item()) for row, place in zip(rows, places, strict=True)
-        ]
+    def thumbnail(place: int) -> Thumbnail:
+        row = int(report.index[place])
+        index, label = int(train.indices[row]), int(train.labels[row])
+        return Thumbnail(
+            data_uri(images.read(index).pixels if isinstance(images, ImageFiles) else images.images[index]),
+            index=index,
+            lid=report.lid[place].item(),
+            label=train.classes[label] if label >= 0 else "",
+            file=Path(images.path(index)).name if isinstance(images, ImageFiles) else "",
+        )
 
     fewer = min(math.ceil(count / _CONTRAST), max(0, len(order) - count))
-    return {"most_collapsed": pictures(order[:count]), "least_collapsed": pictures(order.flip(0)[:fewer])}
-
-
-def _thumbnail(images: ImageSet, found: Features, row: int, lid: float) -> Thumbnail:
-    index, label = int(found.indices[row]), int(found.labels[row])
-    return Thumbnail(
-        data_uri(images.read(index).pixels if isinstance(images, ImageFiles) else images.images[index]),
-        index=index,
-        lid=lid,
-        label=found.classes[label] if label >= 0 else "",
-        file=Path(images.path(index)).name if isinstance(images, ImageFiles) else "",
-    )
+    low, high = order[:count].tolist(), order.flip(0)[:fewer].tolist()
+    return {"most_collapsed": [*map(thumbnail, low)], "least_collapsed": [*map(thumbnail, high)]}
 
 
 def curves_of(folder: RunFolder) -> dict[str, list[tuple[float, float]]]:

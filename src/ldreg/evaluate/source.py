@@ -1,7 +1,7 @@
 """An encoder from a run folder or a checkpoint, and the images to evaluate it on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from ldreg.encoders.checkpoints import ENCODER, LoadedEncoder, load_encoder
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import read_yaml
 from ldreg.train.settings import Settings, resolve
-from ldreg.views.config import Normalization
 
 # Settings of how images are read, not of which; they stay if another set is named.
 READING = ("cache", "workers", "resident_limit", "max_unreadable")
@@ -27,8 +26,8 @@ class Source:
         name: of the run's folder or the file.
         path: to the folder or file.
         folder: of the run whose encoder it is; None for a plain checkpoint.
-        settings: of that run, or of the run in whose folder a checkpoint lies; None for others.
-        data: the images to evaluate on: the run's own unless others are asked for; None if unknown.
+        settings: of that run, or of the run in whose folder a checkpoint lies; else None.
+        data: the images to evaluate on: the run's own, or those of the options; None if unknown.
     """
 
     encoder: LoadedEncoder
@@ -57,13 +56,18 @@ class Source:
             )
         return self.data
 
+    def facts(self) -> dict[str, Any]:
+        """What the file of a result says about the encoder."""
+        facts = {name: getattr(self.encoder, name) for name in ("layout", "channels", "size", "normalization", "key")}
+        return {"name": self.name, "path": str(self.path), "encoder": asdict(self.encoder.config), **facts}
+
 
 def open_source(
     path: str | PathLike[str],
     *,
     encoder: EncoderConfig | None = None,
     size: int | None = None,
-    normalization: Normalization | None = None,
+    normalization: str | None = None,
     data: Sequence[tuple[str, str | None]] = (),
 ) -> Source:
     """The encoder of a run folder or of a checkpoint.
@@ -81,24 +85,15 @@ def open_source(
         OSError: a file cannot be read.
     """
     where = Path(path)
-    loaded = load_encoder(where, encoder=encoder, size=size, normalization=normalization)
-    folder = _run(where)
-    settings = None if folder is None else resolve(read_yaml(folder.config))
-    own = where.is_dir() or where.name == ENCODER
-    return Source(loaded, _name(where), where, folder if own else None, settings, _data(settings, data))
-
-
-def _run(path: Path) -> RunFolder | None:
-    """The run whose folder this is, or in whose folder this file lies."""
-    folder = RunFolder(path if path.is_dir() else path.parent)
-    return folder if folder.config.is_file() and (path.is_dir() or folder.card.is_file()) else None
-
-
-def _name(path: Path) -> str:
-    """The name of the run's folder, or of the file unless it is a run's encoder.safetensors."""
-    whole = path.resolve()
+    loaded = load_encoder(where, encoder=encoder, size=size, normalization=normalization)  # type: ignore[arg-type]  # which it checks
+    run = RunFolder(where if where.is_dir() else where.parent)
+    # A checkpoint in the folder of a finished run has its settings; a run's own encoder is the run.
+    inside = run.config.is_file() and (where.is_dir() or run.card.is_file())
+    settings = resolve(read_yaml(run.config)) if inside else None
+    whole = where.resolve()
     named = whole if whole.is_dir() else whole.parent if whole.name == ENCODER else whole.with_suffix("")
-    return named.name or "encoder"
+    own = inside and (where.is_dir() or where.name == ENCODER)
+    return Source(loaded, named.name or "encoder", where, run if own else None, settings, _data(settings, data))
 
 
 def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) -> DataConfig | None:
@@ -108,8 +103,10 @@ def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) 
         if key == "data.size":
             raise ValueError("data.size: expected to be left out, as the encoder decides; --size gives it where it can")
     if settings is not None:
-        found = resolve({"data": _own_data(settings.tree["data"], options)}, options).data
-        own = settings.data
+        own, tree = settings.data, settings.tree["data"]
+        if dict(options).get("data.name", own.name) != own.name:  # of other images, only how they are read
+            tree = {key: tree[key] for key in READING}
+        found = resolve({"data": tree}, options).data
         if found.name == own.name and found.validation not in (0, own.validation):
             raise ValueError(
                 f"data.validation: expected 0 or the run's own {own.validation:g}, as the run was trained on the other "
@@ -131,9 +128,3 @@ def reading_settings(source: Source, options: Sequence[tuple[str, str | None]]) 
     """
     tree = {} if source.settings is None else {"data": {key: source.settings.tree["data"][key] for key in READING}}
     return resolve(tree, options).data
-
-
-def _own_data(own: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
-    """The run's data settings; if other images are named, only how images are read."""
-    name = dict(options).get("data.name", own["name"])
-    return dict(own) if name == own["name"] else {key: own[key] for key in READING}

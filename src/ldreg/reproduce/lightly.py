@@ -24,7 +24,7 @@ from ldreg.data import ResidentImages, derived_seed, load_images, output_size, w
 from ldreg.data.order import batches_per_epoch
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
-from ldreg.evaluate.classes import load_classification
+from ldreg.evaluate.classification import load_classification
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.source import Source

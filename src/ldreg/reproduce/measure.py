@@ -10,12 +10,12 @@ from sklearn import manifold
 from torch import Tensor
 
 from ldreg.data import DataConfig, load_images
+from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.features import Features, features
 from ldreg.evaluate.measure import Measured, measure_encoder, spread
 from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.records import curves_of, origin_of
 from ldreg.evaluate.source import Source, open_source
-from ldreg.evaluate.transfer import linear_on
 from ldreg.monitor.log import read_metrics
 from ldreg.record import Record
 from ldreg.reproduce.jobs import AP, DETECTION, TRANSFER, TSNE, Job

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ldreg.options import built, fields_of, typed
 from ldreg.record import Record
 from ldreg.reproduce.jobs import DETECTION, TRANSFER, TSNE, Arm, Job, Options
 from ldreg.reproduce.lightly_settings import CHECKPOINT, UNTOLD
@@ -89,11 +90,11 @@ class Workspace:
         Raises:
             ValueError: an unknown option or a wrong value.
         """
-        from ldreg.evaluate.run import parse_request
+        from ldreg.evaluate.detection.config import DetectionConfig
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
         try:
-            return parse_request("detection", "", list(given.items())).config
+            return built(DetectionConfig, typed(fields_of(DetectionConfig), list(given.items())))
         except ValueError as error:
             if str(error).startswith("unknown option --"):
                 raise ValueError(str(error).replace("--", "--detection.")) from error

@@ -1,0 +1,374 @@
+"""Linear evaluation of an encoder on one set or several, and fine-tuning."""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ldreg.data import DataConfig, ImageSet, derived_seed, load_images, worker_count
+from ldreg.data.config import similar_datasets
+from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.extract import Compute
+from ldreg.evaluate.features import Features, Progress, Setup, images_key, plain_views
+from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.protocols import (
+    FinetuneConfig,
+    LinearConfig,
+    Plan,
+    ProtocolName,
+    augmentation,
+    fitted_plan,
+    identity,
+    warn_small,
+    with_run_augmentation,
+)
+from ldreg.evaluate.source import Source
+from ldreg.io.files import read_text, write_atomically
+from ldreg.text import listed, one_line
+from ldreg.version import __version__
+
+logger = logging.getLogger("ldreg")
+
+_STRENGTH, _ITERATIONS = 1.0, 1000  # of a fit to cached representations
+_NAMED = 5  # classes named in a message
+
+
+@dataclass(frozen=True)
+class ClassifierResult:
+    """The accuracy of a classifier and how it was trained.
+
+    Args:
+        accuracy: share of the test images classified correctly after the last epoch, which is reported.
+        best: the same after the best epoch, which the test images themselves have chosen; None without epochs.
+        epochs: passes over the training images; 0 for a classifier fitted to cached representations.
+        steps: of the optimizer, over all epochs; 0 without epochs.
+        batch_size: images of a step over all processes, or None.
+        lr: peak learning rate, or None.
+        classes: how many.
+        train_images: how many.
+        test_images: how many were classified.
+        minutes: of the training, over all interruptions.
+        history: loss and accuracy after every epoch.
+    """
+
+    accuracy: float
+    best: float | None
+    epochs: int
+    steps: int
+    batch_size: int | None
+    lr: float | None
+    classes: int
+    train_images: int
+    test_images: int
+    minutes: float
+    history: tuple[dict[str, float], ...] = ()
+
+
+def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet, ImageSet]:
+    """The training and test images of a set for training and testing classifiers.
+
+    Training images without a label (STL-10 has 100,000) are left out, with a warning if `say` is true.
+
+    Raises:
+        ValueError: a split is missing or has no labels, test has them in part, the classes of both differ, a class has
+            no image in one of them, or there is only one class.
+
+    >>> train, test = load_classification(DataConfig())
+    >>> len(train), len(test)
+    (1437, 360)
+    """
+    train, test = load_images(data, "train"), load_images(data, "test")
+    known = check_classes(train.labels, test.labels, train.classes, test.classes, data=data.name)
+    left_out = len(train) - len(known)
+    if left_out and say:
+        logger.warning("%s: %d of %d training images have no label and are left out", data.name, left_out, len(train))
+    return (train.take(known) if left_out else train), test
+
+
+def check_classes(
+    train: Tensor, test: Tensor, train_classes: Sequence[str], test_classes: Sequence[str], *, data: str
+) -> Tensor:
+    """Check that labels (N,) and (M,) of both splits fit classification; return the rows of known training labels.
+
+    Raises:
+        ValueError: as `load_classification`.
+    """
+    known = (train >= 0).nonzero().squeeze(1)
+    labeled = int((test >= 0).sum())
+    if not len(known):
+        raise ValueError(f"{data}: expected labels, got none for the {len(train)} training images")
+    if labeled < len(test):
+        raise ValueError(f"{data}: expected a label for each of the {len(test)} test images, got {labeled or 'none'}")
+    if tuple(train_classes) != tuple(test_classes):
+        differing = sorted(set(train_classes) ^ set(test_classes))
+        got = f"{listed(differing, _NAMED)} in one of them" if differing else "another order"
+        raise ValueError(f"{data}: expected the same classes in train and test, got {got}")
+    if len(train_classes) < 2:
+        raise ValueError(f"{data}: expected at least two classes, got only {listed(train_classes)}")
+    for split, labels in (("training", train[known]), ("test", test)):
+        counts = torch.bincount(labels, minlength=len(train_classes)).tolist()
+        missing = [name for name, count in zip(train_classes, counts, strict=True) if not count]
+        if missing:
+            raise ValueError(f"{data}: expected {split} images of every class, got none of {listed(missing, _NAMED)}")
+    return known
+
+
+def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
+    """Positions (M,), ascending, of a share of each class of labels (N,), at least one of each; the same for a seed.
+
+    >>> labels = torch.tensor([0] * 20 + [1] * 10 + [2] * 3)
+    >>> labels[stratified(labels, 0.1, seed=0)].tolist()
+    [0, 0, 1, 2]
+    """
+    chosen = []
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero().squeeze(1)
+        generator = torch.Generator().manual_seed(derived_seed(seed, label))
+        order = torch.randperm(len(members), generator=generator)
+        chosen.append(members[order[: max(1, round(fraction * len(members)))]])
+    return torch.cat(chosen).sort().values
+
+
+def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearConfig, setup: Setup) -> ClassifierResult:
+    """The accuracy of a linear classifier on the encoder's representations of a set with labels and both splits.
+
+    The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
+    whose representations come from the cache; the fast one takes both from there. After an interruption the
+    same call resumes after the last whole epoch; a finished training is not repeated.
+
+    Raises:
+        ValueError: data without usable labels, an option that does not fit, representations that are not finite.
+        ArithmeticError: the training diverged.
+    """
+    _check_devices(config, setup.compute.devices)
+    train, test = load_classification(data)
+    if config.protocol == "fast":
+        return _fitted(encoder, data, config, setup, train=train, test=test)
+    plan = fitted_plan(config, images=len(train), devices=setup.compute.devices)
+    warn_small(plan, config, images=len(train), data=data.name)
+    tested = setup.features(encoder, data, "test", test)
+    return _trained(f"linear-{config.protocol}", encoder, data, config, plan, setup, train=train, test=tested)
+
+
+def _check_devices(config: LinearConfig, devices: int) -> None:
+    if config.protocol == "fast" and devices > 1:
+        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {devices}")
+
+
+def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, setup: Setup) -> ClassifierResult:
+    """The accuracy of a copy of the encoder after training it with a linear classifier on it.
+
+    Images are augmented by random resized crops and flips. Interruptions and errors are those of `linear_evaluation`.
+    The checkpoint in the work folder holds the network.
+    """
+    train, test = load_classification(data)
+    if config.fraction < 1:
+        train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
+    plan = fitted_plan(config, images=len(train), devices=setup.compute.devices)
+    warn_small(plan, config, images=len(train), data=data.name)
+    return _trained("finetune", encoder, data, config, plan, setup, train=train, test=test)
+
+
+def _trained(
+    title: str,
+    encoder: LoadedEncoder,
+    data: DataConfig,
+    config: LinearConfig | FinetuneConfig,
+    plan: Plan,
+    setup: Setup,
+    *,
+    train: ImageSet,
+    test: ImageSet | Features,
+) -> ClassifierResult:
+    """Train a classifier: on the frozen encoder if `test` are representations, else with a copy of the encoder."""
+    from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
+
+    views = augmentation(config, data)
+    frozen = isinstance(test, Features)
+    settings = identity(
+        encoder,
+        plan,
+        train,
+        kind="linear" if frozen else "finetune",
+        test=test.key if isinstance(test, Features) else images_key(test),
+        precision=setup.compute.precision,
+        **views,
+    )
+    if isinstance(test, Features):
+        module, dimension = encoder.module, test.representations.shape[1]
+    else:
+        module = deepcopy(encoder.module).requires_grad_(True).train()
+        dimension = int(module.dimension)  # type: ignore[arg-type]
+    classifier = Classifier(
+        module,
+        linear_head(dimension, len(train.classes), normalized=frozen, seed=plan.seed),
+        plain_views(encoder, **views),
+        train=train,
+        test=test,
+        plan=plan,
+        precision=setup.compute.precision,
+        workers=worker_count(data, processes=setup.compute.devices),
+    )
+    folder = setup.work / folder_name(f"{title}-{data.name}", settings)
+    minutes = train_classifier(classifier, folder, settings, compute=setup.compute, progress=setup.progress)
+    history = classifier.history
+    return ClassifierResult(
+        accuracy=history[-1]["accuracy"],
+        best=max(epoch["accuracy"] for epoch in history),
+        epochs=len(history),
+        steps=len(history) * classifier.steps_per_epoch,
+        batch_size=plan.batch_size,
+        lr=plan.peak_lr,
+        classes=len(train.classes),
+        train_images=len(train),
+        test_images=len(test.labels),
+        minutes=minutes,
+        history=tuple(history),
+    )
+
+
+def folder_name(title: str, identity: Any) -> str:
+    """A name with a hash of the identity, so that no evaluation takes the checkpoint of another."""
+    text = json.dumps(identity, sort_keys=True)
+    return f"{title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class SavedFit:
+    """A fitted logistic regression: test accuracy, steps, whether it converged, and minutes."""
+
+    accuracy: float
+    iterations: int
+    converged: bool
+    minutes: float
+
+    def __post_init__(self) -> None:
+        fits = [type(value) for value in astuple(self)] == [float, int, bool, float]
+        if not fits or not (0 <= self.accuracy <= 1 and self.iterations >= 0 and 0 <= self.minutes < math.inf):
+            raise ValueError("expected an accuracy, iterations, whether they converged, and minutes")
+
+
+def read_fit(path: Path) -> SavedFit | None:
+    """The saved fit; None if there is none, and None with a warning if the file is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return SavedFit(**json.loads(read_text(path)))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        logger.warning("%s: cannot be used and is made again (%s)", path, one_line(str(error), 200))
+        return None
+
+
+def _fitted(
+    encoder: LoadedEncoder, data: DataConfig, config: LinearConfig, setup: Setup, *, train: ImageSet, test: ImageSet
+) -> ClassifierResult:
+    """The accuracy of a logistic regression on cached representations; the fit is saved in the work folder."""
+    started = time.monotonic()
+    known, asked = setup.features(encoder, data, "train", train), setup.features(encoder, data, "test", test)
+    strength = _STRENGTH if config.strength is None else config.strength
+    iterations = config.iterations or _ITERATIONS
+    settings = [__version__, known.key, asked.key, strength, iterations]
+    path = setup.work / f"{folder_name(f'linear-fast-{data.name}', settings)}.json"
+    fit = read_fit(path)
+    if fit is None:
+        if setup.progress is not None:
+            setup.progress("fitting", 0.0)
+        x, x_test = (part.representations.to(setup.compute.torch_device) for part in (known, asked))
+        found = linear_accuracy(x, known.labels, x_test, asked.labels, strength=strength, iterations=iterations)
+        fit = SavedFit(found.accuracy, found.iterations, found.converged, (time.monotonic() - started) / 60)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asdict(fit)) + "\n")
+    if not fit.converged and fit.iterations >= iterations:  # else rounding keeps the gradient above the tolerance
+        logger.warning("iterations: %d did not bring the fit to its end", fit.iterations)
+    return ClassifierResult(
+        accuracy=fit.accuracy,
+        best=None,
+        epochs=0,
+        steps=0,
+        batch_size=None,
+        lr=None,
+        classes=len(known.classes),
+        train_images=len(known.labels),
+        test_images=len(asked.labels),
+        minutes=fit.minutes,
+    )
+
+
+def linear_on(
+    source: Source,
+    data: DataConfig,
+    *,
+    protocol: ProtocolName = "fast",
+    device: str = "auto",
+    cache: Path | None = None,
+) -> float:
+    """Accuracy of a linear classifier on any set with labels and both splits, after the last epoch.
+
+    Errors are those of `linear_evaluation`.
+    """
+    config = with_run_augmentation(LinearConfig(protocol), source)
+    setup = Setup(source.results_folder, Compute(device), cache)  # type: ignore[arg-type]  # which torch_device checks
+    return linear_evaluation(source.encoder, data, config, setup).accuracy
+
+
+def transfer(
+    encoder: LoadedEncoder, datasets: Mapping[str, DataConfig], config: LinearConfig, setup: Setup
+) -> dict[str, ClassifierResult]:
+    """Linear evaluation over datasets by name; all are checked before the first is evaluated.
+
+    Raises:
+        ValueError: a dataset, which is named, cannot be evaluated; nothing has been evaluated then.
+        ArithmeticError: a training diverged.
+    """
+    for name, data in datasets.items():
+        with _naming(name, data):
+            _check_devices(config, setup.compute.devices)
+            train, _ = load_classification(data, say=False)
+            if config.protocol != "fast":
+                fitted_plan(config, images=len(train), devices=setup.compute.devices)
+    found = {}
+    for place, (name, data) in enumerate(datasets.items()):
+        part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))
+        with _naming(name, data):
+            found[name] = linear_evaluation(encoder, data, config, part)
+    return found
+
+
+@contextmanager
+def _naming(name: str, data: DataConfig) -> Iterator[None]:
+    """Name the dataset in an error, with a hint at datasets of similar names if its folder has no images of classes."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}"
+        near = [one for one in similar_datasets(name) if one != "folder"]
+        if data.name == "folder" != name and near and not _has_classes(data):
+            message += (
+                f"; {name!r} is no known dataset and was read as a folder of your own, nearest: {', '.join(near)}"
+            )
+        raise ValueError(message) from error
+
+
+def _has_classes(data: DataConfig) -> bool:
+    """Whether there are images with labels to train and to test on."""
+    try:
+        return all(bool((load_images(data, split).labels >= 0).all()) for split in ("train", "test"))
+    except ValueError:
+        return False
+
+
+def _part(progress: Progress | None, name: str, place: int, count: int) -> Progress | None:
+    """The progress of one of several datasets as progress of the whole."""
+    if progress is None:
+        return None
+    return lambda step, fraction: progress(f"{name}: {step}", (place + fraction) / count)

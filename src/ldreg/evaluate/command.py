@@ -1,0 +1,535 @@
+"""`ldreg evaluate`: the kinds of evaluation and their options; one run checks, evaluates, prints and writes."""
+
+import hashlib
+import io
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ldreg.data import DataConfig
+from ldreg.data.datasets import MissingSplitError
+from ldreg.dimension.estimators import Convention, Estimator
+from ldreg.distributed import first_process
+from ldreg.encoders import EncoderConfig
+from ldreg.encoders.build import BEGINNINGS
+from ldreg.evaluate.classification import ClassifierResult, finetune, linear_evaluation, load_classification, transfer
+from ldreg.evaluate.extract import Compute
+from ldreg.evaluate.features import Setup
+from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
+from ldreg.evaluate.protocols import (
+    FinetuneConfig,
+    LinearConfig,
+    TransferConfig,
+    dataset_configs,
+    dataset_paths,
+    with_run_augmentation,
+)
+from ldreg.evaluate.source import READING, Source, open_source, reading_settings
+from ldreg.extras import require
+from ldreg.inspection import check_settings, inspect
+from ldreg.io.files import check_page_path, json_values, write_atomically
+from ldreg.options import Option, Settings, built, fields_of, typed
+from ldreg.record import SCHEMA
+from ldreg.report.tables import Cell, Table, table_text
+from ldreg.terminal import progress_bar
+from ldreg.text import count, duration, number, printable
+from ldreg.train.folder import check_outputs, environment, say
+
+if TYPE_CHECKING:  # pycocotools may be missing
+    from ldreg.evaluate.detection.config import DetectionConfig
+
+logger = logging.getLogger("ldreg")
+
+_NEIGHBORS = 64  # as in the paper's tables
+_FEW_VOTERS = 20  # the other usual number of neighbors
+_OF_THE_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
+# Options that the title of a kind names already, or that do not change the result.
+_UNNAMED = {"protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers"}
+_UNNAMED |= {"checkpoint_iterations"}
+_PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
+_LONGEST = 100  # characters of a name; a hash stands for the rest
+
+
+@dataclass(frozen=True)
+class DimensionConfig:
+    """Local and global dimensionality of representations.
+
+    Args:
+        split: test (as in the paper's tables) or train
+        k: nearest neighbors that LID is estimated from; default the run's own monitor.k, else 64
+        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
+        sample: measure this many points, drawn at random; neighbors still come from all
+        html: write a self-contained page with figures to this file
+        representations: write them to this .npy file, which `ldreg inspect` reads
+        seed: of every random draw
+    """
+
+    split: Literal["test", "train"] = "test"
+    k: int | None = None
+    estimator: Estimator = "mom"
+    convention: Convention = "paper"
+    sample: int | None = None
+    html: str | None = None
+    representations: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+        if self.representations is not None and Path(self.representations).suffix != ".npy":
+            raise ValueError(f"representations: expected the name of a .npy file, got {self.representations!r}")
+        k = _NEIGHBORS if self.k is None else self.k
+        check_settings(k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where the encoder's images and the results are.
+
+    Args:
+        size: side of the images, where the checkpoint does not say
+        normalization: of the images, where the checkpoint does not say: imagenet, cifar, half or none
+        cache: folder below which representations are kept; default that of --data.cache
+        out: folder for results and checkpoints; default evaluation in the run's folder, else evaluation/NAME
+        json: write the results, with what a reader needs to repeat them, to this file
+    """
+
+    size: int | None = None
+    normalization: str | None = None
+    cache: str | None = None
+    out: str | None = None
+    json: str | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of one evaluation.
+
+    Args:
+        title: the kind of result; the name of its file adds the options that differ from their defaults.
+        results: numbers by name.
+        text: to be printed.
+        minutes: time it took, including parts before an interruption.
+        details: further entries of its file, such as the accuracy after every epoch.
+        writers: functions that write further files, by the options that name these files.
+    """
+
+    title: str
+    results: dict[str, Any]
+    text: str
+    minutes: float
+    details: dict[str, Any] = field(default_factory=dict)
+    writers: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
+
+
+def _linear(config: LinearConfig, source: Source, setup: Setup) -> Evaluation:
+    config = with_run_augmentation(config, source)
+    found = linear_evaluation(source.encoder, source.images, config, setup)
+    return _of_classifier("linear", f"linear-{config.protocol}", f"linear, {config.protocol}", found)
+
+
+def _finetune(config: FinetuneConfig, source: Source, setup: Setup) -> Evaluation:
+    found = finetune(source.encoder, source.images, with_run_augmentation(config, source), setup)
+    return _of_classifier("finetune", "finetune", "fine-tuned", found)
+
+
+def _of_classifier(kind: str, title: str, name: str, found: ClassifierResult) -> Evaluation:
+    rows = {name: number(found.accuracy)}
+    if found.best is not None:
+        rows["best epoch"] = f"{number(found.best)}  (chosen by the test images; not to be reported)"
+        each = found.steps // found.epochs
+        steps = f"{count(each)} step{'' if each == 1 else 's'} each"
+        rows["epochs"] = f"{found.epochs}, {steps}, batch {found.batch_size}, peak learning rate {number(found.lr)}"
+    rows["images"] = f"{_images(found.train_images, found.test_images)}, {found.classes} classes"
+    details = {"history": list(found.history)} if found.history else {}
+    return Evaluation(title, _numbers(kind, found), _lines(rows), found.minutes, details)
+
+
+def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
+    """The results of a classifier: accuracy after the last epoch as KIND, of the best epoch as KIND_best."""
+    others = {"accuracy", "best", "minutes", "history"}
+    values = {kind: found.accuracy, f"{kind}_best": found.best}
+    values |= {name: value for name, value in vars(found).items() if name not in others}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _images(train: int, test: int) -> str:
+    return f"{count(train)} to train, {count(test)} to test"
+
+
+def _lines(rows: Mapping[str, str]) -> str:
+    """Names and values, one a line."""
+    return "\n".join(f"{name:<20} {value}" for name, value in rows.items())
+
+
+def _knn(config: KnnConfig, source: Source, setup: Setup) -> Evaluation:
+    started = time.monotonic()
+    train_images, test_images = load_classification(source.images)
+    if config.k is not None and config.k > len(train_images):
+        raise ValueError(f"k: expected at most the {len(train_images)} training images, got {config.k}")
+    train = setup.features(source.encoder, source.images, "train", train_images)
+    test = setup.features(source.encoder, source.images, "test", test_images)
+    device, k = setup.compute.torch_device, voters(len(train.labels), config.k)
+    x, x_test = train.representations.to(device), test.representations.to(device)
+    accuracy = knn_accuracy(x, train.labels, x_test, test.labels, k=k, temperature=config.temperature)
+    results = {"knn": accuracy, "k": k, "classes": len(train.classes)}
+    results |= {"train_images": len(train.labels), "test_images": len(test.labels)}
+    rows = {f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))}
+    warning = many_voters(train.names() or [], k)
+    return Evaluation("knn", results, _lines(rows) + warning, (time.monotonic() - started) / 60)
+
+
+def many_voters(names: Sequence[str], k: int) -> str:
+    """A line of warning if more neighbors vote than the smallest class has images.
+
+    >>> many_voters("aaaaabbbb", 4)
+    ''
+    >>> print(many_voters("aaaaabbbb", 5).strip())
+    k: 5 vote, more than the smallest class has (4 images of class b): accuracy may read low; try --k 2
+    """
+    name, images = min(Counter(names).items(), key=lambda entry: entry[1])
+    if k <= images:
+        return ""
+    reason = f"k: {count(k)} vote, more than the smallest class has ({_of_class(name, images)})"
+    return f"\n{reason}: accuracy may read low; try --k {min(_FEW_VOTERS, max(1, images // 2))}"
+
+
+def _of_class(name: str, images: int) -> str:
+    return f"{count(images)} {'image' if images == 1 else 'images'} of class {printable(name)}"
+
+
+def _transfer(config: TransferConfig, source: Source, setup: Setup) -> Evaluation:
+    datasets = dataset_configs(config.datasets, own=source.data, reading=setup.reading)
+    found = transfer(source.encoder, datasets, with_run_augmentation(config, source), setup)
+    rows = []
+    for name, one in found.items():
+        counts = map(count, (one.classes, one.train_images, one.test_images))
+        values = (name, number(one.accuracy), number(one.best), str(one.epochs or "–"), *counts)
+        rows.append([Cell(value) for value in values])
+    columns = ["dataset", "linear", "best epoch", "epochs", "classes", "images", "tested"]
+    return Evaluation(
+        f"transfer-{config.protocol}",
+        {name: _numbers("linear", one) for name, one in found.items()},
+        table_text(Table(columns, rows)),
+        sum(one.minutes for one in found.values()),
+        details={"history": {name: list(one.history) for name, one in found.items()}},
+    )
+
+
+def _detection(config: "DetectionConfig", source: Source, setup: Setup) -> Evaluation:
+    require("detection")
+    from ldreg.evaluate.detection.run import detect
+
+    found = detect(source.encoder, config, out=setup.out / "detection", progress=setup.progress)
+    return Evaluation("detection", asdict(found), _lines(dict(found.rows())), found.minutes)
+
+
+def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluation:
+    """Inspect the representations of a split, per class if all images have labels."""
+    started = time.monotonic()
+    k = config.k or (_NEIGHBORS if source.settings is None else source.settings.monitor.k)
+    try:
+        found = setup.features(source.encoder, source.images, config.split)
+    except MissingSplitError as error:
+        raise MissingSplitError(f"{error}; --split train measures the images there are") from error
+    if k >= len(found.labels):
+        raise ValueError(f"k: expected fewer than the {len(found.labels)} {config.split} images, got {k}")
+    names = found.names()
+    report = inspect(
+        found.representations,
+        names,
+        k,
+        estimator=config.estimator,
+        convention=config.convention,
+        sample=config.sample,
+        device=setup.compute.torch_device,
+        seed=config.seed,
+        progress=setup.progress,
+    )
+    warning = "" if names is None else small_class(names, k)
+    if warning:
+        logger.warning("%s", warning)
+    data = source.images
+    on = Path(data.path).resolve().name if data.name == "folder" and data.path else data.name
+    report = replace(report, title=f"{source.name}, {config.split} images of {on}", command=setup.command)
+    results = {
+        "lid": report.mean.value,
+        "lid_low": report.mean.low,
+        "lid_high": report.mean.high,
+        "effective_rank": report.effective_rank,
+        "rankme": report.rankme,
+        "frechet_variance": report.frechet_variance,
+        "twonn": report.twonn.value,
+        "danco": report.danco.value,
+        "degenerate": report.degenerate_share,
+        "images": report.points,
+        "k": report.k,
+    }
+    return Evaluation(
+        f"dimension-{config.split}",
+        results,
+        "\n".join(filter(None, [str(report), warning])),
+        (time.monotonic() - started) / 60,
+        details={"report": report.to_dict()},
+        writers={"html": report.to_html, "representations": partial(_write_rows, found.representations)},
+    )
+
+
+def _write_rows(rows: Tensor, path: str) -> None:
+    """Write representations (N, D) as a .npy file in one step."""
+    content = io.BytesIO()
+    np.save(content, rows.numpy(force=True))
+    write_atomically(path, content.getvalue())
+
+
+def small_class(names: Sequence[str], k: int) -> str:
+    """A warning if k is more than half of the smallest class: LID then depends on the gaps between classes.
+
+    >>> small_class("aaaaabbbb", 2)
+    ''
+    >>> print(small_class("aaaaabbbb", 3))
+    k: 3 is over half of the smallest class (4 images of class b): LID reads gaps between classes
+    """
+    name, images = min(Counter(names).items(), key=lambda entry: entry[1])
+    if 2 * k <= images:
+        return ""
+    return f"k: {k} is over half of the smallest class ({_of_class(name, images)}): LID reads gaps between classes"
+
+
+class Kind(NamedTuple):
+    """One kind of evaluation.
+
+    Args:
+        config: loads the class of its own options.
+        run: carries it out, given the options, the source and the setup.
+        shared: its options among device, devices, precision and cache.
+        data: its settings of the data; None: all of them.
+    """
+
+    config: Callable[[], type]
+    run: Callable[..., Evaluation]
+    shared: tuple[str, ...]
+    data: tuple[str, ...] | None = None
+
+
+def _detection_config() -> type:
+    from ldreg.evaluate.detection.config import DetectionConfig
+
+    return DetectionConfig
+
+
+_TRAINED = ("device", "devices", "precision")
+_CACHED = ("device", "precision", "cache")
+
+KINDS: Mapping[str, Kind] = {
+    "linear": Kind(lambda: LinearConfig, _linear, (*_TRAINED, "cache")),
+    "knn": Kind(lambda: KnnConfig, _knn, _CACHED),
+    "finetune": Kind(lambda: FinetuneConfig, _finetune, _TRAINED),
+    "dimension": Kind(lambda: DimensionConfig, _dimension, _CACHED),
+    "transfer": Kind(lambda: TransferConfig, _transfer, (*_TRAINED, "cache"), data=READING),
+    "detection": Kind(_detection_config, _detection, (), data=()),
+}
+
+
+def kind_options(name: str) -> list[Option]:
+    """Every option of a kind of evaluation."""
+    kind = KINDS[name]
+    own = sorted(fields_of(kind.config()), key=lambda option: option.default is not MISSING)
+    output = [option for option in fields_of(OutputConfig) if option.name != "cache" or "cache" in kind.shared]
+    data = [
+        _default(option, "the run's own")
+        for option in fields_of(DataConfig, "data")
+        if option.name != "size" and (kind.data is None or option.name in kind.data)
+    ]
+    encoder = [
+        _default(option, "found from the weights") if option.name in _OF_THE_WEIGHTS else option
+        for option in fields_of(EncoderConfig, "encoder")
+        if option.name not in BEGINNINGS
+    ]
+    return [*own, *fields_of(Compute, only=kind.shared), *output, *data, *encoder]
+
+
+def _default(option: Option, default: str) -> Option:
+    """The option with words in place of its default."""
+    return replace(option, default=None, help=f"{option.help} (default: {default})")
+
+
+def evaluate(name: str, source: str, options: Settings, *, command: str = "") -> Evaluation:
+    """Evaluate an encoder, print the result, and write it to the folder of results once it is complete.
+
+    Raises:
+        ValueError: a source, data or options that do not fit.
+        ArithmeticError: a training diverged.
+        OSError: a file cannot be read or written.
+    """
+    kind, values = KINDS[name], typed(kind_options(name), options)
+    config, output = _built(kind.config(), values), _built(OutputConfig, values)
+    compute = {shared: values[shared] for shared in kind.shared if shared != "cache"}
+    given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
+    encoder = built(EncoderConfig, given, "encoder.") if given else None
+    data = [(key, value) for key, value in options if key.startswith("data.")]
+    require("train")
+    inputs = [source, dict(data).get("data.path"), getattr(config, "path", None)]
+    inputs += dataset_paths(config.datasets).values() if hasattr(config, "datasets") else ()
+    files = {option: getattr(config, option, None) for option in ("html", "representations")}
+    check_outputs(inputs=inputs, outputs=[output.json, *files.values()])
+    if files["html"] is not None:
+        check_page_path(Path(files["html"]), option="--html")
+    first = first_process()
+    if not first:  # one process of several prints for all
+        logger.setLevel(logging.ERROR)
+    with progress_bar(shown=first, lines=True) as progress:
+        opened = open_source(
+            source,
+            encoder=encoder,
+            size=output.size,
+            normalization=output.normalization,
+            data=data if kind.data is None else (),
+        )
+        if kind.data is None and opened.data is not None and opened.data.validation:
+            share = f"{opened.data.validation:.3g} of the training images"
+            logger.warning("measured on %s, set aside, and not on test images", share)
+        setup = Setup(
+            opened.results_folder if output.out is None else Path(output.out),
+            Compute(**compute),
+            cache=None if output.cache is None else Path(output.cache),
+            reading=DataConfig() if kind.data is None else reading_settings(opened, data),
+            progress=progress,
+            command=command,
+        )
+        found = kind.run(config, opened, setup)
+    if not first:
+        return found
+    content = {
+        "schema": SCHEMA,
+        "kind": name,
+        "results": found.results,
+        "source": opened.facts(),
+        "data": None if opened.data is None else asdict(opened.data),
+        "options": {**asdict(config), **compute},
+        "seed": _seed(config),
+        "minutes": found.minutes,
+        "environment": environment(command),
+        **found.details,
+    }
+    text = json.dumps(json_values(content), indent=2, allow_nan=False) + "\n"
+    path = setup.out / f"{_result_name(found.title, kind, config, opened, setup, output)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    if output.json is not None:
+        write_atomically(output.json, text)
+    written = {option: file for option, file in files.items() if file is not None}
+    for option, file in written.items():
+        found.writers[option](file)
+    print(found.text)
+    print(f"done in {duration(found.minutes)}; the result is in {path}")
+    for file in filter(None, (output.json, *written.values())):
+        say(f"wrote {file}")
+    return found
+
+
+def _built(config: type, values: Mapping[str, Any]) -> Any:
+    return built(config, {entry.name: values[entry.name] for entry in fields(config) if entry.name in values})
+
+
+def _seed(config: Any) -> int | None:
+    seed: int | None = getattr(config, "seed", None)
+    return 0 if seed is None and getattr(config, "protocol", "fast") != "fast" else seed
+
+
+def _result_name(title: str, kind: Kind, config: Any, source: Source, setup: Setup, output: OutputConfig) -> str:
+    """The name of a result among those of one source, which differs for other settings or images."""
+    names = getattr(config, "datasets", None)
+    precision = setup.compute.precision if "precision" in kind.shared else "fp32"
+    return label(
+        title,
+        config,
+        data=source.data if kind.data is None else None,
+        own=None if source.settings is None else source.settings.data,
+        datasets=None if names is None else dataset_configs(names, own=source.data, reading=setup.reading),
+        more={
+            "precision": None if precision == "fp32" else precision,
+            "size": output.size,
+            "normalization": output.normalization,
+        },
+    )
+
+
+def label(
+    title: str,
+    config: Any,
+    *,
+    data: DataConfig | None = None,
+    own: DataConfig | None = None,
+    datasets: Mapping[str, DataConfig] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> str:
+    """The name of a result: the kind, the options that differ from their defaults, and the images.
+
+    Args:
+        title: of the kind.
+        config: its options.
+        data: the images, or None.
+        own: those of the run, whose settings are not named.
+        datasets: instead of `data`, if there are several.
+        more: further options; None and empty ones are not named.
+
+    >>> label("knn", KnnConfig(), data=DataConfig()), label("knn", KnnConfig(k=20), data=DataConfig(limit=500))
+    ('knn-digits', 'knn-k20-digits-limit500')
+    """
+    changed = {
+        option.name: getattr(config, option.name)
+        for option in fields(config)
+        if option.name not in _UNNAMED and getattr(config, option.name) != option.default
+    }
+    parts = [title, *_named({**changed, **(more or {})})]
+    if getattr(config, "path", None) is not None:
+        parts.append(_place(config.path))
+    if data is not None:
+        parts.append(_data_name(data, own))
+    if datasets is not None:
+        parts.append("+".join(_data_name(each, own) for each in datasets.values()))
+    whole = "-".join(parts)
+    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 9]}-{_digits(whole)}"
+
+
+def _named(options: Mapping[str, Any]) -> list[str]:
+    """Options as parts of a name: words alone, numbers after the option's name."""
+    given = {name: value for name, value in options.items() if value not in (None, "")}
+    return [_safe(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
+
+
+def _data_name(data: DataConfig, own: DataConfig | None) -> str:
+    usual = own if own is not None and own.name == data.name else DataConfig(name=data.name)
+    named = {key: getattr(data, key) for key in ("limit", "resident") if getattr(data, key) != getattr(usual, key)}
+    if data.validation:  # also the run's own: the plain name is for test images
+        named["validation"] = data.validation
+    if named.get("limit", 0) is None:
+        named["limit"] = "all"
+    place = [_place(data.path)] if data.name in _PLAIN and data.path not in (None, usual.path) else []
+    return "-".join([data.name, *place, *_named(named)])
+
+
+def _place(path: str | None) -> str:
+    """A folder's own name, and digits that distinguish it from others of that name."""
+    whole = Path(path or ".").resolve()
+    return f"{_safe(whole.name)[:40]}-{_digits(str(whole))}"
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text)
+
+
+def _digits(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
