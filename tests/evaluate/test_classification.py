@@ -52,7 +52,7 @@ def setup(path: Path, progress: Progress | None = None, *, device: Any = "cpu", 
 
 def evaluate(encoder: LoadedEncoder, config: Any, path: Path, progress: Progress | None = None) -> Any:
     run = finetune if isinstance(config, FinetuneConfig) else linear_evaluation
-    return run(encoder, DIGITS, config, setup(path, progress))  # type: ignore[operator]
+    return run(encoder, DIGITS, config, setup(path, progress))
 
 
 def saved(path: Path) -> Any:
