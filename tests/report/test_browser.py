@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from tests.report.conftest import _make as make_report
 
 from ldreg.inspection.report import CollapsedPoint, DimensionReport, Reading
 from ldreg.record import PointCloud, Record
@@ -180,6 +181,8 @@ def study() -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     long = "a_name_without_any_space_" * 8
     texts = {
+        "set": inspection_page(make_report()),
+        "sets": inspection_page(make_report(names=("a", "b"), comparison=long, title=long)),
         "one": comparison_page([replace(run("SimCLR", 0), map=[], curves={})], title="One run"),
         "two": comparison_page([run("SimCLR", 0), run("SimCLR + LDReg", 1)], title="Two runs"),
         "many": comparison_page([replace(run(f"{long}{i}", i), tsne=[], map=[]) for i in range(6)], title=long),
@@ -196,7 +199,7 @@ WIDTH = "document.documentElement.scrollWidth"
 CUT = "[...document.querySelectorAll('.card')].filter(card => card.scrollWidth > card.clientWidth).length"
 
 
-@pytest.mark.parametrize("name", ["one", "two", "many", "study"])
+@pytest.mark.parametrize("name", ["set", "sets", "one", "two", "many", "study"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_pages_are_quiet_and_fit(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
     browser.open(pages[name], width=width)
@@ -249,22 +252,7 @@ def test_what_is_looked_for_would_be_found(browser: Browser, tmp_path: Path) -> 
     assert browser.evaluate(WIDTH) > 400
 
 
-def test_page_of_inspect_is_quiet_and_fits(
-    browser: Browser, make_report: Any, collapsed_report: DimensionReport, tmp_path: Path
-) -> None:
-    long = "a_name_without_any_space_" * 8
-    path = tmp_path / "inspect.html"
-    for report in (collapsed_report, make_report(names=("a", "b"), comparison=long, title=long)):
-        path.write_text(inspection_page(report), encoding="utf-8")
-        for width in (400, 1400):
-            browser.open(path, width=width)
-            assert (browser.requests(), browser.complaints()) == ([path.as_uri()], [])
-            assert browser.evaluate(WIDTH) == width
-
-
-def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
-    browser: Browser, make_report: Any, tmp_path: Path
-) -> None:
+def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "inspect.html"
     path.write_text(inspection_page(make_report(comparison="other.npy")), encoding="utf-8")
     row = "[...document.querySelectorAll('.both tr')].find(row => row.textContent.startsWith('RankMe'))"
@@ -272,35 +260,6 @@ def test_explanations_are_under_the_numbers_of_two_sets_where_it_is_narrow(
     for width, narrow in ((400, True), (760, False)):
         browser.open(path, width=width)
         assert (browser.evaluate(CUT), browser.evaluate(below)) == (0, narrow)
-
-
-def test_long_names_of_two_sets_leave_room_for_the_numbers_of_classes(
-    browser: Browser, make_report: Any, tmp_path: Path
-) -> None:
-    long = "a_name_without_any_space_" * 3
-    first = "document.querySelector('.classes thead th').firstChild.firstChild"
-    lines = f"(range => (range.selectNode({first}), range.getClientRects().length))(document.createRange())"
-    report = make_report(names=("airplane", "b"), comparison=long, title=long)
-    other = replace(report.comparison.other, classes=report.classes)
-    path = tmp_path / "inspect.html"
-    path.write_text(
-        inspection_page(replace(report, comparison=replace(report.comparison, other=other))), encoding="utf-8"
-    )
-    for width in (400, 1120):
-        browser.open(path, width=width)
-        assert browser.evaluate(CUT) == 0
-        assert browser.evaluate(lines) == 1
-
-
-def test_the_number_of_the_first_of_two_sets_has_the_color_of_text(
-    browser: Browser, make_report: Any, tmp_path: Path
-) -> None:
-    path = tmp_path / "inspect.html"
-    color = "getComputedStyle(document.querySelector('.tile b')).color"
-    for comparison, expected in ((None, "rgb(180, 81, 26)"), ("other.npy", "rgb(28, 33, 39)")):
-        path.write_text(inspection_page(make_report(comparison=comparison)), encoding="utf-8")
-        browser.open(path, width=1400)
-        assert browser.evaluate(color) == expected
 
 
 # Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
@@ -386,7 +345,7 @@ FOREIGN = """[...document.querySelectorAll('*')].flatMap(part => [
 ])"""
 
 
-def test_names_that_are_scripts_are_names(browser: Browser, make_report: Any, tmp_path: Path) -> None:
+def test_names_that_are_scripts_are_names(browser: Browser, tmp_path: Path) -> None:
     """Also where the page's policy, which forbids scripts, is taken out: escaping alone must do."""
     full = make_report(names=tuple(PAYLOADS), comparison=PAYLOADS[0])
     for name, text in hostile_pages(full).items():

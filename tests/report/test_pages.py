@@ -149,44 +149,6 @@ def test_user_text_is_text_and_nothing_is_fetched(make_report: MakeReport, make_
         assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
 
 
-def test_pages_suit_phones_and_dark_rooms(make_report: MakeReport) -> None:
-    text = inspection_page(make_report())
-    assert '<meta name="viewport" content="width=device-width' in text
-    assert "prefers-color-scheme: dark" in text
-
-
-def test_an_inspection_has_every_figure_and_number(make_report: MakeReport) -> None:
-    root = body(inspection_page(make_report(names=("cat", "dog"))))
-    plain = ["How LID is spread", "Global spectrum", "Where LID is low", "LID against density"]
-    assert list(pictures(root)) == [*plain, "LID per class", "Where the classes are"]
-    assert table(root, "Local dimensionality")["LID, geometric mean"] == ["5.50", "95 % confidence 5.10 to 5.90"]
-    assert table(root, "LID per class")["cat"] == ["4.00", "9", "3.50 to 4.50"]
-    root = body(inspection_page(make_report()))
-    assert list(pictures(root)) == plain
-    assert legends(root) == []
-    assert "LID per class" not in words(root)
-
-
-def test_a_second_set_is_in_every_figure_and_table(make_report: MakeReport) -> None:
-    root = body(inspection_page(make_report(names=("a", "b"), comparison="other.npy")))
-    assert "Compared with other.npy: 40 points in 8 dimensions." in words(root)
-    assert [name for name in pictures(root) if "npy" in name] == [
-        "Where LID is low in embeddings.npy",
-        "Where LID is low in other.npy",
-    ]
-    assert legends(root) == [
-        ["embeddings.npy: geometric mean 5.50", "other.npy: geometric mean 4.00"],
-        ["embeddings.npy: effective rank 9.50", "other.npy: effective rank 6.50"],
-        ["embeddings.npy", "other.npy"],
-    ]
-    local = table(root, "Local dimensionality")
-    assert local["LID, median"][:2] == ["5.50 quartiles 4.00 and 7.00", "3.75 quartiles 3.25 and 4.75"]
-    assert local["Fisher-Rao distance"] == ["–", "0.318", "to other.npy: |ln(5.50 / 4.00)|"]
-    assert table(root, "Global dimensionality")["Effective rank"][:2] == ["9.50", "6.50"]
-    assert len(table(root, "Points of lowest LID of other.npy")) == 10
-    assert pictures(root)["LID per class"].endswith("Of embeddings.npy alone, which has the labels.")
-
-
 def test_classes_of_a_second_set_are_beside_the_first(make_report: MakeReport) -> None:
     report = make_report(names=("a", "b"), comparison="other.npy")
     assert report.comparison is not None
@@ -249,13 +211,6 @@ def test_a_comparison_has_every_section(two: ElementTree.Element, two_runs: list
     assert len(tiles) == 4
 
 
-def test_captions_name_the_untrained_encoder(make_run: MakeRun) -> None:
-    captions = pictures(body(comparison_page([make_run(), make_run(curves={"lid": [(1.0, 3.0)]})], title="t")))
-    assert captions["LID, geometric mean"].endswith("Epoch 0 is the untrained encoder: 4.00.")
-    assert captions["Linear probe"].endswith("Epoch 0 is the untrained encoder: 50.0 %.")
-    assert "untrained" not in captions["Loss"]
-
-
 @pytest.mark.parametrize("count", [1, 5, 8])
 def test_any_number_of_runs(make_run: MakeRun, count: int) -> None:
     few: dict[str, Any] = {"lid": [], "map": [], "eigenvalues": [], "labels": None}
@@ -303,12 +258,6 @@ def test_collapsed_images_are_shown_with_lid_class_and_place(make_run: MakeRun) 
     assert {image.get("class") for image in images} == {"pixels"}
 
 
-def test_tsne_has_no_principal_axes(make_run: MakeRun) -> None:
-    root = body(comparison_page([make_run(map=[], tsne=[(0.0, 1.0), (1.0, 0.0)], tsne_labels=["a", "b"])], title="t"))
-    assert list(pictures(root))[-1] == "SimCLR: classes, t-SNE"
-    assert "principal axis" not in words(list(root.iter("figure"))[-1])
-
-
 def test_a_choice_of_many_points_is_said_and_the_mean_is_that_of_all(make_run: MakeRun) -> None:
     large = make_run(points=60_000, results={"lid": 6.5})
     root = body(comparison_page([large], title="t"))
@@ -332,20 +281,3 @@ def test_whatever_a_record_may_hold_can_be_drawn(make_run: MakeRun, tmp_path: Pa
     read = Record.from_json(tmp_path / "run.json")
     body(comparison_page([read, make_run()], title="t"))
     body(comparison_page([read], title="t"))
-
-
-def test_a_study_has_text_tables_and_figures() -> None:
-    root = body(study())
-    section = root.find(".//section")
-    assert section is not None
-    assert section.get("id") == "table-1-all"
-    assert [paragraph.text for paragraph in section.findall("p")] == ["First.", "Second line."]
-    assert pictures(section) == {"Over training": "Solid: with LDReg.", "Wide": ""}
-    assert [figure.get("class") for figure in section.iter("figure")] == [None, "wide"]
-    cells = [" ".join(" ".join(cell.itertext()).split()) for cell in section.findall(".//tbody/tr")[1]]
-    assert cells == ["SimCLR", "LDReg", "8.6 ≈ paper: 64.8", "6.4 ✓ paper: 20.0"]
-    marks = {mark.text: mark.get("aria-label") for mark in section.iter("span") if mark.get("role") == "img"}
-    assert marks == {"≈": "within noise", "✓": "same direction as in the paper", "✗": "opposite direction"}
-    assert [head.get("scope") for head in section.iter("th")] == ["col"] * 4 + ["row"] * 3
-    assert [link.get("href") for link in root.iter("a")] == ["#table-1-all", "#study-0", "#study-1", "#study-2"]
-    assert "nav" not in tags(body(study_page("t", "", [Section("a", "")])))
