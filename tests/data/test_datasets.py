@@ -22,8 +22,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size, worker_count
 from ldreg.data.config import WITHOUT_PATH, available_cores, cache_folder
 from ldreg.data.datasets import IMG_EXTENSIONS, MissingSplitError, validation_part
-from ldreg.data.images import Tally, transparency_note
-from ldreg.data.resident import fingerprint
+from ldreg.data.images import Tally, fingerprint, transparency_note
 
 Tree = Callable[..., Path]
 
@@ -302,7 +301,7 @@ def test_transparent_images_are_counted_also_from_the_cache(
     shown = expected(6)
     shown[:2, :, :4] = 255
     assert torch.equal(resident(folder(root)).images, shown)
-    monkeypatch.setattr("ldreg.data.resident.decode_into_memory", None)  # nothing is decoded a second time
+    monkeypatch.setattr("ldreg.data.images.decode_into_memory", None)  # nothing is decoded a second time
     again = resident(folder(root)).take(torch.arange(3))
     assert again.transparent == (2, 6)
     assert caplog.messages == [transparency_note(2, 6)] * 2
@@ -311,7 +310,7 @@ def test_transparent_images_are_counted_also_from_the_cache(
 def test_fingerprint_changes_with_the_version_of_decoding(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     images = files(folder(tree("a"), resident="no"))
     before = fingerprint(images)
-    monkeypatch.setattr("ldreg.data.resident.VERSION", 1)
+    monkeypatch.setattr("ldreg.data.images.VERSION", 1)
     assert fingerprint(images) != before
 
 

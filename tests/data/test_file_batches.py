@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches, samples
+from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches
 from ldreg.data.decoding import decode, log_once, read_content
-from ldreg.data.file_batches import prefetched
-from ldreg.data.samples import Crop
+from ldreg.data.file_batches import Crop, prefetched
 from ldreg.views import Views, ViewsConfig
 
 # A machine with one core hears from torch that two workers are many.
@@ -341,8 +340,8 @@ def test_the_number_cut_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     boxes = drawn(random_crops, images)
     whole = random_crops.cut(images, boxes)
     for pixels, parts in ((1, 8), (2 * 120 * 90, 4)):
-        monkeypatch.setattr(samples, "PADDED", pixels)
-        assert len(list(samples._chunks(images))) == parts
+        monkeypatch.setattr(file_batches, "PADDED", pixels)
+        assert len(list(file_batches._chunks(images))) == parts
         # Sums of as many zeros more may be rounded differently, and so may what lies half between two gray levels.
         assert (random_crops.cut(images, boxes).int() - whole.int()).abs().max() <= 1
 

@@ -29,9 +29,8 @@ from ldreg.data import (
     derived_seed,
     epoch_order,
 )
-from ldreg.data.file_batches import report_lost_workers
+from ldreg.data.file_batches import report_lost_workers, resize_and_crop
 from ldreg.data.images import transparency_note
-from ldreg.data.samples import resize_and_crop
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

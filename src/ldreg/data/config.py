@@ -4,21 +4,11 @@ import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 DATASETS = (
-    "digits",
-    "cifar10",
-    "cifar100",
-    "stl10",
-    "food101",
-    "dtd",
-    "cars",
-    "birdsnap",
-    "imagenet",
-    "shapes",
-    "textures",
-    "folder",
+    *("digits", "cifar10", "cifar100", "stl10", "food101", "dtd", "cars", "birdsnap", "imagenet"),
+    *("shapes", "textures", "folder"),
 )
 # Datasets without a path.
 WITHOUT_PATH = {"digits": "come with scikit-learn", "shapes": "are drawn", "textures": "are drawn"}
@@ -77,21 +67,15 @@ class DataConfig:
                 f"path: expected none for {self.name}, which {WITHOUT_PATH[self.name]}, got {self.path!r}; "
                 f"{_OWN_IMAGES}"
             )
-        if self.decode not in ("auto", "cpu", "gpu"):
-            raise ValueError(f"decode: expected auto, cpu or gpu, got {self.decode!r}")
-        if self.resident not in ("auto", "yes", "no"):
-            raise ValueError(f"resident: expected auto, yes or no, got {self.resident!r}")
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers: expected at least 0, got {self.workers}")
-        if not self.resident_limit >= 0:
-            raise ValueError(f"resident_limit: expected at least 0, got {self.resident_limit}")
-        if not 0 <= self.max_unreadable < 1:
-            raise ValueError(f"max_unreadable: expected a share in [0, 1), got {self.max_unreadable}")
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation: expected a share in [0, 1), got {self.validation}")
-        for name, value in (("size", self.size), ("limit", self.limit)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+        for name, known in (("decode", get_args(Decode)), ("resident", get_args(Resident))):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name}: expected {', '.join(known)}, got {value!r}")
+        for name, least in (("workers", 0), ("resident_limit", 0), ("size", 1), ("limit", 1)):
+            if (value := getattr(self, name)) is not None and not value >= least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        for name in ("max_unreadable", "validation"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}: expected a share in [0, 1), got {value}")
 
 
 def similar_datasets(name: str) -> list[str]:

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,15 +16,194 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ldreg.data.decoding import Decoded, Decoder, decode, device_decoder, log_once, plain_jpeg_size, read_content
-from ldreg.data.images import Batch, Failure
-from ldreg.data.samples import Sample, Source
+from ldreg.data.decoding import (
+    Decoded,
+    Decoder,
+    UnreadableImageError,
+    decode,
+    device_decoder,
+    log_once,
+    plain_jpeg_size,
+    read_content,
+)
+from ldreg.data.images import Batch, Failure, ImageFiles
+from ldreg.data.order import derived_seed
+from ldreg.views import Views
+from ldreg.views.transforms import BOX_DRAWS, Boxes, resized_crop, sample_boxes
 
 AHEAD = 2  # batches that a thread makes in advance
+LONGEST = 4  # times the shorter side: the part of an image's middle that is resized; less than that is kept
+PADDED = 1 << 24  # pixels of images, padded to one size, that are cropped at once
 
 Item = TypeVar("Item")
+Crop = Callable[[Tensor, torch.Generator], Tensor]
+Box = list[int]
+"""Top, left, height and width in pixels."""
 Made = tuple[Batch | None, list[Failure], int]
 """A batch, or None if nothing is readable, the unreadable files met, and the number of transparent images in it."""
+
+
+class RandomCrops:
+    """The crops of `Views.crop`; their boxes may also be drawn first and cut from many images of any sizes at once.
+
+    Cut at once they are rounded at the end, whereas `Views.crop` also rounds between its two directions: values differ
+    by at most one gray level. Bicubic crops may differ by more where the first direction overshoots black or white,
+    which `Views.crop` cuts off at once.
+
+    >>> from ldreg.views import ViewsConfig
+    >>> crops = RandomCrops(Views(ViewsConfig("simclr"), size=8, channels=3))
+    >>> images = [torch.zeros(3, 20, 30, dtype=torch.uint8), torch.zeros(3, 16, 16, dtype=torch.uint8)]
+    >>> boxes = [crops.draw(*image.shape[1:], torch.Generator().manual_seed(0)) for image in images]
+    >>> crops.cut(images, boxes).shape
+    torch.Size([2, 2, 3, 8, 8])
+    """
+
+    def __init__(self, views: Views) -> None:
+        self.views = views
+
+    def __call__(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """The crops (V, C, S, S) of one image uint8 (C, H, W)."""
+        return self.views.crop(image, generator)
+
+    def draw(self, height: int, width: int, generator: torch.Generator) -> list[Box]:
+        """The V boxes that a call with an image of height x width would cut."""
+        uniforms = torch.rand(self.views.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
+        boxes = sample_boxes(uniforms, height=height, width=width, scale=self.views.policy.scale)
+        drawn: list[Box] = torch.stack(boxes, dim=1).tolist()
+        return drawn
+
+    def cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+        """The crops (B, V, C, S, S) of images uint8 (C, H, W) on one device to V boxes each, antialiased."""
+        return torch.cat([self._cut(images[start:end], boxes[start:end]) for start, end in _chunks(images)])
+
+    def _cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+        # Padded to one float32 (B, C, H, W), in memory as (B, H, C, W). No box reaches the padding.
+        height, width = (max(image.shape[dim] for image in images) for dim in (1, 2))
+        padded = images[0].new_zeros(len(images), height, images[0].shape[0], width)
+        for row, image in zip(padded, images, strict=True):
+            row[: image.shape[1], :, : image.shape[2]] = image.transpose(0, 1)
+        corners = torch.tensor(boxes, dtype=torch.int64, device=padded.device)
+        crops = resized_crop(
+            padded.float().transpose(1, 2),
+            Boxes(*corners.flatten(0, 1).unbind(1)),
+            size=self.views.size,
+            interpolation=self.views.policy.interpolation,
+        )
+        rounded: Tensor = crops.round_().clamp_(0, 255).to(torch.uint8)
+        return rounded.view(*corners.shape[:2], *rounded.shape[1:])
+
+
+def _chunks(images: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """Start and end of runs of images that, padded to one size, have at most PADDED pixels, or are single images."""
+    start, height, width = 0, 0, 0
+    for end, image in enumerate(images):
+        height, width = max(height, image.shape[1]), max(width, image.shape[2])
+        if end > start and (end + 1 - start) * height * width > PADDED:
+            yield start, end
+            start, height, width = end, image.shape[1], image.shape[2]
+    yield start, len(images)
+
+
+def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
+    """Images uint8 (..., C, H, W) as an encoder takes them without augmentation, (..., C, size, size).
+
+    Squares are resized. Of other images the shorter side is resized to size·256/224 and the middle is taken. The result
+    depends on the image and the size, not on the set that it is in.
+
+    >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
+    torch.Size([3, 224, 224])
+    """
+    from torchvision.transforms.v2 import functional as tvf
+
+    height, width = image.shape[-2:]
+    if height == width:
+        whole: Tensor = image if height == size else tvf.resize(image, [size, size], antialias=True)
+        return whole
+    longest = LONGEST * min(height, width)
+    # A long thin image would be enlarged beyond memory. Cutting as much from either end leaves the middle in place.
+    image = tvf.center_crop(image, [min(side, longest + (side - longest) % 2) for side in (height, width)])
+    resized = tvf.resize(image, [round(size * 256 / 224)], antialias=True)
+    cropped: Tensor = tvf.center_crop(resized, [size, size])
+    return cropped
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The image of a key, or None if none is readable, and the unreadable files met on the way.
+
+    `image` is uint8: pixels (C, H, W), the bytes of a JPEG (n,), or the finished crops. `boxes` are those of the crops
+    if they have been drawn already. `transparent` says whether some pixels were.
+    """
+
+    key: Any
+    image: Tensor | None
+    label: int
+    index: int
+    failures: list[Failure]
+    transparent: bool = False
+    boxes: list[Box] | None = None
+
+    @property
+    def pixels(self) -> Tensor:
+        """The image of a sample that has one."""
+        assert self.image is not None
+        return self.image
+
+
+@dataclass(frozen=True)
+class Source:
+    """Finds and prepares the images of keys.
+
+    With a `crop`, keys are (epoch, index), and images become random crops, uint8 (V, C, S, S); the seed of their
+    generator is derived from (seed, epoch, index), and the next readable file replaces an unreadable one. Without,
+    keys are indices, and images are resized to uint8 (C, size, size).
+    """
+
+    files: ImageFiles
+    crop: Crop | None = None
+    seed: int = 0
+    size: int = 0
+
+    def find(self, key: Any, read: Callable[[int], Decoded], *, tried: Sample | None = None) -> Sample:
+        """The image as `read(index)` gives it; `tried` is a sample to continue from."""
+        index, failures = (key if self.crop is None else key[1]), list[Failure]()
+        if tried is not None:
+            index, failures = tried.index, list(tried.failures)
+        # Past the bound the main process stops anyway, so the search need not go through the whole set.
+        while not failures or (self.crop is not None and not self.files.tally.exceeds(len(failures))):
+            try:
+                found = read(index)
+            except UnreadableImageError as error:
+                failures.append(Failure(index, self.files.path(index), str(error)))
+                index = (index + 1) % len(self.files)
+            else:
+                label = int(self.files.labels[index])
+                return Sample(key, found.pixels, label, index, failures, transparent=found.transparent)
+        return Sample(key, None, -1, index, failures)
+
+    def draw(self, key: Any, height: int, width: int) -> list[Box] | None:
+        """The boxes of the crops from an image of this size, if they can be drawn before it is decoded."""
+        return self.crop.draw(height, width, self._generator(key)) if isinstance(self.crop, RandomCrops) else None
+
+    def prepare(self, sample: Sample) -> Tensor:
+        """The crops of one image, or the image resized."""
+        if self.crop is None:
+            return resize_and_crop(sample.pixels, size=self.size)
+        return self.crop(sample.pixels, self._generator(sample.key))
+
+    def prepare_all(self, samples: Sequence[Sample]) -> Tensor:
+        """Several images on one device, stacked; crops are cut at once if the boxes can be drawn first."""
+        if not isinstance(self.crop, RandomCrops):
+            return torch.stack([self.prepare(sample) for sample in samples])
+        images = [sample.pixels for sample in samples]
+        boxes = [
+            sample.boxes or self.crop.draw(image.shape[1], image.shape[2], self._generator(sample.key))
+            for sample, image in zip(samples, images, strict=True)
+        ]
+        return self.crop.cut(images, boxes)
+
+    def _generator(self, key: tuple[int, int]) -> torch.Generator:
+        return torch.Generator().manual_seed(derived_seed(self.seed, *key))
 
 
 class FileBatches:
@@ -66,8 +245,9 @@ class FileBatches:
         if self._decoder is None:
             yield from items
             return
-        made = _on_device(items, self._source, decoder=self._decoder, device=self._device)
-        yield from _ahead(made, device=self._device)
+        decoder, source, device = self._decoder, self._source, self._device
+        made = (batch_on_device(packed.unpacked(), source, decoder=decoder, device=device) for packed in items)
+        yield from _ahead(made, device=device)
 
     def close(self) -> None:
         """End the worker processes; a further iteration starts them again.
@@ -195,32 +375,21 @@ class _Packed:
 
     def unpacked(self) -> list[Sample]:
         parts = iter(self.content.split([math.prod(shape) for shape in self.shapes if shape is not None]))
+        images = [None if shape is None else next(parts).view(shape) for shape in self.shapes]
         return [
-            sample if shape is None else replace(sample, image=_unflattened(next(parts), shape))
-            for sample, shape in zip(self.samples, self.shapes, strict=True)
+            replace(sample, image=image.permute(2, 0, 1) if image is not None and image.ndim == 3 else image)
+            for sample, image in zip(self.samples, images, strict=True)
         ]
 
 
 def _pack(samples: list[Sample]) -> _Packed:
     # Bytes (n,) as they are; pixels as they lie in memory, (H, W, 3).
-    images = [
-        image if image is None or image.ndim == 1 else image.permute(1, 2, 0) for image in (s.image for s in samples)
-    ]
+    given = [sample.image for sample in samples]
+    images = [image.permute(1, 2, 0) if image is not None and image.ndim == 3 else image for image in given]
     found = [image.flatten() for image in images if image is not None]
     content = torch.cat(found) if found else torch.empty(0, dtype=torch.uint8)
     shapes = [None if image is None else tuple(image.shape) for image in images]
     return _Packed(content, shapes, [replace(sample, image=None) for sample in samples])
-
-
-def _unflattened(content: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return content if len(shape) == 1 else content.view(shape).permute(2, 0, 1)
-
-
-def _on_device(
-    items: Iterator[_Packed], source: Source, *, decoder: Decoder, device: torch.device
-) -> Generator[Made, None, None]:
-    for packed in items:
-        yield batch_on_device(packed.unpacked(), source, decoder=decoder, device=device)
 
 
 def batch_on_device(samples: list[Sample], source: Source, *, decoder: Decoder, device: torch.device) -> Made:

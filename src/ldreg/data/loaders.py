@@ -6,10 +6,9 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from ldreg.data.file_batches import FileBatches, Made
+from ldreg.data.file_batches import Crop, FileBatches, Made, Source, resize_and_crop
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
 from ldreg.data.order import batches_per_epoch, epoch_order
-from ldreg.data.samples import Crop, CropSource, PlainSource, resize_and_crop
 
 
 class Loader:
@@ -153,7 +152,7 @@ class FileLoader(Loader):
         super().__init__(files, batch_size=batch_size, seed=seed, rank=rank, world=world)
         self._files = files
         self._keys = _Keys()
-        self._made = FileBatches(CropSource(files, crop=crop, seed=seed), self._keys, workers=workers, device=device)
+        self._made = FileBatches(Source(files, crop=crop, seed=seed), self._keys, workers=workers, device=device)
         self._running: Generator[Made, None, None] | None = None
 
     @property
@@ -230,7 +229,7 @@ def batches_in_order(
     if isinstance(images, ResidentImages):
         return _resident_in_order(images, chunks, size=size, device=device)
     keys = [chunk.tolist() for chunk in chunks]
-    batches = FileBatches(PlainSource(images, size=size), keys, workers=workers, device=device)
+    batches = FileBatches(Source(images, size=size), keys, workers=workers, device=device)
     return _files_in_order(images, batches, device=device)
 
 

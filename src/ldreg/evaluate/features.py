@@ -29,9 +29,8 @@ from ldreg.data import (
 from ldreg.data.config import cache_folder
 from ldreg.data.datasets import Split
 from ldreg.data.decoding import read_image, to_rgb
-from ldreg.data.file_batches import report_lost_workers
-from ldreg.data.resident import fingerprint
-from ldreg.data.samples import resize_and_crop
+from ldreg.data.file_batches import report_lost_workers, resize_and_crop
+from ldreg.data.images import fingerprint
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, torch_device, with_channels
 from ldreg.io.locks import filling
