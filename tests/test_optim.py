@@ -393,7 +393,6 @@ def test_one_step_is_taken_at_the_peak() -> None:
         ("warmup", {"step": 0, "total": 0}),
         ("step", {"step": 6, "total": 5}),
         ("step", {"step": -1, "total": 5}),
-        ("floor", {"step": 0, "total": 5, "floor": 1.5}),
     ],
 )
 def test_impossible_steps_are_rejected(argument: str, arguments: dict[str, Any]) -> None:

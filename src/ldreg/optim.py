@@ -16,22 +16,11 @@ class LARS(Optimizer):
     """SGD with momentum that scales each weight's step by the ratio of its norm to its gradient's norm.
 
     Per weight w with gradient g: v <- momentum * v + r * (g + weight_decay * w), then w <- w - lr * v, where
-    r = trust_coefficient * |w| / (|g| + weight_decay * |w|), or 1 where |w| or |g| is 0 (You, Gitman & Ginsburg,
-    "Large Batch Training of Convolutional Networks", 2017). As everywhere in PyTorch, the learning rate multiplies the
-    momentum instead of entering it; for a constant rate both are the same. In a parameter group with `adapt=False`,
-    used for biases and norms, r is 1.
+    r = trust_coefficient * |w| / (|g| + weight_decay * |w|), or 1 if |w| or |g| is 0, or in a parameter group with
+    `adapt=False` (You, Gitman & Ginsburg, "Large Batch Training of Convolutional Networks", 2017).
 
-    `timm.optim.Lars` computes the same with some ten kernel launches per weight and scales the gradients in place.
-    Here all weights of a group go through each operation together, nothing waits for the device, and gradients stay
-    unchanged.
-
-    Args:
-        params: Parameters or parameter groups; a group may set every option below, and `adapt`.
-        lr: Learning rate.
-        momentum: Share of the previous step's direction that is kept.
-        weight_decay: Weight of the L2 penalty.
-        trust_coefficient: Size of a step relative to the weight's norm, at learning rate 1.
-        adapt: Whether steps are scaled by the ratio of norms.
+    `timm.optim.Lars` launches some ten kernels per weight and scales the gradients in place. Here all weights of a
+    group go through each operation together, nothing waits for the device, and gradients stay unchanged.
 
     >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> weight.grad = torch.tensor([0.0, 10.0])
@@ -50,12 +39,8 @@ class LARS(Optimizer):
         trust_coefficient: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-        }
+        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        options["trust_coefficient"] = trust_coefficient
         for name, value in options.items():
             if not value >= 0:
                 raise ValueError(f"{name}: expected at least 0, got {value}")
@@ -77,7 +62,10 @@ class LARS(Optimizer):
         if not weights:
             return
         gradients = [weight.grad for weight in weights]
-        velocities = [self._velocity(weight) for weight in weights]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
         decay = group["weight_decay"]
         directions = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
         torch._foreach_mul_(velocities, group["momentum"])
@@ -88,19 +76,9 @@ class LARS(Optimizer):
             torch._foreach_add_(velocities, directions)
         torch._foreach_add_(weights, velocities, alpha=-group["lr"])
 
-    def _velocity(self, weight: Tensor) -> Tensor:
-        state = self.state[weight]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(weight)
-        velocity: Tensor = state["momentum_buffer"]
-        return velocity
-
 
 def _trust_ratios(weights: list[Tensor], gradients: list[Tensor], *, coefficient: float, weight_decay: float) -> Tensor:
-    """The factor of each of n weights' steps, (n,).
-
-    It is 1 where |w| is 0, as such a weight could never leave 0, and where |g| is 0, which has no direction.
-    """
+    """The factor of each of n weights' steps, (n,): 1 if |w| is 0, which it could never leave, or |g| is 0."""
     weight_norms = torch.stack(torch._foreach_norm(weights))
     gradient_norms = torch.stack(torch._foreach_norm(gradients))
     ratios = coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms)
@@ -114,9 +92,8 @@ SCALINGS: dict[str, Callable[[float, int], float]] = {
     "none": lambda lr, batch_size: lr,
 }
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"lars": LARS, "sgd": SGD, "adamw": AdamW}
-# Options passed to the optimizer, and options applied here.
+# Options of some optimizers only.
 OPTIONS = {"lars": ("momentum", "trust_coefficient"), "sgd": ("momentum", "nesterov"), "adamw": ("betas",)}
-GROUP_OPTIONS = {"lars": (), "sgd": ("decay_all",), "adamw": ("decay_all",)}
 # Learned inputs of transformers: like biases they are not decayed, whatever their rank.
 TOKENS = {"cls_token", "class_token", "dist_token", "reg_token", "mask_token", "pos_embed", "pos_embedding"}
 
@@ -159,15 +136,14 @@ class OptimizerConfig:
     decay_all: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise ValueError(f"name: expected {', '.join(OPTIMIZERS)}, got {self.name!r}")
-        if self.lr_scaling not in SCALINGS:
-            raise ValueError(f"lr_scaling: expected {', '.join(SCALINGS)}, got {self.lr_scaling!r}")
-        for name, value in (("lr", self.lr), ("bias_lr", self.bias_lr), ("trust_coefficient", self.trust_coefficient)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}: expected a finite value above 0, got {value}")
+        for name, known in (("name", OPTIMIZERS), ("lr_scaling", SCALINGS)):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name}: expected {', '.join(known)}, got {value!r}")
         if not isinstance(self.decay_all, bool):
             raise ValueError(f"decay_all: expected True or False, got {self.decay_all!r}")
+        for name in ("lr", "bias_lr", "trust_coefficient"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: expected a finite value above 0, got {value}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay: expected a finite value of at least 0, got {self.weight_decay}")
         for name, share in (("momentum", self.momentum), ("betas", self.betas[0]), ("betas", self.betas[1])):
@@ -177,16 +153,15 @@ class OptimizerConfig:
             raise ValueError("decay_all: expected False without weight_decay, got True")
         if self.nesterov and self.momentum == 0:
             raise ValueError("momentum: expected a value above 0 with nesterov, got 0")
-        special = {name for options in (*OPTIONS.values(), *GROUP_OPTIONS.values()) for name in options}
+        own = (*OPTIONS[self.name], *(() if self.name == "lars" else ("decay_all",)))
         for field in fields(self):
-            value = getattr(self, field.name)
-            applies = field.name in (*OPTIONS[self.name], *GROUP_OPTIONS[self.name]) or field.name not in special
-            if not applies and value != field.default:
+            special = field.name == "decay_all" or any(field.name in names for names in OPTIONS.values())
+            if special and field.name not in own and (value := getattr(self, field.name)) != field.default:
                 raise ValueError(f"{field.name}: expected to be left out, as {self.name} has none, got {value}")
 
 
-def scaled_lr(config: OptimizerConfig, batch_size: int) -> float:
-    """The peak learning rate at a global batch size: of all ranks, and of all batches accumulated.
+def scaled_lr(config: OptimizerConfig, batch_size: int, *, lr: float | None = None) -> float:
+    """The peak learning rate (or another one) at a global batch size: of all ranks, and of all batches accumulated.
 
     Raises:
         ValueError: batch_size is below 1.
@@ -194,13 +169,9 @@ def scaled_lr(config: OptimizerConfig, batch_size: int) -> float:
     >>> round(scaled_lr(OptimizerConfig(lr=0.075, lr_scaling="sqrt"), 4096), 6)
     4.8
     """
-    return _scaled(config.lr, config, batch_size)
-
-
-def _scaled(lr: float, config: OptimizerConfig, batch_size: int) -> float:
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
-    return SCALINGS[config.lr_scaling](lr, batch_size)
+    return SCALINGS[config.lr_scaling](config.lr if lr is None else lr, batch_size)
 
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig, *, batch_size: int) -> Optimizer:
@@ -216,20 +187,18 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, *, batch_size: i
     >>> [(group["name"], group["lr"], group["weight_decay"], group["adapt"]) for group in optimizer.param_groups]
     [('weights', 0.2, 1e-06, True), ('excluded', 0.2, 0.0, False)]
     """
-    lr = scaled_lr(config, batch_size)
-    bias_lr = lr if config.bias_lr is None else _scaled(config.bias_lr, config, batch_size)
+    lr, bias_lr = scaled_lr(config, batch_size), scaled_lr(config, batch_size, lr=config.bias_lr)
     weights, excluded = parameter_groups(module)
     if not weights and not excluded:
         raise ValueError("module: expected parameters that require a gradient, got none")
-    bias_decay = config.weight_decay if config.decay_all else 0.0
+    decay = config.weight_decay
     groups: list[dict[str, Any]] = [
-        {"name": "weights", "params": weights, "lr": lr, "weight_decay": config.weight_decay},
-        {"name": "excluded", "params": excluded, "lr": bias_lr, "weight_decay": bias_decay},
+        {"name": "weights", "params": weights, "lr": lr, "weight_decay": decay},
+        {"name": "excluded", "params": excluded, "lr": bias_lr, "weight_decay": decay if config.decay_all else 0.0},
     ]
     options: dict[str, Any] = {option: getattr(config, option) for option in OPTIONS[config.name]}
     if config.name == "lars":
-        for group, adapt in zip(groups, (True, False), strict=True):
-            group["adapt"] = adapt
+        groups[0]["adapt"], groups[1]["adapt"] = True, False
     else:
         options["fused"] = all(parameter.is_cuda for parameter in (*weights, *excluded))
     optimizer = OPTIMIZERS[config.name]([group for group in groups if group["params"]], lr=lr, **options)
@@ -304,15 +273,13 @@ def lr_factor(step: int, *, total: int, warmup: int, floor: float) -> float:
     learning rate 0.
 
     Raises:
-        ValueError: warmup is not in [0, total), floor not in [0, 1], or step not in [0, total].
+        ValueError: warmup is not in [0, total), or step not in [0, total].
 
     >>> [round(lr_factor(step, total=6, warmup=2, floor=0.0), 3) for step in range(7)]
     [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0]
     """
     if not 0 <= warmup < total:
         raise ValueError(f"warmup: expected at least 0 and fewer than the {total} steps in total, got {warmup}")
-    if not 0 <= floor <= 1:
-        raise ValueError(f"floor: expected a share in [0, 1], got {floor}")
     if not 0 <= step <= total:
         raise ValueError(f"step: expected 0 to {total}, got {step}")
     if step < warmup:
