@@ -213,7 +213,7 @@ def report_command(
         points=points,
         k=k,
         data=data,
-        outputs=[out],
+        out=out,
     )
     write_report(records, Path(out), title=title, json=None if json is None else Path(json), inputs=run)
     from ldreg.report.words import comparison_text

@@ -24,7 +24,7 @@ from ldreg.evaluate.classification import (
     transfer,
 )
 from ldreg.evaluate.classifier import Classifier, linear_head
-from ldreg.evaluate.extract import Compute, Precision
+from ldreg.evaluate.extract import Precision
 from ldreg.evaluate.features import Progress, Setup, features
 from ldreg.evaluate.protocols import (
     PROTOCOLS,
@@ -47,7 +47,7 @@ FAST: dict[str, Any] = {"min_scale": 0.5, "batch_size": 256}
 
 
 def setup(path: Path, progress: Progress | None = None, *, device: Any = "cpu", precision: Precision = "fp32") -> Setup:
-    return Setup(path, Compute(device, precision=precision), path / "cache", progress=progress)
+    return Setup(path, device, precision=precision, cache=path / "cache", progress=progress)
 
 
 def evaluate(encoder: LoadedEncoder, config: Any, path: Path, progress: Progress | None = None) -> Any:

@@ -31,7 +31,7 @@ def calls(encoder: LoadedEncoder) -> int:
 def test_representations_are_the_encoders_and_in_the_sets_order(untrained: LoadedEncoder, tmp_path: Path) -> None:
     images = load_images(DIGITS, "test")
     assert isinstance(images, ResidentImages)
-    found = features(untrained, DIGITS, "test", device="cpu", batch_size=100, cache=tmp_path)
+    found = features(untrained, DIGITS, "test", device="cpu", cache=tmp_path)
     by_hand = (images.images.float() / 255 - 0.449) / 0.226  # the means over ImageNet's three channels
     with torch.no_grad():
         torch.testing.assert_close(found.representations, untrained.module(by_hand))

@@ -227,11 +227,6 @@ def test_images_of_undefined_lid_are_no_thumbnails() -> None:
     assert all(0 < image.lid < float("inf") for image in pictures["least_collapsed"])
 
 
-def test_thumbnails_are_counted(source: Source) -> None:
-    with pytest.raises(ValueError, match="thumbnails: expected at least 0, got -1"):
-        record(source, thumbnails=-1)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return short_run("simclr", tmp_path_factory.mktemp("evaluated") / "run")

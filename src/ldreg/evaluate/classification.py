@@ -18,7 +18,6 @@ from torch import Tensor
 from ldreg.data import DataConfig, ImageSet, derived_seed, load_images, worker_count
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Features, Progress, Setup, images_key, plain_views
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.evaluate.protocols import (
@@ -150,11 +149,11 @@ def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearCo
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
-    _check_devices(config, setup.compute.devices)
+    _check_devices(config, setup.devices)
     train, test = load_classification(data)
     if config.protocol == "fast":
         return _fitted(encoder, data, config, setup, train=train, test=test)
-    plan = fitted_plan(config, images=len(train), devices=setup.compute.devices)
+    plan = fitted_plan(config, images=len(train), devices=setup.devices)
     warn_small(plan, config, images=len(train), data=data.name)
     tested = setup.features(encoder, data, "test", test)
     return _trained(f"linear-{config.protocol}", encoder, data, config, plan, setup, train=train, test=tested)
@@ -174,7 +173,7 @@ def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, s
     train, test = load_classification(data)
     if config.fraction < 1:
         train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    plan = fitted_plan(config, images=len(train), devices=setup.compute.devices)
+    plan = fitted_plan(config, images=len(train), devices=setup.devices)
     warn_small(plan, config, images=len(train), data=data.name)
     return _trained("finetune", encoder, data, config, plan, setup, train=train, test=test)
 
@@ -201,7 +200,7 @@ def _trained(
         train,
         kind="linear" if frozen else "finetune",
         test=test.key if isinstance(test, Features) else images_key(test),
-        precision=setup.compute.precision,
+        precision=setup.precision,
         **views,
     )
     if isinstance(test, Features):
@@ -216,11 +215,11 @@ def _trained(
         train=train,
         test=test,
         plan=plan,
-        precision=setup.compute.precision,
-        workers=worker_count(data, processes=setup.compute.devices),
+        precision=setup.precision,
+        workers=worker_count(data, processes=setup.devices),
     )
-    folder = setup.work / folder_name(f"{title}-{data.name}", settings)
-    minutes = train_classifier(classifier, folder, settings, compute=setup.compute, progress=setup.progress)
+    folder = setup.out / "work" / folder_name(f"{title}-{data.name}", settings)
+    minutes = train_classifier(classifier, folder, settings, setup)
     history = classifier.history
     return ClassifierResult(
         accuracy=history[-1]["accuracy"],
@@ -278,12 +277,12 @@ def _fitted(
     strength = _STRENGTH if config.strength is None else config.strength
     iterations = config.iterations or _ITERATIONS
     settings = [__version__, known.key, asked.key, strength, iterations]
-    path = setup.work / f"{folder_name(f'linear-fast-{data.name}', settings)}.json"
+    path = setup.out / "work" / f"{folder_name(f'linear-fast-{data.name}', settings)}.json"
     fit = read_fit(path)
     if fit is None:
         if setup.progress is not None:
             setup.progress("fitting", 0.0)
-        x, x_test = (part.representations.to(setup.compute.torch_device) for part in (known, asked))
+        x, x_test = (part.representations.to(setup.place) for part in (known, asked))
         found = linear_accuracy(x, known.labels, x_test, asked.labels, strength=strength, iterations=iterations)
         fit = SavedFit(found.accuracy, found.iterations, found.converged, (time.monotonic() - started) / 60)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +316,7 @@ def linear_on(
     Errors are those of `linear_evaluation`.
     """
     config = with_run_augmentation(LinearConfig(protocol), source)
-    setup = Setup(source.results_folder, Compute(device), cache)  # type: ignore[arg-type]  # which torch_device checks
+    setup = Setup(source.results_folder, device, cache=cache)  # type: ignore[arg-type]  # which torch_device checks
     return linear_evaluation(source.encoder, data, config, setup).accuracy
 
 
@@ -332,10 +331,10 @@ def transfer(
     """
     for name, data in datasets.items():
         with _naming(name, data):
-            _check_devices(config, setup.compute.devices)
+            _check_devices(config, setup.devices)
             train, _ = load_classification(data, say=False)
             if config.protocol != "fast":
-                fitted_plan(config, images=len(train), devices=setup.compute.devices)
+                fitted_plan(config, images=len(train), devices=setup.devices)
     found = {}
     for place, (name, data) in enumerate(datasets.items()):
         part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, ResidentLoader, derived_seed
 from ldreg.distributed import active, total
-from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, undisturbed, with_channels
-from ldreg.evaluate.features import Features, Progress, plain_batches
+from ldreg.evaluate.extract import AUTOCAST, Precision, representations, undisturbed, with_channels
+from ldreg.evaluate.features import Features, Progress, Setup, plain_batches
 from ldreg.evaluate.protocols import Plan
 from ldreg.io.guard import load_torch
 from ldreg.io.locks import exclusive
@@ -220,9 +220,7 @@ def train_classifier(
     classifier: Classifier,
     folder: Path,
     settings: Mapping[str, Any],
-    *,
-    compute: Compute,
-    progress: Progress | None = None,
+    setup: Setup,
 ) -> float:
     """Train a classifier, or resume the training whose checkpoint lies in the folder; return the minutes it took.
 
@@ -240,21 +238,21 @@ def train_classifier(
             content: Any = load_torch(saved.path)
             classifier.on_load_checkpoint(content)
             return saved.seconds / 60
-        if compute.devices > 1:
+        if setup.devices > 1:
             if not classifier.frozen:
-                classifier.encoder = synchronize_batch_norm(classifier.encoder, device=compute.torch_device)
-            classifier.head = synchronize_batch_norm(classifier.head, device=compute.torch_device)
+                classifier.encoder = synchronize_batch_norm(classifier.encoder, device=setup.place)
+            classifier.head = synchronize_batch_norm(classifier.head, device=setup.place)
         with closing(classifier):
             fitted = fit(
                 classifier,
                 folder,
                 settings,
                 saved=saved,
-                device=compute.device,
-                devices=compute.devices,
-                precision=compute.precision,
+                device=setup.device,
+                devices=setup.devices,
+                precision=setup.precision,
                 callbacks=[_Measurement()],
-                displays=[_Display(progress)] if progress else [],
+                displays=[_Display(setup.progress)] if setup.progress else [],
                 max_epochs=classifier.plan.schedule.epochs,
                 limit_train_batches=classifier.steps_per_epoch,
             )

@@ -23,7 +23,6 @@ from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.evaluate.classification import ClassifierResult, finetune, linear_evaluation, load_classification, transfer
-from ldreg.evaluate.extract import Compute
 from ldreg.evaluate.features import Setup
 from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
 from ldreg.evaluate.protocols import (
@@ -180,7 +179,7 @@ def _knn(config: KnnConfig, source: Source, setup: Setup) -> Evaluation:
         raise ValueError(f"k: expected at most the {len(train_images)} training images, got {config.k}")
     train = setup.features(source.encoder, source.images, "train", train_images)
     test = setup.features(source.encoder, source.images, "test", test_images)
-    device, k = setup.compute.torch_device, voters(len(train.labels), config.k)
+    device, k = setup.place, voters(len(train.labels), config.k)
     x, x_test = train.representations.to(device), test.representations.to(device)
     accuracy = knn_accuracy(x, train.labels, x_test, test.labels, k=k, temperature=config.temperature)
     results = {"knn": accuracy, "k": k, "classes": len(train.classes)}
@@ -253,7 +252,7 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         estimator=config.estimator,
         convention=config.convention,
         sample=config.sample,
-        device=setup.compute.torch_device,
+        device=setup.place,
         seed=config.seed,
         progress=setup.progress,
     )
@@ -357,7 +356,7 @@ def kind_options(name: str) -> list[Option]:
         for option in fields_of(EncoderConfig, "encoder")
         if option.name not in BEGINNINGS
     ]
-    return [*own, *fields_of(Compute, only=kind.shared), *output, *data, *encoder]
+    return [*own, *fields_of(Setup, only=kind.shared), *output, *data, *encoder]
 
 
 def _default(option: Option, default: str) -> Option:
@@ -375,7 +374,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
     """
     kind, values = KINDS[name], typed(kind_options(name), options)
     config, output = _built(kind.config(), values), _built(OutputConfig, values)
-    compute = {shared: values[shared] for shared in kind.shared if shared != "cache"}
+    shared = {option: values[option] for option in kind.shared if option != "cache"}
     given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
     encoder = built(EncoderConfig, given, "encoder.") if given else None
     data = [(key, value) for key, value in options if key.startswith("data.")]
@@ -402,7 +401,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
             logger.warning("measured on %s, set aside, and not on test images", share)
         setup = Setup(
             opened.results_folder if output.out is None else Path(output.out),
-            Compute(**compute),
+            **shared,
             cache=None if output.cache is None else Path(output.cache),
             reading=DataConfig() if kind.data is None else reading_settings(opened, data),
             progress=progress,
@@ -417,7 +416,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         "results": found.results,
         "source": opened.facts(),
         "data": None if opened.data is None else asdict(opened.data),
-        "options": {**asdict(config), **compute},
+        "options": {**asdict(config), **shared},
         "seed": _seed(config),
         "minutes": found.minutes,
         "environment": environment(command),
@@ -451,7 +450,7 @@ def _seed(config: Any) -> int | None:
 def _result_name(title: str, kind: Kind, config: Any, source: Source, setup: Setup, output: OutputConfig) -> str:
     """The name of a result among those of one source, which differs for other settings or images."""
     names = getattr(config, "datasets", None)
-    precision = setup.compute.precision if "precision" in kind.shared else "fp32"
+    precision = setup.precision if "precision" in kind.shared else "fp32"
     return label(
         title,
         config,

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,34 +11,6 @@ from torch import Tensor, nn
 Precision = Literal["fp32", "bf16"]
 
 AUTOCAST: dict[Precision, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Compute:
-    """The device, how many of them, and the precision of the arithmetic.
-
-    Args:
-        device: auto (a GPU where there is one), cpu or cuda
-        devices: processes on this machine, with one device each
-        precision: fp32, or bf16 mixed with float32
-
-    >>> Compute(devices=0)
-    Traceback (most recent call last):
-    ValueError: devices: expected at least 1, got 0
-    """
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    devices: int = 1
-    precision: Precision = "fp32"
-
-    def __post_init__(self) -> None:
-        if self.devices < 1:
-            raise ValueError(f"devices: expected at least 1, got {self.devices}")
-
-    @property
-    def torch_device(self) -> torch.device:
-        """The device of this process."""
-        return torch_device(self.device)
 
 
 def torch_device(name: str) -> torch.device:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Literal
 
 import torch
 from PIL import Image
@@ -32,7 +33,7 @@ from ldreg.data.decoding import read_image, to_rgb
 from ldreg.data.file_batches import report_lost_workers, resize_and_crop
 from ldreg.data.images import fingerprint
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.extract import AUTOCAST, Compute, Precision, representations, torch_device, with_channels
+from ldreg.evaluate.extract import AUTOCAST, Precision, representations, torch_device, with_channels
 from ldreg.io.locks import filling
 from ldreg.text import one_line
 from ldreg.views import Views, ViewsConfig
@@ -41,6 +42,7 @@ logger = logging.getLogger("ldreg")
 
 Progress = Callable[[str, float], None]  # called with what is done and the fraction that is done
 
+_BATCH = 512  # images at a time
 VERSION = 2  # of the file and of how its content is computed; part of every key
 
 
@@ -79,7 +81,9 @@ class Setup:
 
     Args:
         out: folder of the results; checkpoints are in work/ below it.
-        compute: device, processes, precision.
+        device: auto (a GPU where there is one), cpu or cuda
+        devices: processes on this machine, with one device each
+        precision: fp32, or bf16 mixed with float32
         cache: folder for representations; None: that of `data.cache` or LDREG_CACHE.
         reading: how images of other sets than the source's are read.
         progress: called with what is done and the fraction that is done.
@@ -87,31 +91,29 @@ class Setup:
     """
 
     out: Path
-    compute: Compute = field(default_factory=Compute)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    precision: Precision = "fp32"
     cache: Path | None = None
     reading: DataConfig = field(default_factory=DataConfig)
     progress: Progress | None = None
     command: str = ""
 
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise ValueError(f"devices: expected at least 1, got {self.devices}")
+
     @property
-    def work(self) -> Path:
-        """The folder for checkpoints and fits."""
-        return self.out / "work"
+    def place(self) -> torch.device:
+        """The device of this process."""
+        return torch_device(self.device)
 
     def features(
         self, encoder: LoadedEncoder, data: DataConfig, split: Split, images: ImageSet | None = None
     ) -> Features:
         """Representations of a split, as `features` takes them."""
-        return features(
-            encoder,
-            data,
-            split,
-            device=self.compute.device,
-            precision=self.compute.precision,
-            cache=self.cache,
-            progress=self.progress,
-            images=images,
-        )
+        how = {"device": self.device, "precision": self.precision, "cache": self.cache, "progress": self.progress}
+        return features(encoder, data, split, images=images, **how)  # type: ignore[arg-type]
 
 
 def features(
@@ -121,7 +123,6 @@ def features(
     *,
     device: str = "auto",
     precision: Precision = "fp32",
-    batch_size: int = 512,
     cache: Path | None = None,
     progress: Progress | None = None,
     images: ImageSet | None = None,
@@ -130,18 +131,7 @@ def features(
 
     Images are prepared as by `plain_image`: squares are resized whole, of others the shorter side is resized to
     size / 0.875 and the center taken. Gray images are repeated for an encoder of three channels, color becomes
-    luminance for an encoder of one.
-
-    Args:
-        encoder: a loaded encoder, which is left on the CPU as it was.
-        data: the set; the encoder's size is used instead of its own.
-        split: train or test.
-        device: auto, cpu or cuda.
-        precision: of the encoder's arithmetic; bf16 is mixed with float32.
-        batch_size: images at a time.
-        cache: folder for representations; None: that of `data.cache` or LDREG_CACHE.
-        progress: called with what is done and the fraction that is done.
-        images: the split's images if they are loaded already.
+    luminance for an encoder of one. The encoder is left on the CPU as it was. Pass `images` if they are loaded already.
 
     Raises:
         ValueError: the data is missing or unreadable, or a representation is not finite.
@@ -153,14 +143,11 @@ def features(
     path = (cache_folder(data) if cache is None else cache) / "representations" / f"{key}.safetensors"
     with filling(path):
         found = _read(path, key, images)
-        if found is not None:
-            if isinstance(images, ImageFiles):
-                images.tally.finish_pass(len(found.indices), transparent=found.transparent)
-            return found
-        found = _extract(
-            encoder, images, data, key, place=place, precision=precision, batch_size=batch_size, progress=progress
-        )
-        _write(path, found)
+        if found is None:
+            found = _extract(encoder, images, data, key, place=place, precision=precision, progress=progress)
+            _write(path, found)
+        elif isinstance(images, ImageFiles):
+            images.tally.finish_pass(len(found.indices), transparent=found.transparent)
     return found
 
 
@@ -243,7 +230,6 @@ def _extract(
     *,
     place: torch.device,
     precision: Precision,
-    batch_size: int,
     progress: Progress | None,
 ) -> Features:
     indices: list[Tensor] = []
@@ -251,7 +237,7 @@ def _extract(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         done = 0
-        for batch in plain_batches(images, views, device=place, batch_size=batch_size, workers=workers):
+        for batch in plain_batches(images, views, device=place, batch_size=_BATCH, workers=workers):
             indices.append(batch.indices.cpu())
             yield batch.images, batch.labels
             done += len(batch.labels)

@@ -198,15 +198,7 @@ def measure_encoder(
 ) -> Measured:
     """Measure the dimensions of a split, without test images those of the training images, and accuracies.
 
-    Args:
-        encoder: a loaded encoder.
-        data: the images.
-        split: whose dimensions are measured.
-        k: neighbors that LID is estimated from.
-        linear: as in `accuracies`.
-        device: auto, cpu or cuda.
-        cache: folder for representations; None: as `features` says.
-        progress: called with what is done and the fraction that is done.
+    `linear` is as in `accuracies`.
 
     Raises:
         ValueError: the data is missing, or k is not below the number of images.

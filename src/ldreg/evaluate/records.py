@@ -50,23 +50,14 @@ def record(
     on the test images, if there are labels; `ldreg evaluate` may have measured them before, and its other results are
     added. Without the images, the record has what was logged, and a note that says why the rest is missing.
 
-    Args:
-        source: the encoder, with its run folder and data if it has them.
-        name: in tables and legends; None: the source's.
-        device: auto, cpu or cuda.
-        thumbnails: how many images of lowest LID to show, and a third as many of the highest.
-        points: measure LID of at most this many images, drawn at random, among all; None: of all.
-        k: neighbors that LID is estimated from; None: those of the run's monitor.
-        required: whether missing images are an error.
-        cache: folder for representations; None: as `features` says.
-        progress: called with what is done and the fraction that is done.
+    There are so many `thumbnails` of the images of lowest LID, and a third as many of the highest. LID is estimated
+    from `k` neighbors (None: those of the run's monitor) for `points` images drawn at random (None: for all). If the
+    images are `required`, missing ones are an error.
 
     Raises:
         ValueError: settings that do not fit the images, or a file of the run that cannot be used.
         OSError: a file cannot be read.
     """
-    if thumbnails < 0:
-        raise ValueError(f"thumbnails: expected at least 0, got {thumbnails}")
     folder, settings = source.folder, source.settings
     card = None if folder is None or not folder.card.exists() else Record.from_json(folder.card)
     images, reason = _training_images(source.data)

@@ -72,13 +72,9 @@ def open_source(
 ) -> Source:
     """The encoder of a run folder or of a checkpoint.
 
-    Args:
-        path: a run folder, an encoder.safetensors, or a state dict in timm's, torchvision's or the authors' layout.
-        encoder: which encoder, if the file does not say.
-        size: side of the images, if the file does not say.
-        normalization: of the images, if the file does not say.
-        data: options such as ("data.path", "X") that replace the run's. With another name, the run's own options are
-            dropped.
+    The path is a run folder, an encoder.safetensors, or a state dict in timm's, torchvision's or the authors' layout.
+    A checkpoint may not say its encoder, size and normalization. Options such as ("data.path", "X") replace the run's;
+    another data.name drops all of the run's but those of how images are read.
 
     Raises:
         ValueError: no encoder there, or options that do not fit it or are unknown.
