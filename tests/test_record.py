@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from tests.report.conftest import _run as make
 
-from ldreg.record import SCHEMA, Finding, Record, brief
-from ldreg.thumbnails import Thumbnail, data_uri, png_size
+from ldreg.record import SCHEMA, Finding, Record, Thumbnail, brief
+from ldreg.thumbnails import data_uri, png_size
 
 RESULTS = Path(__file__).parents[1] / "results"
 EVALUATION = {
@@ -144,10 +144,10 @@ def test_an_evaluation_and_the_card_of_a_run_are_records(tmp_path: Path) -> None
                 ("curves", {"lid": [[None, 1]]}, "curves: lid: null in place of a number"),
                 ("curves", {"lid": [[1e300, 1]]}, "curves: lid: a number too large"),
                 ("curves", {"lid": [[1, 1e300]]}, "curves: lid: a number too large"),
-                ("map", [[1, 2, 3]], "map: too many values"),
+                ("map", [[1, 2, 3]], "map: 3 values in place of 2"),
                 ("map", [[1e31, 0]], "map: a number too large, expected at most 1e+30"),
                 ("tsne", [[0, -1e31]], "tsne: a number too large, expected at most 1e+30"),
-                ("tsne", [[1, 2], [3]], "tsne: not enough values"),
+                ("tsne", [[1, 2], [3]], "tsne: 1 values in place of 2"),
                 ("tsne_labels", [1], "tsne_labels: int in place of str"),
                 ("lid", [1e-320], "lid: a number too small"),
                 ("k", -2, "k: -2 in place of a count"),
@@ -155,9 +155,9 @@ def test_an_evaluation_and_the_card_of_a_run_are_records(tmp_path: Path) -> None
                 ("points", 1.5, "points: float in place of int"),
                 ("classes", {"a": "x"}, "classes: a: str in place of a number"),
                 ("notes", "all", "notes: str in place of list"),
-                ("findings", [{"of": "images"}], "findings: a finding with ['of']"),
-                ("findings", [{**FOUND, "severity": "bad"}], "findings: 'bad' in place of a severity"),
-                ("findings", [{**FOUND, "share": []}], "findings: list in place of a number"),
+                ("findings", [{"of": "images"}], "findings: an object with ['of']"),
+                ("findings", [{**FOUND, "severity": "bad"}], "findings: severity: 'bad' in place of one of critical"),
+                ("findings", [{**FOUND, "share": []}], "findings: share: list in place of a number"),
                 ("most_collapsed", {}, "most_collapsed: dict in place of list"),
             ]
         ),

@@ -23,13 +23,13 @@ from ldreg.extras import missing
 from ldreg.inspection import inspect
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import write_atomically
-from ldreg.record import PointCloud, Record
+from ldreg.record import PointCloud, Record, Thumbnail
 from ldreg.regularizers.ldreg import LDReg
 from ldreg.report.pages import clouds_section, comparison_page
 from ldreg.report.plots import cloud_panels
 from ldreg.report.style import plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
-from ldreg.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import data_uri
 from ldreg.version import __version__
 
 _THUMBNAILS = 12

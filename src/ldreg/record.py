@@ -3,20 +3,33 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache, partial
 from itertools import groupby
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ldreg.io.files import json_values, read_text, write_atomically
 from ldreg.text import percent, printable
-from ldreg.thumbnails import Thumbnail, read_thumbnail
+from ldreg.thumbnails import png_size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-Setting = str | float | int | bool | None | Sequence[Any]
+Reader = Callable[[Any], Any]
 
 SCHEMA = 2  # of the JSON of a record; files without the key "schema" have 1
 ACCURACIES = frozenset({"linear", "linear_best", "knn", "finetune", "accuracy"})
@@ -33,12 +46,8 @@ CURVES = {  # metrics of a run's log, and the names of their curves in its recor
     "batch/view_share": "view_share",
     "batch/loss": "loss",
 }
-_FINDING_KEYS = ("of", "kind", "severity", "share", "numbers", "text")
 _FINDINGS_OF_A_KIND = 3  # that are listed one by one
-_LARGEST = 1e60  # of any number: no sum or square of it overflows
 _LARGEST_RESULT = 1e30  # of an evaluation
-_FARTHEST = 1e30  # of a point's coordinate, which is drawn
-_LAST_EPOCH = 1e9
 _LONGEST = 300  # characters of an error about a file
 
 
@@ -49,6 +58,116 @@ Kind = Literal[
 ]  # fmt: skip
 Severity = Literal["critical", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+
+# What each type of a field takes from parsed JSON
+
+
+def _typed(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{'null' if value is None else type(value).__name__} in place of {kind.__name__}")
+    return value
+
+
+def _number(value: Any, *, null: float | None = math.nan, most: float = 1e60) -> float:
+    """A number, or what stands for null, if anything does. No sum or square of the largest number overflows."""
+    if value is None and null is not None:
+        return null
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{'null' if value is None else type(value).__name__} in place of a number")
+    if abs(value) > most:
+        raise ValueError(f"a number too large, expected at most {most:g}")
+    return value
+
+
+def _lid(value: Any) -> float:
+    found = _number(value, null=math.inf)
+    if 0 < abs(found) < 1e-60:
+        raise ValueError("a number too small, expected 0 or at least 1e-60")
+    return found
+
+
+def _count(value: Any) -> int:
+    found = _typed(int, _number(value, null=None))
+    if found < 0:
+        raise ValueError(f"{found} in place of a count")
+    return found
+
+
+def _setting(value: Any) -> Any:
+    return [_scalar(item) for item in value] if isinstance(value, list) else _scalar(value)
+
+
+def _scalar(value: Any) -> str | float | int | bool | None:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, dict | list):
+        raise TypeError(f"{type(value).__name__} in place of a plain value")
+    return _number(value)
+
+
+def _origin(value: Any) -> dict[str, Any]:
+    """Scalars by name, of which some are counted with."""
+    read = dict.fromkeys(("held_out", "tested", "seed", "at_once", "workers"), _reader(int | None))
+    read |= dict.fromkeys(("epochs", "minutes"), _number)
+    found = _typed(dict, value).items()
+    return {key: _read_as(key, item, read.get(key.partition("/")[0], _scalar)) for key, item in found}
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """A function that takes a value from parsed JSON and returns it as this type, or raises ValueError or TypeError."""
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return partial(_read_object, kind, {key: _reader(hints[key]) for key in getattr(kind, "in_json", hints)})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return arguments[1]  # type: ignore[no-any-return]
+    if origin is Literal:
+        return partial(_one_of, arguments)
+    first, *_ = readers = [_reader(each) for each in arguments if each is not NoneType]
+    if origin is Sequence:
+        return lambda value: [first(item) for item in _typed(list, value)]
+    if origin is Mapping:
+        return lambda value: {key: _read_as(key, item, readers[1]) for key, item in _typed(dict, value).items()}
+    if origin is tuple:
+        return partial(_read_tuple, readers)
+    return lambda value: None if value is None else first(value)
+
+
+def _one_of(choices: tuple[str, ...], value: Any) -> str:
+    if value not in choices:
+        raise ValueError(f"{printable(repr(value))} in place of one of {', '.join(choices)}")
+    return value  # type: ignore[no-any-return]
+
+
+def _read_tuple(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
+    if len(_typed(list, value)) != len(readers):
+        raise ValueError(f"{len(value)} values in place of {len(readers)}")
+    return tuple(read(item) for read, item in zip(readers, value, strict=True))
+
+
+def _read_object(kind: Callable[..., T], readers: Mapping[str, Reader], value: Any) -> T:
+    if _typed(dict, value).keys() != readers.keys():
+        raise ValueError(f"an object with {sorted(value)} in place of {sorted(readers)}")
+    return kind(**{key: _read_as(key, value[key], read) for key, read in readers.items()})
+
+
+def _read_as(key: str, value: Any, read: Reader) -> Any:
+    """The value as it is read, or an error that says which it is."""
+    try:
+        return read(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{printable(key)}: {error}") from error
+
+
+_PLAIN: dict[Any, Reader] = {str: partial(_typed, str), int: _count, float: _number}
+Setting = Annotated[str | float | int | bool | Sequence[Any] | None, _setting]
+Lid = Annotated[float, _lid]
+Epoch = Annotated[float, partial(_number, null=None, most=1e9)]
+Point = tuple[Annotated[float, partial(_number, most=1e30)], Annotated[float, partial(_number, most=1e30)]]
 
 
 @dataclass(frozen=True)
@@ -67,6 +186,8 @@ class Finding:
         text: the finding in a sentence; set for findings of a run.
     """
 
+    in_json: ClassVar = ("of", "kind", "severity", "share", "numbers", "text")  # of a run; rows are left out
+
     kind: str
     severity: Severity
     share: float
@@ -83,8 +204,8 @@ class Finding:
         return self.severity != "note"
 
     def plain(self) -> dict[str, Any]:
-        """The finding as records of runs have it in JSON; rows of a data set are left out."""
-        return {name: getattr(self, name) for name in _FINDING_KEYS}
+        """The finding as records of runs have it in JSON."""
+        return {name: getattr(self, name) for name in self.in_json}
 
 
 def brief(findings: Iterable[Finding]) -> list[Finding]:
@@ -104,6 +225,34 @@ def most_serious_first(findings: Iterable[Finding]) -> list[Finding]:
     """All findings in order; that nothing unusual was found is left out where there is something else to say."""
     ordered = sorted(findings, key=lambda found: SEVERITIES.index(found.severity))
     return [found for found in ordered if found.kind != "nothing_unusual"] or ordered[:1]
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small image of the measured set, with its LID.
+
+    Args:
+        image: PNG of at most 64 × 64 pixels as a data URI
+        index: position in the set
+        lid: of its representation
+        label: its class, empty if unknown
+        file: its name, empty if unknown
+
+    Raises:
+        ValueError: `image` is not such a URI, or `index` is below 0.
+    """
+
+    image: str
+    index: int
+    lid: Lid
+    label: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        # The URI goes into a page unescaped.
+        if self.index < 0:
+            raise ValueError(f"index: expected at least 0, got {self.index}")
+        png_size(self.image)
 
 
 @dataclass(frozen=True)
@@ -145,17 +294,17 @@ class Record:
     name: str
     settings: Mapping[str, Setting]
     results: Mapping[str, float]
-    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    lid: Sequence[float] = field(default_factory=list)
+    curves: Mapping[str, Sequence[tuple[Epoch, float]]] = field(default_factory=dict)
+    lid: Sequence[Lid] = field(default_factory=list)
     eigenvalues: Sequence[float] = field(default_factory=list)
-    map: Sequence[tuple[float, float]] = field(default_factory=list)
+    map: Sequence[Point] = field(default_factory=list)
     labels: Sequence[str] | None = None
-    origin: Mapping[str, str | float | int | None] = field(default_factory=dict)
+    origin: Annotated[Mapping[str, str | float | int | None], _origin] = field(default_factory=dict)
     points: int | None = None
     k: int | None = None
     most_collapsed: Sequence[Thumbnail] = field(default_factory=list)
     least_collapsed: Sequence[Thumbnail] = field(default_factory=list)
-    tsne: Sequence[tuple[float, float]] = field(default_factory=list)
+    tsne: Sequence[Point] = field(default_factory=list)
     tsne_labels: Sequence[str] | None = None
     images: int | None = None
     tested: int | None = None
@@ -209,7 +358,13 @@ class Record:
         """
         try:
             content = upgrade(json.loads(read_text(path), parse_constant=_refuse_constant))
-            return cls(**_arguments(content))
+            readers = {name: _reader(kind) for name, kind in get_type_hints(cls, include_extras=True).items()}
+            required = {entry.name for entry in fields(cls) if entry.default is entry.default_factory is MISSING}
+            if unknown := sorted(content.keys() - readers.keys()):
+                raise ValueError(f"the unknown key {unknown[0]!r}")
+            if missing := sorted(required - content.keys()):
+                raise ValueError(f"no key {missing[0]!r}")
+            return cls(**{key: _read_as(key, value, readers[key]) for key, value in content.items()})
         except NewerSchemaError as error:
             raise ValueError(f"{path}: {error}") from error
         except UnicodeDecodeError as error:
@@ -281,7 +436,7 @@ def upgrade(content: Any) -> dict[str, Any]:
     """
     content = _typed(dict, content)
     schema = _read_as("schema", content.get("schema", 1), _count)
-    if schema is None or schema > SCHEMA:
+    if schema > SCHEMA:
         raise NewerSchemaError(f"expected schema {SCHEMA} or earlier, got {schema}, which a newer ldreg wrote")
     if "kind" in content:
         return _from_evaluation(content)
@@ -292,21 +447,21 @@ def upgrade(content: Any) -> dict[str, Any]:
 
 def _from_evaluation(content: dict[str, Any]) -> dict[str, Any]:
     """The result of `ldreg evaluate` as a record; its origin has the key of the weights and the name of the data."""
-    kind, parts = content["kind"], {name: _object(content, name) for name in ("results", "source")}
+    kind = content["kind"]
     if not isinstance(kind, str) or kind not in _EVALUATIONS:
         raise ValueError(f"kind: expected one of {', '.join(_EVALUATIONS)}, got {printable(repr(kind))[:40]}")
-    options = _object(content, "options") if content.get("options") is not None else {}
-    data = _object(content, "data") if content.get("data") is not None else {}
-    environment = _object(content, "environment") if content.get("environment") is not None else {}
-    facts = {"seed": content.get("seed"), "minutes": content.get("minutes"), "weights": parts["source"].get("key")}
+    results, source, options, data, environment = (
+        _object(content, name) for name in ("results", "source", "options", "data", "environment")
+    )
+    facts = {"seed": content.get("seed"), "minutes": content.get("minutes"), "weights": source.get("key")}
     if kind not in ("transfer", "detection"):  # they have images of their own
         facts["data"] = data.get("name")
     return {
-        "name": parts["source"].get("name", kind),
+        "name": source.get("name", kind),
         "settings": {"kind": kind, **options, **{f"data.{key}": value for key, value in data.items()}},
-        "results": _EVALUATIONS[kind](parts["results"], options),
+        "results": _EVALUATIONS[kind](results, options),
         "origin": origin(environment, **facts),
-        "voters": parts["results"]["k"] if kind == "knn" else None,
+        "voters": results["k"] if kind == "knn" else None,
     }
 
 
@@ -346,7 +501,7 @@ def _result(values: dict[str, Any], name: str) -> float:
 
 def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     """The card of a finished run as a record, with the last values that the run logged."""
-    metrics = _object(content, "metrics") if content.get("metrics") is not None else {}
+    metrics = _object(content, "metrics")
     results = {CURVES[name]: value for name, value in metrics.items() if name in CURVES and name.startswith("set/")}
     minutes = content.get("minutes")
     facts = {name: content.get(name) for name in ("seed", "epochs", "minutes", "stopped")}
@@ -359,121 +514,10 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} in place of a number")
-
-
-def _arguments(content: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a record from parsed JSON."""
-    required = {entry.name for entry in fields(Record) if entry.default is entry.default_factory is MISSING}
-    if unknown := sorted(content.keys() - _READERS.keys()):
-        raise ValueError(f"the unknown key {unknown[0]!r}")
-    if missing := sorted(required - content.keys()):
-        raise ValueError(f"no key {missing[0]!r}")
-    return {key: _read_as(key, value, _READERS[key]) for key, value in content.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A field as JSON holds it."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    found = value.plain() if isinstance(value, Finding) else asdict(value) if isinstance(value, Thumbnail) else value
-    return json_values(found)
-
-
 def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(content.get(name), dict):
-        raise ValueError(f"{name}: expected an object, got {type(content.get(name)).__name__}")
-    return content[name]  # type: ignore[no-any-return]
-
-
-def _typed(kind: type[T], value: Any) -> T:
-    if not isinstance(value, kind):
-        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
-    return value
-
-
-def _number(value: Any, undefined: float = math.nan, *, most: float = _LARGEST) -> float:
-    if value is None:
-        return undefined
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{type(value).__name__} in place of a number")
-    if abs(value) > most:
-        raise ValueError(f"a number too large, expected at most {most:g}")
-    return value
-
-
-def _lid(value: Any) -> float:
-    """A LID, where null is infinite."""
-    found = _number(value, math.inf)
-    if 0 < abs(found) < 1 / _LARGEST:
-        raise ValueError(f"a number too small, expected 0 or at least {1 / _LARGEST:g}")
-    return found
-
-
-def _line(value: Any) -> list[tuple[float, float]]:
-    return [(_number(_not_null(epoch), most=_LAST_EPOCH), _number(found)) for epoch, found in _typed(list, value)]
-
-
-def _points(value: Any) -> list[tuple[float, float]]:
-    return [(_number(across, most=_FARTHEST), _number(up, most=_FARTHEST)) for across, up in _typed(list, value)]
-
-
-def _not_null(value: Any) -> Any:
-    if value is None:
-        raise ValueError("null in place of a number")
-    return value
-
-
-def _setting(value: Any) -> Setting:
-    if isinstance(value, list | tuple):
-        return [_scalar(item) for item in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> str | float | int | bool | None:
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, dict | list):
-        raise TypeError(f"{type(value).__name__} in place of a plain value")
-    return _number(value)
-
-
-def _origin(value: Any) -> dict[str, Any]:
-    """Scalars by name, of which some are counted with."""
-    return {
-        key: _read_as(key, item, _ORIGINS.get(key.partition("/")[0], _scalar))
-        for key, item in _typed(dict, value).items()
-    }
-
-
-def _values(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: _read_as(key, item, read) for key, item in _typed(dict, value).items()}
-
-
-def _read_as(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
-    """The value as it is read, or an error that says which it is."""
-    try:
-        return read(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{printable(key)}: {error}") from error
-
-
-def _count(value: Any) -> int | None:
-    if value is None:
-        return None
-    found = _typed(int, _number(value))
-    if found < 0:
-        raise ValueError(f"{found} in place of a count")
-    return found
-
-
-def _words(value: Any) -> list[str] | None:
-    return None if value is None else [_typed(str, item) for item in _typed(list, value)]
-
-
-def _thumbnails(value: Any) -> list[Thumbnail]:
-    return [read_thumbnail(item) for item in _typed(list, value)[: MOST_THUMBNAILS + 1]]
+    """The object of this name; empty if there is none."""
+    value = content.get(name)
+    return {} if value is None else _read_as(name, value, partial(_typed, dict))
 
 
 def read_findings(value: Any) -> list[Finding]:
@@ -482,43 +526,16 @@ def read_findings(value: Any) -> list[Finding]:
     Raises:
         TypeError, ValueError: it is no list of them.
     """
-    return [_finding(item) for item in _typed(list, value)]
+    return [_reader(Finding)(item) for item in _typed(list, value)]
 
 
-def _finding(value: Any) -> Finding:
-    found = _typed(dict, value)
-    if found.keys() != set(_FINDING_KEYS):
-        raise ValueError(f"a finding with {sorted(found)} in place of {sorted(_FINDING_KEYS)}")
-    words = {name: _typed(str, found[name]) for name in ("of", "kind", "severity", "text")}
-    if words["severity"] not in SEVERITIES:
-        raise ValueError(f"{printable(words['severity'])!r} in place of a severity")
-    return Finding(**words, share=_number(found["share"]), numbers=_values(found["numbers"], _number))  # type: ignore[arg-type]  # which is checked
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} in place of a number")
 
 
-_ORIGINS: dict[str, Callable[[Any], Any]] = {
-    "held_out": _count, "tested": _count, "seed": _count, "at_once": _count, "workers": _count,
-    "epochs": _number, "minutes": _number,
-}  # fmt: skip
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "name": lambda value: _typed(str, value),
-    "settings": lambda value: _values(value, _setting),
-    "results": lambda value: _values(value, _number),
-    "curves": lambda value: _values(value, _line),
-    "lid": lambda value: [_lid(item) for item in _typed(list, value)],
-    "eigenvalues": lambda value: [_number(item) for item in _typed(list, value)],
-    "map": _points,
-    "labels": _words,
-    "origin": _origin,
-    "points": _count,
-    "k": _count,
-    "most_collapsed": _thumbnails,
-    "least_collapsed": _thumbnails,
-    "tsne": _points,
-    "tsne_labels": _words,
-    "images": _count,
-    "tested": _count,
-    "voters": _count,
-    "notes": lambda value: _words(_typed(list, value)),
-    "findings": read_findings,
-    "classes": lambda value: _values(value, _number),
-}
+def _plain(value: Any) -> Any:
+    """A field as JSON holds it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    found = value.plain() if isinstance(value, Finding) else asdict(value) if isinstance(value, Thumbnail) else value
+    return json_values(found)

@@ -2,9 +2,8 @@
 
 import base64
 import re
-from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -15,34 +14,6 @@ SIDE = 64  # pixels of the longer side at most
 _URI = re.compile(r"data:image/png;base64,([A-Za-z0-9+/]+={0,2})")
 _LONGEST = 40_000  # characters; noise of 64 × 64 pixels in color takes 17,000
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A small image of the measured set, with its LID.
-
-    Args:
-        image: PNG of at most 64 × 64 pixels as a data URI
-        index: position in the set
-        lid: of its representation
-        label: its class, empty if unknown
-        file: its name, empty if unknown
-
-    Raises:
-        ValueError: `image` is not such a URI, or `index` is below 0.
-    """
-
-    image: str
-    index: int
-    lid: float
-    label: str = ""
-    file: str = ""
-
-    def __post_init__(self) -> None:
-        # The URI goes into a page unescaped.
-        if self.index < 0:
-            raise ValueError(f"index: expected at least 0, got {self.index}")
-        png_size(self.image)
 
 
 def data_uri(image: "Tensor", *, side: int = SIDE) -> str:
@@ -81,24 +52,3 @@ def png_size(uri: str) -> tuple[int, int]:
             f"image: expected a PNG of at most {SIDE} × {SIDE} pixels, got {width} × {height} or another file"
         )
     return width, height
-
-
-def read_thumbnail(value: Any) -> Thumbnail:
-    """A thumbnail from parsed JSON, where a null LID is infinite.
-
-    Raises:
-        ValueError: a field is missing, unknown or invalid.
-    """
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "image": str, "index": int, "lid": (int, float, type(None)), "label": str, "file": str,
-    }  # fmt: skip
-    if not isinstance(value, dict) or value.keys() != kinds.keys():
-        raise ValueError(f"expected a thumbnail with {', '.join(kinds)}")
-    for key, kind in kinds.items():
-        if not isinstance(value[key], kind) or isinstance(value[key], bool):
-            raise ValueError(f"{type(value[key]).__name__} in place of {key}")
-    try:
-        lid = float("inf") if value["lid"] is None else float(value["lid"])
-    except OverflowError as error:
-        raise ValueError("lid: a number too large") from error
-    return Thumbnail(**{**value, "lid": lid})

@@ -20,11 +20,11 @@ import torch
 from tests.report.conftest import _make as make_report
 
 from ldreg.inspection.report import CollapsedPoint, DimensionReport, Reading
-from ldreg.record import PointCloud, Record
+from ldreg.record import PointCloud, Record, Thumbnail
 from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
 from ldreg.report.plots import Series, bars, lines, scatter_panels
 from ldreg.report.tables import Cell, Table
-from ldreg.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import data_uri
 
 CHROMIUM = next(
     filter(

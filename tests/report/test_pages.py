@@ -15,12 +15,12 @@ from tests.report.conftest import MakeReport, MakeRun
 from tests.report.test_tables import KNOWN, STUDY
 
 from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
-from ldreg.record import Finding, PointCloud, Record
+from ldreg.record import Finding, PointCloud, Record, Thumbnail
 from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
 from ldreg.report.plots import DRAWN_POINTS, Series, bars, lines
 from ldreg.report.style import plain_style
 from ldreg.report.tables import Cell, Table
-from ldreg.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import data_uri
 
 CheckSnapshot = Callable[[str, str], None]
 NAN = float("nan")

@@ -21,9 +21,9 @@ from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import read_text
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.watch import MonitorConfig
-from ldreg.record import CURVES, Finding, Record, most_serious_first, origin
+from ldreg.record import CURVES, Finding, Record, Thumbnail, most_serious_first, origin
 from ldreg.text import one_line
-from ldreg.thumbnails import Thumbnail, data_uri
+from ldreg.thumbnails import data_uri
 from ldreg.train.folder import RunFolder
 from ldreg.train.settings import Settings, named, record_settings
 
