@@ -176,7 +176,7 @@ def test_a_set_without_a_dimension_leaves_the_other(make_report: MakeReport, col
 def test_many_points_are_thinned_and_said_to_be(make_report: MakeReport) -> None:
     report = make_report(points=DRAWN_POINTS + 1, comparison="other.npy")
     captions = pictures(body(inspection_page(report)))
-    assert "At most 20,000 points of each set are drawn." in captions["LID against density"]
+    assert "20,000 of 20,001 points are drawn." in captions["LID against density"]
     assert "20,000 of 20,001 points are drawn." in captions["Where LID is low in embeddings.npy"]
     assert "are drawn" not in captions["Where LID is low in other.npy"]
     lid = report.lid.clone()

@@ -21,7 +21,7 @@ from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud, Record, is_share
 from ldreg.report import plots, tables, words
-from ldreg.report.plots import DRAWN_POINTS, class_order, colored_classes, regular_values
+from ldreg.report.plots import DRAWN_POINTS, colored_classes, regular_values
 from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
 from ldreg.text import count, interval, number, percent, printable_unless_markup
@@ -98,7 +98,8 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
     sets = [report] if other is None else [report, other]
     names = [f" of {one.title}" for one in sets] if other else [""]
     samples, quartiles = [_Sample.of_report(one) for one in sets], None if other else report.quartiles
-    cards = [*_histogram(samples, quartiles), *_spectrum(samples), *_lid_maps(sets), *_density(sets)]
+    maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets])
+    cards = [*_histogram(samples, quartiles), *_spectrum(samples), *maps, *_density(sets, samples)]
     return _render(
         "inspection.html",
         report=report,
@@ -122,7 +123,7 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         raise ValueError("records: expected at least one run, got none")
     names = run_names(records)
     named = list(zip(names, records, strict=True))
-    curves, maps = list(_curves(records)), _run_maps(records)
+    curves, maps, results = list(_curves(records)), _run_maps(records), tables.result_table(records)
     samples = [_Sample.of_run(name, record) for name, record in named]
     return _render(
         "comparison.html",
@@ -133,8 +134,8 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         words=" ".join(words.in_words(records)),
         measured=words.what_was_measured(records),
         notes=words.notes(records),
-        headlines=tables.headline_table(records) if len(records) <= _TILED_RUNS else None,
-        results=tables.result_table(records),
+        headlines=tables.headlines(results) if len(records) <= _TILED_RUNS else None,
+        results=results,
         classes=tables.run_class_table(records),
         differing=tables.setting_table(records, differing=True) if len(records) > 1 else None,
         settings=tables.setting_table(records, differing=False),
@@ -218,10 +219,6 @@ def _own_tiles(report: DimensionReport) -> list[tuple[str, str, str]]:
     ]
 
 
-def _regular_count(report: DimensionReport) -> int:
-    return int(regular(report.lid).sum())
-
-
 @dataclass(frozen=True)
 class _Sample:
     """What histograms and spectra show of a set or run: `lid` of all or of some of the `measured` points."""
@@ -246,75 +243,72 @@ class _Sample:
             mean = math.exp(numpy.log(values).mean()) if len(values) else math.nan
         return cls(name, lid, mean, numpy.asarray(run.eigenvalues, dtype=float), rank, run.measured)
 
+    @property
+    def regular(self) -> int:
+        """How many of the points have a LID."""
+        return len(regular_values(self.lid))
+
 
 def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float] | None = None) -> Iterable[Card]:
-    regular = [len(regular_values(one.lid)) for one in samples]
-    if not any(regular):
+    if not any(one.regular for one in samples):
         return
-    sentences, names = [], []
-    if quartiles is not None:
-        sentences.append("Shaded: the middle half of the points. Those far to the left of it are the most collapsed.")
-    if len(samples) > 1:
-        sentences.append("In percent of the points of each set.")
-        sentences += ["Thin lines: the geometric means."] if len(samples) <= plots.MARKED_SETS else []
-        for one, some in zip(samples, regular, strict=True):
-            names.append(f"{one.name}: {f'geometric mean {number(one.mean)}' if some else _NO_LID}")
+    shaded = " The middle half is shaded." if quartiles is not None else ""
+    marks = "; lines mark geometric means" if len(samples) <= plots.MARKED_SETS else ""
+    caption = f"In percent of the points{marks}.{shaded}"
     if chosen := [len(one.lid) for one in samples if one.measured > len(one.lid) > 0]:
-        sentences.append(f"From an even choice of {count(max(chosen))} points.")
-    omitted = [(len(one.lid) - some, one.name) for one, some in zip(samples, regular, strict=True)]
-    if left_out := [f"{count(points)} of {name}" for points, name in omitted if points]:
-        sentences.append(f"Points without a defined LID are left out: {', '.join(left_out)}.")
+        caption += f" From an even choice of {count(max(chosen))} points."
+    if omitted := [
+        f"{count(len(one.lid) - one.regular)} of {one.name}" for one in samples if one.regular < len(one.lid)
+    ]:
+        caption += f" Points without a defined LID are left out: {', '.join(omitted)}."
+    names = [f"{one.name}: {f'geometric mean {number(one.mean)}' if one.regular else _NO_LID}" for one in samples]
     figure = plots.histogram([one.lid for one in samples], [one.mean for one in samples], quartiles=quartiles)
-    yield _card("How LID is spread", " ".join(sentences), figure, "histogram", names)
+    yield _card("How LID is spread", caption, figure, "histogram", names if len(samples) > 1 else ())
 
 
 def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
     known = [len(regular_values(one.eigenvalues)) > 0 for one in samples]
     if not any(known):
         return
-    marks = "; thin lines: effective rank" if 1 < len(samples) <= plots.MARKED_SETS else ""
-    caption = f"Eigenvalues of the covariance{marks}. A cliff means that whole directions are unused."
-    names = []
-    if len(samples) > 1:
-        for one, some in zip(samples, known, strict=True):
-            names.append(f"{one.name}: {f'effective rank {number(one.rank)}' if some else 'no eigenvalue above 0'}")
+    marks = "; lines mark effective ranks" if len(samples) <= plots.MARKED_SETS else ""
+    caption = f"Eigenvalues of the covariance{marks}. A cliff means that directions are unused."
+    names = [
+        f"{one.name}: {f'effective rank {number(one.rank)}' if some else 'no eigenvalue above 0'}"
+        for one, some in zip(samples, known, strict=True)
+    ]
     figure = plots.spectrum([one.eigenvalues for one in samples], [one.rank for one in samples])
-    yield _card("Global spectrum", caption, figure, "spectrum", names)
+    yield _card("Global spectrum", caption, figure, "spectrum", names if len(samples) > 1 else ())
 
 
-def _lid_maps(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array]) -> Iterable[Card]:
     """The map of each set on its own axes, with the same colors."""
-    figures = plots.lid_maps([one.coordinates.numpy() for one in sets], [one.lid.double().numpy() for one in sets])
-    missing = [f" {one.title} has no map: {_NO_LID}." for one, figure in zip(sets, figures, strict=True) if not figure]
-    for place, (one, figure) in enumerate(zip(sets, figures, strict=True)):
-        if figure is None:
-            continue
-        caption = "First two principal axes; red points are the most collapsed."
-        if len(sets) > 1:
-            caption += "".join(missing) or " The colors are the same on both maps."
-        if (points := _regular_count(one)) > DRAWN_POINTS:
-            caption += f" {count(DRAWN_POINTS)} of {count(points)} points are drawn."
-        title = "Where LID is low" + (f" in {one.title}" if len(sets) > 1 else "")
-        yield _card(title, caption, figure, f"map-{place}")
+    several = len(samples) > 1
+    caption = "First two principal axes; red points are the most collapsed."
+    if several:
+        without = [f" {one.name} has no map: {_NO_LID}." for one in samples if not one.regular]
+        caption += "".join(without) or " The colors are the same on both maps."
+    figures = plots.lid_maps(coordinates, [one.lid for one in samples])
+    for place, (one, figure) in enumerate(zip(samples, figures, strict=True)):
+        if figure is not None:
+            title = "Where LID is low" + (f" in {one.name}" if several else "")
+            yield _card(title, caption + _thinned(one.regular), figure, f"map-{place}")
 
 
-def _density(sets: Sequence[DimensionReport]) -> Iterable[Card]:
-    distances, lids = [], []
-    for one in sets:
-        keep = regular(one.lid) & (one.kth_distance > 0)
-        distances.append(one.kth_distance[keep].double().numpy())
-        lids.append(one.lid[keep].double().numpy())
-    if not any(map(len, lids)):
+def _thinned(points: int) -> str:
+    return f" At most {count(DRAWN_POINTS)} of {count(points)} points are drawn." if points > DRAWN_POINTS else ""
+
+
+def _density(sets: Sequence[DimensionReport], samples: Sequence[_Sample]) -> Iterable[Card]:
+    keep = [(regular(one.lid) & (one.kth_distance > 0)).numpy() for one in sets]
+    if not any(some.any() for some in keep):
         return
-    lines = "Lines: the geometric means" if len(sets) > 1 else "Line: the geometric mean"
-    caption = f"Each dot is a point. {lines}. Collapse in dense spots pulls the left side down."
-    points = max(map(_regular_count, sets))
-    if points > DRAWN_POINTS:
-        some = "At most {} points of each set" if len(sets) > 1 else "{} of {} points"
-        caption += f" {some.format(count(DRAWN_POINTS), count(points))} are drawn."
-    names = [one.title + ("" if _regular_count(one) else f": {_NO_LID}") for one in sets] if len(sets) > 1 else []
-    figure = plots.density(distances, lids, [one.mean.value for one in sets], k=sets[0].k)
-    yield _card("LID against density", caption, figure, "density", names)
+    caption = "Each dot is a point; lines mark geometric means. Collapse in dense spots pulls the left side down."
+    caption += _thinned(max(one.regular for one in samples))
+    names = [one.name + ("" if one.regular else f": {_NO_LID}") for one in samples]
+    distances = [one.kth_distance.double().numpy()[some] for one, some in zip(sets, keep, strict=True)]
+    lids = [one.lid[some] for one, some in zip(samples, keep, strict=True)]
+    figure = plots.density(distances, lids, [one.mean for one in samples], k=sets[0].k)
+    yield _card("LID against density", caption, figure, "density", names if len(sets) > 1 else ())
 
 
 def _class_cards(report: DimensionReport) -> Iterable[Card]:
@@ -323,9 +317,7 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
     if not classes:
         return
     other = report.comparison.other if report.comparison is not None else None
-    alone = (
-        f" Of {report.title} alone" + ("." if other and other.classes else ", which has the labels.") if other else ""
-    )
+    of_first = f" Of {report.title} only." if other else ""
     if any(row.regular for row in classes):
         caption = "Geometric mean and 95 % confidence; the line is the mean of all."
         if len(classes) > _DRAWN_CLASSES:
@@ -334,7 +326,7 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
             caption += f" Bars: {report.title}; diamonds: the same classes of {other.title}."
         shown = tables.shown_classes(report, _DRAWN_CLASSES)
         figure = plots.class_bars(shown, report.mean.value, others if other else None)
-        yield _card("LID per class", caption + ("" if others else alone), figure, "classes")
+        yield _card("LID per class", caption + ("" if others else of_first), figure, "classes")
     caption = "The same map, colored by label."
     labels = [row.label for row in classes]
     if len(classes) > len(COLORS):
@@ -342,11 +334,12 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
         labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
     points = report.coordinates.numpy()
     figure = plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
-    yield _card("Where the classes are", caption + alone, figure, "map-classes")
+    yield _card("Where the classes are", caption + of_first, figure, "map-classes")
 
 
 def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
     """Key and card of every value over training."""
+    names = run_names(records) if len(records) > 1 else []
     for place, key in enumerate(ordered_keys(record.curves for record in records)):
         lines = [record.curves.get(key, ()) for record in records]
         values = [value for line in lines for epoch, value in line if math.isfinite(epoch) and math.isfinite(value)]
@@ -358,11 +351,7 @@ def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
             low, high = metric_value(key, min(start)), metric_value(key, max(start))
             caption += f" Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
         figure = plots.curve(lines, share=is_share(key))
-        yield key, _card(metric_title(key), caption, figure, f"curve-{place}", _legend(records))
-
-
-def _legend(records: Sequence[Record]) -> list[str]:
-    return run_names(records) if len(records) > 1 else []
+        yield key, _card(metric_title(key), caption, figure, f"curve-{place}", names)
 
 
 def _run_maps(records: Sequence[Record]) -> list[Card]:
@@ -385,21 +374,12 @@ def _run_maps(records: Sequence[Record]) -> list[Card]:
 
 
 def _maps_text(records: Sequence[Record]) -> str:
-    several = len(records) > 1
-    sentences = ["Representations on their first two principal axes."]
-    sentences += ["Each run has axes of its own: compare shapes, not places."] if several else []
-    if any(record.map and record.lid for record in records):
-        sentences += ["LID has one color scale for all runs."] if several else []
-        sentences.append("Red points are the most collapsed.")
-    classes = len(class_order([labels for record in records for labels in (record.labels, record.tsne_labels)]))
-    if classes > len(COLORS):
-        sentences.append(f"{len(COLORS) - 1} of {count(classes)} classes are in color.")
-    most = max(len(record.map) for record in records)
-    if most > DRAWN_POINTS:
-        sentences.append(f"At most {count(DRAWN_POINTS)} points are drawn.")
-    elif any(record.measured > len(record.map) > 0 for record in records):
-        sentences.append(f"An even choice of {count(most)} points is drawn.")
-    return " ".join(sentences)
+    text = "Representations on their first two principal axes; red points are the most collapsed."
+    if len(records) > 1:
+        text += " LID has one color scale, but each run has axes of its own: compare shapes, not places."
+    if any(record.measured > len(record.map) > 0 for record in records):
+        text += f" An even choice of {count(max(len(record.map) for record in records))} points is drawn."
+    return text
 
 
 def _origin(name: str, record: Record) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ numbers cannot, and importing pandas would add a third of a second to every comm
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Literal
@@ -275,34 +275,23 @@ def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[T
         return [Table(["", "", ""], rows, title=title, explained=True) for title, rows in found.items()]
     other, tables = report.comparison.other, []
     for title, rows in _QUANTITIES.items():
+        first, second = ({name: (value, remark) for name, value, remark in rows(one)} for one in (report, other))
         cells = []
-        for name, (value, remark), (beside, its_remark) in _both(rows(report), rows(other)):
+        for name in {**first, **second} if len(first) >= len(second) else {**second, **first}:
+            (value, remark), (beside, its_remark) = first.get(name, (_DASH, "")), second.get(name, (_DASH, ""))
             own, its, shared = ("", "", remark) if remark == its_remark else (remark, its_remark, "")
             if stacked:
                 cells += [list(map(Cell, (name, value, remark))), list(map(Cell, (f"  {other.title}", beside, its)))]
             else:
                 cells.append([Cell(name), Cell(value, remark=own), Cell(beside, remark=its), Cell(shared)])
         if title == "Local dimensionality":
-            distance = ("Fisher-Rao distance", *([] if stacked else [_DASH]), *_fisher_rao(report, other))
-            cells.append([*map(Cell, distance)])
+            distance = report.comparison.fisher_rao
+            ratio = f"to {other.title}: |ln({number(report.mean.value)} / {number(other.mean.value)})|"
+            words = (number(distance), "" if math.isnan(distance) else ratio)
+            cells.append([*map(Cell, ("Fisher-Rao distance", *([] if stacked else [_DASH]), *words))])
         columns = ["", "", ""] if stacked else ["", report.title, other.title, ""]
         tables.append(Table(columns, cells, title=title, explained=True))
     return tables
-
-
-def _both(first: list[_Row], second: list[_Row]) -> Iterator[tuple[str, tuple[str, str], tuple[str, str]]]:
-    """Each quantity by name with value and explanation in both sets, a dash where a set has none."""
-    own, other = ({name: (value, remark) for name, value, remark in rows} for rows in (first, second))
-    for name in {**own, **other} if len(own) >= len(other) else {**other, **own}:
-        yield name, own.get(name, (_DASH, "")), other.get(name, (_DASH, ""))
-
-
-def _fisher_rao(report: DimensionReport, other: DimensionReport) -> tuple[str, str]:
-    """The distance of two sets, and how it comes about."""
-    if report.comparison is None or math.isnan(report.comparison.fisher_rao):
-        return _DASH, ""
-    ratio = f"{number(report.mean.value)} / {number(other.mean.value)}"
-    return number(report.comparison.fisher_rao), f"to {other.title}: |ln({ratio})|"
 
 
 def _local_rows(report: DimensionReport) -> list[_Row]:
@@ -364,20 +353,20 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
     if not report.classes:
         return None
     others = classes_of_other(report)
-    if report.comparison is not None and others and not stacked:
+    other = "" if report.comparison is None else report.comparison.other.title
+    if others and not stacked:
         rows = []
         for row in report.classes:
-            other, points = others.get(row.label), count(row.count)
-            if other is not None and other.count != row.count:
-                points += f"; {count(other.count)}"
-            value = _DASH if other is None else number(other.mean.value)
-            rows.append([*map(Cell, (row.label, number(row.mean.value), value, points))])
-        return Table(["class", report.title, report.comparison.other.title, "points"], rows, title="LID per class")
+            pair = [row, others[row.label]] if row.label in others else [row]
+            values = [*(number(one.mean.value) for one in pair), _DASH][:2]
+            points = "; ".join(dict.fromkeys(count(one.count) for one in pair))
+            rows.append([*map(Cell, (row.label, *values, points))])
+        return Table(["class", report.title, other, "points"], rows, title="LID per class")
     shown, rows = shown_classes(report, _CLASSES_AS_TEXT) if stacked else report.classes, []
     for row in shown:
         rows.append(_class_row(row.label, row))
-        if report.comparison is not None and row.label in others:
-            rows.append(_class_row(f"  {report.comparison.other.title}", others[row.label]))
+        if row.label in others:
+            rows.append(_class_row(f"  {other}", others[row.label]))
     if left_out := len(report.classes) - len(shown):
         rows.append([*map(Cell, (f"({left_out} more)", "", "", "lowest and highest by LID are shown"))])
     return Table(["class", "LID", "points", "95 % confidence"], rows, title="LID per class", explained=True)
@@ -444,35 +433,23 @@ def metric_value(key: str, value: float) -> str:
 
 
 def change(key: str, value: float, first: float) -> str:
-    """The difference of a result to the first run's: in points of percent for shares, else relative.
+    """The difference of a result to the first run's: in points of percent for shares, else relative; none of times.
 
     >>> change("linear", 0.961, 0.968), change("lid", 9.1, 7.4), change("lid", 7.4, 7.4)
     ('−0.7 points', '+23 %', '±0')
-    >>> change("minutes", 0.08, 0.09)  # may be equal before rounding
-    ''
     """
-    if not (math.isfinite(value) and math.isfinite(first)):
-        return ""
-    if key == "minutes" and abs(value - first) <= _rounding(max(value, first)):
+    if key == "minutes" or not (math.isfinite(value) and math.isfinite(first)):
         return ""
     if metric_value(key, value) == metric_value(key, first):
         return "±0"
     if is_share(key):
-        return f"{_signed(100 * (value - first), 1)} points"
-    if first > 0:
+        text = f"{100 * (value - first):+.1f} points"
+    elif first > 0:
         relative = 100 * (value - first) / first
-        return f"{_signed(relative, 0 if abs(relative) >= 9.95 else 1)} %"
-    return ("+" if value > first else "−") + number(abs(value - first))
-
-
-def _rounding(minutes: float) -> float:
-    """The rounding error of a time in minutes, as displayed and as stored (to hundredths)."""
-    steps = ((1 / 6, 0.1 / 60), (2, 1 / 60), (10, 0.1), (120, 1), (600, 6), (2880, 60), (math.inf, 144))
-    return max(0.01, next(step for most, step in steps if minutes < most)) + 1e-9
-
-
-def _signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
+        text = f"{relative:+.{0 if abs(relative) >= 9.95 else 1}f} %"
+    else:
+        text = ("+" if value > first else "-") + number(abs(value - first))
+    return text.replace("-", "−")
 
 
 def run_names(records: Sequence[Record]) -> list[str]:
@@ -507,14 +484,11 @@ def result_table(records: Sequence[Record]) -> Table:
     return Table(["", *run_names(records)], rows, title="Results")
 
 
-def headline_table(records: Sequence[Record]) -> Table:
-    """The most important results that some run has."""
-    rows = []
-    for key in HEADLINES:
-        values = [record.results.get(key, math.nan) for record in records]
-        if not all(map(math.isnan, values)):
-            rows.append([Cell(metric_title(key)), *_compared(key, values)])
-    return Table(["", *run_names(records)], rows)
+def headlines(results: Table) -> Table:
+    """The most important rows of the table of results that have a value."""
+    titles = [TITLES[key] for key in HEADLINES]
+    rows = [row for row in results.rows if row[0].text in titles and any(cell.text != _DASH for cell in row[1:])]
+    return Table(results.columns, rows)
 
 
 def run_class_table(records: Sequence[Record]) -> Table:

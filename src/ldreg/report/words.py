@@ -42,152 +42,119 @@ _DOMINANT = 0.5  # of a group's points: the label of so many describes it
 _FINDINGS_OF_A_KIND = 3  # shown as text
 _CLASSES_AS_TEXT = 10  # the lowest; the page has all
 _NAMED_SETTINGS = 6
-_ACCURACY_NAMES = {"linear": "linear-probe accuracy", "knn": "kNN accuracy"}
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
-def sentence(finding: Finding, report: DimensionReport) -> str:
+class _Number(float):
+    """A float that a sentence shows as a number, as a share (`:%`) or as a count (`:,`)."""
+
+    def __format__(self, kind: str) -> str:
+        if kind == "%":
+            return percent(float(self))
+        return count(round(self)) if kind == "," else float(self).__format__(kind) if kind else number(float(self))
+
+
+_DUPLICATES = (
+    "{{share:%}} of the points have {}, in {{groups:,}} groups of up to {{largest:,}} ({{places}}). LID reads low "
+    "there; measure again with one of each."
+).format
+_JUMP = "Around {share:%} of the points the distances jump after {before:,} of the {k} neighbors: "
+_SENTENCES = {
+    "complete_collapse": "Complete collapse: {collapse}.",
+    "degenerate": "{share:%} of the points are degenerate: {reasons}. All other numbers are of the remaining "
+    "{rest:%}{end}",
+    "collapsed_group": "A group of {rows:,} points ({share:%}) is collapsed: LID {lid}, the other points read {bulk}. "
+    "In its middle: {places}.{classes}",
+    "collapsed_class": "Class {label} ({share:%} of the points) is collapsed: LID {lid}, {ratio:.1f} times lower than "
+    "that of other classes when each is read at the same share of its points.",
+    "duplicates": _DUPLICATES("an exact duplicate"),
+    "near_duplicates": _DUPLICATES("a near-copy"),
+    "copies": _JUMP + "the rows hold copies or views of the same things. Measure with one of each.",
+    "small_clusters": _JUMP + "clusters have fewer than {k} points. Measure with a smaller k, such as {smaller}.",
+    "low_rank": "The set as a whole uses few directions: effective rank {effective_rank} of {most:,}.",
+    "hubs": "{rows:,} hubs take {taken:%} of all neighbor places ({places}); {never:%} of the points are nobody's "
+    "neighbor.",
+    "collapsed_beside": "Collapsed beside {other}: {pairs}.{fallen}{classes}",
+    "comparison_collapsed": "The other set, {other}, is collapsed beside this one: {pairs}.{classes}",
+    "higher_beside": "LID is higher than in {other}: {pairs}.{classes}",
+    "similar_beside": "Similar to {other}: {pairs}.{classes}",
+    "not_compared": "Not compared with {other}: it has {size} points, and LID depends on their number.",
+    "nothing_unusual": "Nothing unusual found. A single set cannot tell more: compare with one that you trust.",
+}
+
+
+def sentence(found: Finding, report: DimensionReport) -> str:
     """A finding with its numbers, as a sentence."""
-    return _SENTENCES[finding.kind](finding, report)
+    numbers = {name: _Number(value) for name, value in found.numbers.items()}
+    compared = report.comparison
+    before = found.numbers.get("before", math.inf)
+    words = {
+        "places": f"row{'' if len(found.examples) == 1 else 's'} {', '.join(map(str, found.examples))}",
+        "label": printable(found.labels[0][0]) if found.labels else "",
+        "k": report.k,
+        "smaller": next((k for k in (64, 32, 16, 8) if k < round(before)), 8) if before < math.inf else 8,
+        "other": "the other set" if compared is None else printable(compared.other.title),
+        "size": "another number of" if compared is None else count(compared.other.points),
+        **(_PARTS[found.kind](found, report) if found.kind in _PARTS else {}),
+    }
+    share, rows = _Number(found.share), _Number(len(found.rows))
+    return _SENTENCES[found.kind].format(**numbers, **words, share=share, rows=rows, rest=_Number(1 - found.share))
 
 
-def _complete_collapse(found: Finding, report: DimensionReport) -> str:
+def _complete_collapse(found: Finding, report: DimensionReport) -> dict[str, str]:
     if found.numbers["equal"] > 0.5:
-        return f"Complete collapse: {percent(found.numbers['equal'])} of the points have {report.k} equal rows."
+        return {"collapse": f"{percent(found.numbers['equal'])} of the points have {report.k} equal rows"}
     spread = number(found.numbers["spread"])
-    return f"Complete collapse: all rows are one constant plus noise. They spread by {spread} of their norm."
+    return {"collapse": f"all rows are one constant plus noise. They spread by {spread} of their norm"}
 
 
-def _degenerate(found: Finding, report: DimensionReport) -> str:
-    zero, infinite, dead, noise = (round(found.numbers[name]) for name in ("zero", "infinite", "dead", "noise"))
-    reasons = [
-        f"{count(zero)} coincide with their neighbors" if zero else "",
-        f"{count(dead)} are all zeros" if dead else "",
-        f"{count(noise)} differ from their neighbors by noise only" if noise else "",
-        f"{count(infinite)} have {report.k} neighbors at one distance" if infinite else "",
-    ]
-    rest = percent(1 - found.share)
-    limit = f"All other numbers are of the remaining {rest}" + (
-        ", and say nothing of the whole set." if found.severity == "critical" else "."
-    )
-    return f"{percent(found.share)} of the points are degenerate: {', '.join(filter(None, reasons))}. {limit}"
+def _degenerate(found: Finding, report: DimensionReport) -> dict[str, str]:
+    reasons = {
+        "zero": "coincide with their neighbors",
+        "dead": "are all zeros",
+        "noise": "differ from their neighbors by noise only",
+        "infinite": f"have {report.k} neighbors at one distance",
+    }
+    some = [f"{count(points)} {text}" for name, text in reasons.items() if (points := round(found.numbers[name]))]
+    end = ", and say nothing of the whole set." if found.severity == "critical" else "."
+    return {"reasons": ", ".join(some), "end": end}
 
 
-def _group(found: Finding, report: DimensionReport) -> str:
-    lid, bulk = number(found.numbers["lid"]), number(found.numbers["bulk"])
-    size = f"{count(len(found.rows))} points ({percent(found.share)})"
-    return f"A group of {size} is collapsed: LID {lid}, the other points read {bulk}.{_named(found)}"
+def _group(found: Finding, report: DimensionReport) -> dict[str, str]:
+    """The labels that a group is made of."""
+    if not found.labels:
+        return {"classes": ""}
+    label, points = found.labels[0]
+    if points >= _DOMINANT * len(found.rows):
+        return {"classes": f" {percent(points / len(found.rows))} of it is class {printable(label)}."}
+    return {"classes": f" It has points of {count(len(found.labels))} classes."}
 
 
-def _class(found: Finding, report: DimensionReport) -> str:
-    name = printable(found.labels[0][0])
-    ratio = f"{found.numbers['ratio']:.1f}"
-    return (
-        f"Class {name} ({percent(found.share)} of the points) is collapsed: LID {number(found.numbers['lid'])}, "
-        f"{ratio} times lower than that of other classes when each is read at the same share of its points."
-    )
-
-
-def _duplicates(found: Finding, report: DimensionReport) -> str:
-    what = "an exact duplicate" if found.kind == "duplicates" else "a near-copy"
-    groups, largest = (count(round(found.numbers[name])) for name in ("groups", "largest"))
-    return (
-        f"{percent(found.share)} of the points have {what}, in {groups} groups of up to {largest} "
-        f"({_rows(found)}). LID reads low there; measure again with one of each."
-    )
-
-
-def _jump(found: Finding, report: DimensionReport) -> str:
-    before = round(found.numbers["before"])
-    text = f"Around {percent(found.share)} of the points the distances jump after {before} of the {report.k} neighbors"
-    if found.kind == "copies":
-        return f"{text}: the rows hold copies or views of the same things. Measure with one of each."
-    smaller = next((k for k in (64, 32, 16, 8) if k < before), 8)
-    return f"{text}: clusters have fewer than {report.k} points. Measure with a smaller k, such as {smaller}."
-
-
-def _low_rank(found: Finding, report: DimensionReport) -> str:
-    rank, most = number(found.numbers["effective_rank"]), count(round(found.numbers["most"]))
-    return f"The set as a whole uses few directions: effective rank {rank} of {most}."
-
-
-def _hubs(found: Finding, report: DimensionReport) -> str:
-    taken, never = percent(found.numbers["taken"]), percent(found.numbers["never"])
-    return (
-        f"{count(len(found.rows))} hubs take {taken} of all neighbor places ({_rows(found)}); "
-        f"{never} of the points are nobody's neighbor."
-    )
-
-
-def _beside(found: Finding, report: DimensionReport) -> str:
-    title = "the other set" if report.comparison is None else printable(report.comparison.other.title)
-    if found.kind == "not_compared":
-        points = "another number of" if report.comparison is None else count(report.comparison.other.points)
-        return f"Not compared with {title}: it has {points} points, and LID depends on their number."
-    lead = {
-        "collapsed_beside": f"Collapsed beside {title}",
-        "comparison_collapsed": f"The other set, {title}, is collapsed beside this one",
-        "higher_beside": f"LID is higher than in {title}",
-        "similar_beside": f"Similar to {title}",
-    }[found.kind]
+def _beside(found: Finding, report: DimensionReport) -> dict[str, str]:
     names = {"lid_5": "5 % quantile of LID", "lid_50": "median LID", "effective_rank": "effective rank"}
     pairs = [
         f"{shown} {number(found.numbers[name])} (there {number(found.numbers[f'other_{name}'])})"
         for name, shown in names.items()
     ]
-    shares = [percent(found.numbers[name]) for name in ("degenerate", "other_degenerate")]
-    if any(found.numbers[name] > 0 for name in ("degenerate", "other_degenerate")):
-        pairs.append(f"degenerate points {shares[0]} (there {shares[1]})")
-    text = f"{lead}: {', '.join(pairs)}."
-    if found.kind == "collapsed_beside" and found.numbers.get("fell", 0.0) >= _MENTIONED:
-        text += (
-            f" The LID of {percent(found.numbers['fell'])} of the rows, net of those that rose, is at least 30 % lower."
-        )
-    if not found.labels:
-        return text
-    named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED_CLASSES])
-    more = f" and {count(len(found.labels) - _NAMED_CLASSES)} more" if len(found.labels) > _NAMED_CLASSES else ""
-    return f"{text} Classes that read far less than there: {named}{more}."
+    shares = [found.numbers[name] for name in ("degenerate", "other_degenerate")]
+    if any(shares):
+        pairs.append(f"degenerate points {percent(shares[0])} (there {percent(shares[1])})")
+    fallen = classes = ""
+    if (fell := found.numbers.get("fell", 0.0)) >= _MENTIONED:
+        fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
+    if found.labels:
+        named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED_CLASSES])
+        more = f" and {count(len(found.labels) - _NAMED_CLASSES)} more" if len(found.labels) > _NAMED_CLASSES else ""
+        classes = f" Classes that read far less than there: {named}{more}."
+    return {"pairs": ", ".join(pairs), "fallen": fallen, "classes": classes}
 
 
-def _nothing(found: Finding, report: DimensionReport) -> str:
-    return "Nothing unusual found. A single set cannot tell more: compare with one that you trust."
-
-
-_SENTENCES: dict[str, Callable[[Finding, DimensionReport], str]] = {
+_PARTS: dict[str, Callable[[Finding, DimensionReport], dict[str, str]]] = {
     "complete_collapse": _complete_collapse,
     "degenerate": _degenerate,
     "collapsed_group": _group,
-    "collapsed_class": _class,
-    "duplicates": _duplicates,
-    "near_duplicates": _duplicates,
-    "copies": _jump,
-    "small_clusters": _jump,
-    "low_rank": _low_rank,
-    "hubs": _hubs,
-    "collapsed_beside": _beside,
-    "comparison_collapsed": _beside,
-    "higher_beside": _beside,
-    "similar_beside": _beside,
-    "not_compared": _beside,
-    "nothing_unusual": _nothing,
+    **dict.fromkeys(("collapsed_beside", "comparison_collapsed", "higher_beside", "similar_beside"), _beside),
 }
-
-
-def _named(found: Finding) -> str:
-    """The rows in the middle of a group, and the labels that it is made of."""
-    text = f" In its middle: {_rows(found)}."
-    if not found.labels:
-        return text
-    label, points = found.labels[0]
-    if points >= _DOMINANT * len(found.rows):
-        return f"{text} {percent(points / len(found.rows))} of it is class {printable(label)}."
-    return f"{text} It has points of {count(len(found.labels))} classes."
-
-
-def _rows(found: Finding) -> str:
-    rows = ", ".join(str(row) for row in found.examples)
-    return f"{'row' if len(found.examples) == 1 else 'rows'} {rows}"
 
 
 # Runs beside one another
@@ -232,29 +199,24 @@ def _chance(records: Sequence[Record]) -> str:
     if not any(key in ACCURACIES for record in records for key in record.results):
         return "One run each: chance is unknown; LID and effective rank vary by some percent from seed to seed."
     # Accuracies vary by about a point from seed to seed, however many test images there are.
-    noise = {key: max(points, 1.0) for key, points in accuracy_noise(records).items()}
-    limits = "a point or so in accuracy"
-    if max(noise.values(), default=1.0) > 1:
-        parts = [
-            f"up to {points:.{0 if points >= 10 else 1}f} points in {_ACCURACY_NAMES[key]}"
-            for key, points in noise.items()
-        ]
-        fewest = min(record.tested for record in records if record.tested)
-        limits = f"{_listed(parts)} (with {count(fewest)} test images)"
-    return f"One run each: differences of {limits} and of some percent in LID and effective rank are within chance."
+    noise = f"{max(1.0, accuracy_noise(records)):.2g}"
+    points = "1 point" if noise == "1" else f"{noise} points"
+    return (
+        f"One run each: differences of up to {points} in accuracy and of some percent in LID and effective rank are "
+        "within chance."
+    )
 
 
-def accuracy_noise(records: Sequence[Record]) -> dict[str, float]:
-    """For each accuracy, the largest difference to the first run in points that the test images alone may make."""
+def accuracy_noise(records: Sequence[Record]) -> float:
+    """The largest difference of an accuracy to the first run, in points, that the test images alone may make."""
     base, *others = records
-    found: dict[str, float] = {}
+    noise = 0.0
     for record in others:
-        for key in _ACCURACY_NAMES:
-            shares = record.results.get(key, math.nan), base.results.get(key, math.nan)
+        for key in ACCURACIES & record.results.keys() & base.results.keys():
+            shares = record.results[key], base.results[key]
             if record.tested and base.tested and math.isfinite(sum(shares)):
-                noise = sampling_noise(shares, min(record.tested, base.tested))
-                found[key] = max(noise, found.get(key, 0.0))
-    return found
+                noise = max(noise, sampling_noise(shares, min(record.tested, base.tested)))
+    return noise
 
 
 def sampling_noise(shares: tuple[float, float], tested: int) -> float:
@@ -288,25 +250,24 @@ def _incomparable(records: Sequence[Record]) -> list[str]:
 
 def what_was_measured(records: Sequence[Record]) -> list[str]:
     """Which images and k results were measured with: one sentence, or one per run if they differ."""
-    parts = [_measured(record) for record in records]
-    if len(set(parts)) == 1:
-        return [f"{parts[0]}."] if parts[0] else []
-    return [f"{name}: {text}." for name, text in zip(run_names(records), parts, strict=True) if text]
+    texts = ["; ".join(_measured(record)) for record in records]
+    if len(set(texts)) == 1:
+        return [f"{texts[0]}."] if texts[0] else []
+    return [f"{name}: {text}." for name, text in zip(run_names(records), texts, strict=True) if text]
 
 
-def _measured(record: Record) -> str:
-    parts = []
+def _measured(record: Record) -> Iterator[str]:
     if record.measured and record.k is not None:
         some = record.images is not None and record.images > record.measured
-        of = f" of {count(record.images or 0)}" if some else ""
-        what = "LID" if some else "LID and effective rank"
-        parts.append(f"{what}: {count(record.measured)}{of} training images, k = {record.k}")
-        parts += ["effective rank: all of them"] if some else []
+        of, what = (f" of {count(record.images or 0)}", "LID") if some else ("", "LID and effective rank")
+        yield f"{what}: {count(record.measured)}{of} training images, k = {record.k}"
+        if some:
+            yield "effective rank: all of them"
     if record.tested:
         probes = ["linear probe (logistic regression)"] if "linear" in record.results else []
         probes += [f"kNN (k = {record.voters})"] if "knn" in record.results and record.voters else []
-        parts += [f"{' and '.join(probes)}: {count(record.tested)} test images"] if probes else []
-    return "; ".join(parts)
+        if probes:
+            yield f"{' and '.join(probes)}: {count(record.tested)} test images"
 
 
 def _listed(parts: Sequence[str]) -> str:
