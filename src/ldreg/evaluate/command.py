@@ -356,7 +356,8 @@ def kind_options(name: str) -> list[Option]:
         for option in fields_of(EncoderConfig, "encoder")
         if option.name not in BEGINNINGS
     ]
-    return [*own, *fields_of(Setup, only=kind.shared), *output, *data, *encoder]
+    shared = [option for option in fields_of(Setup, only=kind.shared) if option.name != "cache"]
+    return [*own, *shared, *output, *data, *encoder]
 
 
 def _default(option: Option, default: str) -> Option:
