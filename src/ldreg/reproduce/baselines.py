@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # The values of up to eight settings in each run: two of the first setting, three of the others.
 L18 = (
@@ -42,7 +43,7 @@ def accuracy(results: Mapping[str, float]) -> float:
     return results["linear"] if results["effective_rank"] >= 2 else math.nan
 
 
-def choose(accuracies: Sequence[float], counts: Sequence[int]) -> list[int]:
+def choose(accuracies: ArrayLike, counts: Sequence[int]) -> list[int]:
     """The value of each setting that the rule chooses.
 
     Args:
@@ -50,10 +51,11 @@ def choose(accuracies: Sequence[float], counts: Sequence[int]) -> list[int]:
         counts: number of values of each setting.
     """
     array = np.array([[int(digit) for digit in digits[: len(counts)]] for digits in L18])
+    accuracies = np.asarray(accuracies, dtype=float)
     known = np.isfinite(accuracies)
     columns = [np.ones(len(L18))]
     columns += [array[:, place] == value for place, count in enumerate(counts) for value in range(1, count)]
-    design, measured = np.stack(columns, axis=1)[known].astype(float), np.asarray(accuracies)[known]
+    design, measured = np.stack(columns, axis=1)[known].astype(float), accuracies[known]
     terms, *_ = np.linalg.lstsq(design, measured, rcond=None)
     freedom = len(measured) - np.linalg.matrix_rank(design)
     deviation = math.sqrt(float(np.sum((measured - design @ terms) ** 2)) / freedom) if freedom > 0 else 0.0
