@@ -337,7 +337,7 @@ def test_a_wrong_place_among_processes_is_one_line_and_status_2(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, message in (("1st", "got '1st'"), ("7", "got 7")):
+    for rank, message in (("1st", "got '1st'"), ("7", "got '7'")):
         monkeypatch.setenv("RANK", rank)
         assert main(["inspect", "x.npy", "--k", "5"]) == 2
         expected = f"ldreg inspect: error: RANK: expected an integer from 0 to 1 in the environment, {message}\n"

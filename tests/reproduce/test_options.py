@@ -52,7 +52,7 @@ def test_words_are_typed_options() -> None:
         ("table1 --methods resnet", "--methods: expected names among simclr, "),
         ("table3 --detection.lrr 1", "unknown option --detection.lrr; did you mean '--detection.lr'?"),
         ("table3 --detection.lr fast", "--detection.lr: expected float, got fast"),
-        ("table3 --detection.lr -1", "--detection.lr: expected a finite value above 0, got -1"),
+        ("table3 --detection.lr -1", "--detection.lr: expected a finite number above 0, got -1.0"),
         ("table3 --detection.path coco", "--detection.path: expected --coco in its place, got 'coco'"),
         ("table3 --detection 5", "--detection: expected an option of it, such as --detection.lr, got '5'"),
         ("table3 --trainer.device abacus", "--trainer.device: expected one of 'auto', 'cpu', 'cuda'"),
@@ -128,7 +128,7 @@ def test_what_trains_nothing_takes_no_option_of_training(study: str, option: lis
 def test_names_are_taken_in_any_case_and_beside_all() -> None:
     assert {method_of(job.arm) for job in request(["Table1", "--methods", "SimCLR, BYOL"]).jobs} == {"simclr", "byol"}
     named = [study.name for study in request(["All"]).studies]
-    assert set(STUDIES) - {*named} == {"table3", "search", "anchor"}
+    assert set(STUDIES) - {*named} == {"table3", "search", "baselines", "anchor"}
     both = request(["all, table3"])
     assert {study.name for study in both.studies} == {*named, "table3"}
     assert both.name == "report"
@@ -138,8 +138,8 @@ def test_names_are_taken_in_any_case_and_beside_all() -> None:
     ("words", "more"),
     [
         (["--coco", "coco", "--show"], {"table3"}),
-        (["--write", "text.md"], {"search", "anchor"}),
-        (["--coco", "coco", "--write", "text.md"], {"table3", "search", "anchor"}),
+        (["--write", "text.md"], {"search", "baselines", "anchor"}),
+        (["--coco", "coco", "--write", "text.md"], {"table3", "search", "baselines", "anchor"}),
     ],
 )
 def test_all_has_more_studies_with_coco_and_where_it_writes(words: list[str], more: set[str]) -> None:
