@@ -100,6 +100,7 @@ def test_public_names_are_documented_with_an_example(name: str) -> None:
 
 def test_public_surface_is_what_the_design_says() -> None:
     assert set(ldreg.__all__) == {
+        "Balance",
         "DimensionReport",
         "LDReg",
         "effective_rank",

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from ldreg.dimension.spectrum import effective_rank
     from ldreg.inspection import inspect
     from ldreg.inspection.report import DimensionReport
+    from ldreg.regularizers.balance import Balance
     from ldreg.regularizers.ldreg import LDReg
     from ldreg.version import __version__ as __version__
 
 __all__ = [
+    "Balance",
     "DimensionReport",
     "LDReg",
     "effective_rank",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Balance": "ldreg.regularizers.balance",
     "DimensionReport": "ldreg.inspection.report",
     "LDReg": "ldreg.regularizers.ldreg",
     "__version__": "ldreg.version",

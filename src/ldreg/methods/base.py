@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+# The encoder's outputs in two branches: for the loss and for a regularizer.
+Fork = Callable[[Tensor], tuple[Tensor, Tensor]]
 Last = Literal["linear", "scale", "plain"]
 
 
@@ -20,7 +22,7 @@ class Outcome:
     Args:
         loss: The scalar to minimize, over the batch of all ranks.
         terms: Detached scalars to log, by name.
-        representations: Encoder outputs (V·N, D) with gradient, view after view.
+        representations: Encoder outputs (V·N, D) with gradient, view after view: the second branch of the fork.
         reference: Candidates (M, D) for the neighbors of the representations; None: the representations themselves.
         self_index: (V·N,) the row of the reference that equals representation i; None without a reference.
     """
@@ -50,6 +52,7 @@ class Method(nn.Module):
     encoder: nn.Module
     projector: nn.Module
     target: "MomentumBranch | None"
+    fork: Fork
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -58,6 +61,7 @@ class Method(nn.Module):
         self.encoder = encoder
         self.dimension: int = encoder.dimension  # type: ignore[assignment]  # checked above
         self.target = None
+        self.fork = unforked  # or a Balance, which gives a regularizer its share of the gradient
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
         """The outcome of one batch; both views pass the encoder in one call, which takes their batch statistics.
@@ -67,8 +71,8 @@ class Method(nn.Module):
             generator: Source of the method's own random numbers, on the views' device; None: torch's.
         """
         self._check(views)
-        representations = self.encoder(torch.cat(tuple(views)))
-        loss, terms = self.loss(*self.projector(representations).chunk(2))
+        for_loss, representations = self.fork(self.encoder(torch.cat(tuple(views))))
+        loss, terms = self.loss(*self.projector(for_loss).chunk(2))
         return Outcome(loss, terms, representations)
 
     def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -88,6 +92,11 @@ class Method(nn.Module):
         shapes = [tuple(view.shape) for view in views]
         valid = len(views) == self.view_count and len(set(shapes)) == 1
         check(valid, "views", f"{self.view_count} of one shape", f"shapes {shapes}")
+
+
+def unforked(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same tensor for both branches."""
+    return x, x
 
 
 class MethodEntry(NamedTuple):

@@ -61,8 +61,8 @@ class BYOL(Method):
         """The outcome of two views; the generator is not used."""
         self._check(views)
         images = torch.cat(tuple(views))
-        representations = self.encoder(images)
-        predictions = self.predictor(self.projector(representations))
+        for_loss, representations = self.fork(self.encoder(images))
+        predictions = self.predictor(self.projector(for_loss))
         momentum_representations, targets = self.target(images)
         loss = byol(*predictions.chunk(2), *targets.chunk(2))
         return Outcome(

@@ -104,8 +104,9 @@ class MAE(Method):
         expected = (len(images), self.channels, self.size, self.size)
         check(images.shape == expected, "views", f"shape {expected}", tuple(images.shape))
         visible, hidden = self.masks(len(images), device=images.device, generator=generator)
-        tokens = self._masked.encode(images, idx_keep=visible)
-        predictions = self.predict(utils.get_at_index(self._decode(tokens, visible), hidden))
+        # The decoder reads all tokens, so all of them fork, and not the class token alone.
+        for_loss, tokens = self.fork(self._masked.encode(images, idx_keep=visible))
+        predictions = self.predict(utils.get_at_index(self._decode(for_loss, visible), hidden))
         patches = utils.get_at_index(utils.patchify(images, self.patch_size), hidden - self.prefix)
         loss = reconstruction(predictions, patches, normalize=self.normalize)
         return Outcome(loss, {"reconstruction": loss.detach()}, tokens[:, 0])

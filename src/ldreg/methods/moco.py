@@ -126,8 +126,8 @@ class MoCoV2(Method):
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
         """The outcome of two views, whose keys then enter the queue; the generator is not used."""
         self._check(views)
-        representations = self.encoder(views[0])
-        queries = self.projector(representations)
+        for_loss, representations = self.fork(self.encoder(views[0]))
+        queries = self.projector(for_loss)
         _, keys = self.target(views[1])
         # A copy, because the backward pass needs the queue as it was before these keys enter it.
         loss = info_nce(queries, keys, temperature=self.settings.temperature, queue=self.queue.clone())
@@ -173,8 +173,8 @@ class MoCoV3(Method):
         """The outcome of two views; the generator is not used."""
         self._check(views)
         images, temperature = torch.cat(tuple(views)), self.settings.temperature
-        representations = self.encoder(images)
-        query_a, query_b = self.predictor(self.projector(representations)).chunk(2)
+        for_loss, representations = self.fork(self.encoder(images))
+        query_a, query_b = self.predictor(self.projector(for_loss)).chunk(2)
         _, keys = self.target(images)
         key_a, key_b = keys.chunk(2)
         both = info_nce(query_a, key_b, temperature=temperature) + info_nce(query_b, key_a, temperature=temperature)

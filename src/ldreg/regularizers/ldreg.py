@@ -14,11 +14,13 @@ from ldreg.dimension.estimators import Convention, Estimator, check_options, est
 from ldreg.dimension.geometry import regular
 from ldreg.dimension.neighbors import as_matrix, as_query, check_rows, neighbors
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
+from ldreg.regularizers.balance import Balance
 from ldreg.regularizers.base import check, finite, options, weight, whole
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
 
+_BETA = 0.01
 _STATE = ("queue", "_extra_state")  # entries of the state dict for the queue
 
 
@@ -52,9 +54,13 @@ class LDReg(nn.Module):
     then not checked: NaN or inf gives NaN in that step only, as non-finite rows do not enter the queue; entries of
     `self_index` that are not rows of the reference exclude nothing. Elsewhere both are errors.
 
+    With `share=0.1` in place of beta, LDReg has 10 % of the gradient that the loss has at the representations, whatever
+    the size of that loss. `fork` then takes the place of the call; see `ldreg.Balance` for smoothing and limits.
+
     Args:
         k: number of neighbors.
         beta: strength.
+        share: strength as a share of the gradient of the loss, in place of beta.
         norm: how Fisher-Rao distances are averaged.
         target: LID to approach; None: as high as possible.
         direction: "minimize" for Min LID; without a target only.
@@ -84,8 +90,9 @@ class LDReg(nn.Module):
     def __init__(
         self,
         k: int = 64,
-        beta: float = 0.01,
+        beta: float = _BETA,
         *,
+        share: float | None = None,
         norm: Norm = "l1",
         target: float | None = None,
         direction: Direction = "maximize",
@@ -105,6 +112,8 @@ class LDReg(nn.Module):
         check(target is None or finite(target) > 0, "target", "a finite number above 0", target)
         check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
+        check(share is None or self.beta == _BETA, "share", "None with a beta", share)
+        self.share, self.balance = share, None if share is None else Balance(share, gather=gather)
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
         self.reference_grad, self.gather = reference_grad, gather
@@ -132,6 +141,45 @@ class LDReg(nn.Module):
                 momentum representations together: `reg(z, torch.cat([z, momentum]), self_index=torch.arange(len(z)))`.
             self_index: (N,) the row of the reference that is representation i itself; -1: none.
         """
+        trained = torch.is_grad_enabled() and isinstance(representations, Tensor) and representations.requires_grad
+        check(self.balance is None or not trained, "share", "a call of fork(representations)", "one without fork")
+        return self.term(representations, reference, self_index=self_index)
+
+    def fork(
+        self, representations: Tensor, reference: Tensor | None = None, *, self_index: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The representations that the loss has to use, and the scalar to add to it.
+
+        With a share, the scalar's gradient is scaled in the backward pass, and its value is that of beta = 1. With
+        beta, it is what the call returns.
+
+        >>> z = torch.randn(128, 16, requires_grad=True)
+        >>> reg = LDReg(k=32, share=0.1)
+        >>> z, penalty = reg.fork(z)
+        >>> loss = z.square().mean() + penalty
+        >>> loss.backward()
+        >>> bool(reg.effective_beta > 0)
+        True
+        """
+        if self.balance is None:
+            return representations, self(representations, reference, self_index=self_index)
+        if self.reference_grad and reference is not None:
+            raise ValueError("reference_grad: expected False with a share and a reference, got True")
+        for_loss, for_term = self.balance(as_matrix(representations, "representations"))
+        return for_loss, self.term(for_term, reference, self_index=self_index)
+
+    @property
+    def effective_beta(self) -> Tensor:
+        """The factor of the last gradient: beta, or what gave the share.
+
+        With a share it is NaN before the first backward pass, and 0 after one with a gradient that was 0 or not finite.
+        """
+        return torch.tensor(self.beta) if self.balance is None else self.balance.effective_beta
+
+    def term(
+        self, representations: Tensor, reference: Tensor | None = None, *, self_index: Tensor | None = None
+    ) -> Tensor:
+        """The scalar without regard to `share`: with one, that of beta = 1."""
         if reference is None and self_index is not None:
             raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
         if self.queue_size > 0 and torch.compiler.is_compiling():
@@ -287,7 +335,8 @@ class LDReg(nn.Module):
 
     @property
     def _scale(self) -> float:
-        return self.beta if self.target is not None or self.direction == "minimize" else -self.beta
+        beta = self.beta if self.balance is None else 1.0
+        return beta if self.target is not None or self.direction == "minimize" else -beta
 
     def _queued(self) -> Tensor:
         """The past representations, in no order."""

@@ -1,0 +1,158 @@
+"""A regularizer's strength as a share of the loss's gradient, which needs no search for beta."""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ldreg import distributed
+from ldreg.regularizers.base import check, finite, options, whole
+
+_TRIAL = 20  # calls after which a regularizer that never acted is reported
+
+
+class Balance(nn.Module):
+    """Splits representations in two branches, and mixes the gradients that come back in a fixed proportion.
+
+    The first branch goes to the loss, the second to the regularizer. With g and r their gradients, the backward pass
+    continues with g + beta r, where beta = share |g| / |r|. The norms are over the whole batch. Scaling the loss, as
+    for mixed precision or accumulation, changes nothing. There is no second backward pass, and the host does not wait
+    for the device. The idea is that of the balancer of EnCodec (Défossez et al., 2022).
+
+    `LDReg(share=0.1).fork(z)` uses it. For any other term:
+
+    >>> z = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> balance = Balance(share=0.1)
+    >>> for_loss, for_term = balance(z)
+    >>> loss = 5 * for_loss.sum() + 1000 * for_term.sum()  # your loss + your term
+    >>> loss.backward()
+    >>> z.grad  # 5, and 10 % of it
+    tensor([[5.5000, 5.5000],
+            [5.5000, 5.5000]])
+    >>> balance.effective_beta
+    tensor(0.0005)
+
+    If a gradient is 0 or not finite, the backward pass continues with g, and `skipped` counts it. State is kept only
+    with `smoothing` or `start`. `torch.compile` leaves the split uncompiled and compiles the code around it.
+
+    Args:
+        share: norm of the regularizer's gradient relative to that of the loss.
+        smoothing: from 0 to below 1, the weight of past steps in a moving geometric mean of |g| / |r|. 0 gives exactly
+            the share in each step.
+        start: number of backward passes before the regularizer acts.
+        max_beta: largest effective beta.
+        gather: whether norms are over the batches of all ranks, which must then run backward together.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    effective_beta: Tensor
+    log_ratio: Tensor
+    passes: Tensor
+    skipped: Tensor
+
+    def __init__(
+        self,
+        share: float = 0.1,
+        *,
+        smoothing: float = 0.0,
+        start: int = 0,
+        max_beta: float = math.inf,
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        check(finite(share) >= 0, "share", "a finite number from 0 on", share)
+        check(0 <= finite(smoothing) < 1, "smoothing", "a number from 0 to below 1", smoothing)
+        check(max_beta == math.inf or finite(max_beta) > 0, "max_beta", "a number above 0", max_beta)
+        self.share, self.smoothing, self.max_beta = float(share), float(smoothing), float(max_beta)
+        self.start, self.gather = whole("start", start, least=0), gather
+        kept = self.smoothing > 0 or self.start > 0
+        self.register_buffer("log_ratio", torch.tensor(math.nan), persistent=kept)  # NaN before the first
+        self.register_buffer("passes", torch.tensor(0), persistent=kept)
+        self.register_buffer("skipped", torch.tensor(0), persistent=kept)
+        self.register_buffer("effective_beta", torch.tensor(math.nan), persistent=False)
+        self._calls = 0
+
+    def forward(self, representations: Tensor) -> tuple[Tensor, Tensor]:
+        """The representations for the loss, and those for the regularizer, in float32 or wider."""
+        if not torch.compiler.is_compiling():
+            return self._branches(representations)
+        uncompiled = torch.compiler.disable(self._branches, reason="the backward pass of Balance changes its buffers")
+        branches: tuple[Tensor, Tensor] = uncompiled(representations)
+        return branches
+
+    def _branches(self, representations: Tensor) -> tuple[Tensor, Tensor]:
+        if not (torch.is_grad_enabled() and representations.requires_grad):
+            return representations, representations
+        if self.passes.device != representations.device:
+            self.to(representations.device)
+        self._warn_if_idle()
+        for_loss, for_term = _Fork.apply(representations, self)
+        return for_loss, for_term
+
+    def extra_repr(self) -> str:
+        """The options, as `print` shows them."""
+        return options(self)
+
+    @torch.no_grad()
+    def mixed(self, of_loss: Tensor | None, of_term: Tensor) -> Tensor | None:
+        """The gradient to continue with, from the gradients of both branches; None stands for 0."""
+        square = _square(of_term)
+        squares = torch.stack([torch.zeros_like(square) if of_loss is None else _square(of_loss), square])
+        if self.gather and distributed.active():
+            dist.all_reduce(squares)
+        log_ratio = (squares[0].log() - squares[1].log()) / 2
+        usable = torch.isfinite(log_ratio)
+        if self.smoothing > 0:
+            past = self.log_ratio.to(log_ratio.dtype)
+            smoothed = torch.where(past.isnan(), log_ratio, torch.lerp(log_ratio, past, self.smoothing))
+            log_ratio = torch.where(usable, smoothed, past)
+            self.log_ratio.copy_(log_ratio)
+        beta = (self.share * log_ratio.exp()).clamp(max=self.max_beta)
+        acts = usable & (self.passes >= self.start) if self.start > 0 else usable
+        self.passes += 1
+        self.skipped += ~usable
+        self.effective_beta.copy_(torch.where(acts, beta, 0))
+        if of_loss is None:
+            return None
+        both = torch.addcmul(of_loss.to(of_term.dtype), of_term, beta.to(of_term.dtype))
+        return torch.where(acts, both.to(of_loss.dtype), of_loss)
+
+    def _warn_if_idle(self) -> None:
+        """Warn once if the first backward passes could not be balanced."""
+        self._calls += 1
+        capturing = self.passes.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self._calls == _TRIAL and not capturing and int(self.skipped) == int(self.passes) > 0:
+            warnings.warn(
+                f"share: expected gradients of both the loss and the regularizer, got none in {int(self.passes)} "
+                "backward passes, so the regularizer had no effect; the loss must use what fork returns",
+                stacklevel=5,
+            )
+
+
+class _Fork(torch.autograd.Function):
+    """Two copies of x, whose gradients a Balance mixes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, balance: Balance) -> tuple[Tensor, Tensor]:
+        ctx.balance = balance
+        ctx.set_materialize_grads(False)
+        # A copy, as the loss may change its branch in place. In half precision the gradient of a term without its
+        # weight could leave the range.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return x.clone(), x.to(wide) if wide != x.dtype else x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor | None, of_term: Tensor | None) -> tuple[Tensor | None, None]:
+        return of_loss if of_term is None else ctx.balance.mixed(of_loss, of_term), None
+
+
+def _square(gradient: Tensor) -> Tensor:
+    """The squared norm, in float64 where the device has it, so that it neither overflows nor vanishes."""
+    dtype = torch.float32 if gradient.device.type == "mps" else torch.float64
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=dtype)
+    return norm.square()

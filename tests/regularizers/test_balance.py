@@ -1,0 +1,307 @@
+"""Share of the gradient: the written formula by separate gradients in float64, in every setting of training."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.methods.small import NAMES, build
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
+from torch.utils.checkpoint import checkpoint
+
+from ldreg import Balance, LDReg
+from ldreg.distributed import gather, leave
+from ldreg.regularizers import Covariance, KoLeo, SIGReg
+
+SHARE = 0.2
+
+
+def encoder(*, dtype: torch.dtype = torch.float64) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(5, 6, dtype=dtype)
+
+
+def images(rows: int = 48, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(rows, 5, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+def task(z: Tensor) -> Tensor:
+    """A loss that uses the representations twice."""
+    loss: Tensor = 30 * z.sigmoid().square().mean() + (z * torch.arange(6, device=z.device).to(z.dtype)).tanh().mean()
+    return loss
+
+
+def by_hand(z: Tensor, loss: Callable[[Tensor], Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
+    """The gradient of the formula at representations z."""
+    z = z.detach().requires_grad_()
+    (of_loss,), (of_term,) = torch.autograd.grad(loss(z), z), torch.autograd.grad(term(z), z)
+    mixed: Tensor = of_loss + SHARE * of_loss.norm() / of_term.norm() * of_term
+    return mixed
+
+
+def weight_gradient(model: nn.Linear, x: Tensor, at_representations: Tensor) -> Tensor:
+    model.zero_grad()
+    model(x).backward(at_representations)
+    assert model.weight.grad is not None
+    return model.weight.grad.clone()
+
+
+def gradient_of(model: nn.Linear, loss: Tensor) -> Tensor:
+    model.zero_grad()
+    loss.backward()
+    assert model.weight.grad is not None
+    return model.weight.grad.clone()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "l2"},
+        {"target": 3.0},
+        {"direction": "minimize"},
+        {"reference_grad": True},
+        {"estimator": "tle"},
+        {"estimator": "mle", "convention": "pseudocode"},
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 65536.0, 1e-30])
+def test_ldreg_has_the_share_at_any_scale_of_the_loss(options: dict[str, Any], scale: float) -> None:
+    model, x, reg = encoder(), images(), LDReg(k=8, share=SHARE, **options)
+    z, penalty = reg.fork(model(x))
+    found = gradient_of(model, scale * (task(z) + penalty)) / scale
+    at_z = by_hand(model(x), task, LDReg(k=8, beta=1.0, **options))
+    torch.testing.assert_close(found, weight_gradient(model, x, at_z), rtol=1e-6, atol=1e-12)
+    assert penalty.item() == pytest.approx(LDReg(k=8, beta=1.0, **options)(model(x)).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Covariance, KoLeo, SIGReg])
+def test_any_regularizer_has_the_share(kind: type[nn.Module]) -> None:
+    model, x = encoder(), images()
+    one, other = kind(), kind()
+    for_loss, for_term = Balance(SHARE)(model(x))
+    found = gradient_of(model, task(for_loss) + one(for_term))
+    torch.testing.assert_close(found, weight_gradient(model, x, by_hand(model(x), task, other)), rtol=1e-6, atol=1e-12)
+
+
+def test_byols_reference_and_a_queue() -> None:
+    model, x = encoder(), images()
+    own = torch.arange(len(x))
+
+    def reference(z: Tensor) -> Tensor:
+        return torch.cat((z, z.detach() * 1.1 + 0.1))
+
+    reg, plain = LDReg(k=8, share=SHARE, queue_size=64), LDReg(k=8, beta=1.0, queue_size=64)
+    for step in range(3):
+        batch = x + step
+        raw = model(batch)
+        z, penalty = reg.fork(raw, reference(raw), self_index=own)
+        found = gradient_of(model, task(z) + penalty)
+        at_z = by_hand(model(batch), task, lambda z: plain(z, reference(z), self_index=own))
+        torch.testing.assert_close(found, weight_gradient(model, batch, at_z), rtol=1e-6, atol=1e-12)
+    with pytest.raises(ValueError, match="reference_grad"):
+        LDReg(k=8, share=SHARE, reference_grad=True).fork(model(x), reference(model(x)), self_index=own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_forks_where_its_loss_and_the_regularizer_part(name: str) -> None:
+    """For MAE these are all tokens, of which LDReg reads one."""
+    views = tuple(torch.randn(2, 24, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind())
+    branches: list[Tensor] = []
+
+    def copies(x: Tensor) -> tuple[Tensor, Tensor]:
+        branches[:] = [x.detach().requires_grad_(), x.detach().requires_grad_(), x]
+        return branches[0], branches[1]
+
+    method, term = build(name).double(), Covariance(beta=1.0)
+    twin = copy.deepcopy(method)
+    method.fork = copies
+    outcome = method(views[: method.view_count], torch.Generator().manual_seed(3))
+    (of_loss,) = torch.autograd.grad(outcome.loss, branches[0])
+    (of_term,) = torch.autograd.grad(term(outcome.representations), branches[1])
+    branches[2].backward(of_loss + SHARE * of_loss.norm() / of_term.norm() * of_term)
+    expected = [parameter.grad for parameter in method.encoder.parameters() if parameter.grad is not None]
+
+    twin.fork = Balance(SHARE)
+    outcome = twin(views[: twin.view_count], torch.Generator().manual_seed(3))
+    (outcome.loss + term(outcome.representations)).backward()
+    found = [parameter.grad for parameter in twin.encoder.parameters() if parameter.grad is not None]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+
+
+def test_accumulation_balances_each_part() -> None:
+    model, x, reg = encoder(), images(96), LDReg(k=8, share=SHARE)
+    model.zero_grad()
+    expected = torch.zeros(6, 5, dtype=torch.float64)
+    for part in x.chunk(2):
+        expected += weight_gradient(model, part, by_hand(model(part), task, LDReg(k=8, beta=1.0))) / 2
+    model.zero_grad()
+    for part in x.chunk(2):
+        z, penalty = reg.fork(model(part))
+        ((task(z) + penalty) / 2).backward()
+    torch.testing.assert_close(model.weight.grad, expected, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which Dynamo hides, unless it is an error
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_step_has_the_same_gradient(backend: str) -> None:
+    model, x, reg = encoder(dtype=torch.float32), images(dtype=torch.float32), LDReg(k=8, share=SHARE)
+
+    def loss(x: Tensor) -> Tensor:
+        z, penalty = reg.fork(model(x))
+        return task(z) + penalty
+
+    expected = gradient_of(model, loss(x))
+    torch.testing.assert_close(gradient_of(model, torch.compile(loss, backend=backend)(x)), expected)
+    assert reg.effective_beta > 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_changes_nothing(reentrant: bool) -> None:
+    model, x, reg = encoder(), images().requires_grad_(), LDReg(k=8, share=SHARE)
+
+    def loss(x: Tensor) -> Tensor:
+        z, penalty = reg.fork(model(x))
+        return task(z) + penalty
+
+    expected = gradient_of(model, loss(x))
+    checkpointed = checkpoint(loss, x, use_reentrant=reentrant)
+    torch.testing.assert_close(gradient_of(model, checkpointed), expected, rtol=1e-12, atol=0)
+
+
+def test_half_precision_with_a_scaler() -> None:
+    model, x = encoder(dtype=torch.float32), images(dtype=torch.float32)
+    reg, scaler = LDReg(k=8, share=SHARE), torch.amp.GradScaler("cpu")
+    with torch.autocast("cpu", torch.float16):
+        raw = model(x)
+        z, penalty = reg.fork(raw)
+        loss = task(z.float()) + penalty
+    assert (raw.dtype, z.dtype, penalty.dtype) == (torch.float16, torch.float16, torch.float32)
+    found = gradient_of(model, scaler.scale(loss)) / scaler.get_scale()
+    at_z = by_hand(raw.double(), task, LDReg(k=8, beta=1.0)).float()
+    torch.testing.assert_close(found, weight_gradient(model, x, at_z), rtol=0.01, atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", ["no loss", "flat loss", "infinite loss", "NaN term", "flat term"])
+def test_without_two_usable_gradients_the_losss_stays(bad: str) -> None:
+    model, x, balance = encoder(), images(), Balance(SHARE)
+    factors = {"flat loss": (0.0, 1.0), "infinite loss": (math.inf, 1.0), "NaN term": (1.0, math.nan)}
+    of_loss, of_term = factors.get(bad, (1.0, 0.0 if bad == "flat term" else 1.0))
+
+    def loss(z: Tensor) -> Tensor:
+        return of_loss * z.square().sum()
+
+    for_loss, for_term = balance(model(x))
+    term = of_term * for_term.tanh().sum()
+    whole = term if bad == "no loss" else loss(for_loss) + term
+    model.zero_grad()
+    whole.backward()
+    if bad == "no loss":
+        assert model.weight.grad is None
+    else:
+        found = model.weight.grad
+        assert found is not None
+        expected = gradient_of(model, loss(model(x)))
+        assert torch.equal(found.isfinite(), expected.isfinite())
+        assert bad == "infinite loss" or torch.equal(found, expected)
+    assert (int(balance.passes), int(balance.skipped), float(balance.effective_beta)) == (1, 1, 0)
+
+
+def test_smoothing_is_a_moving_geometric_mean_and_resumes_bitwise() -> None:
+    model, x, balance = encoder(), images(), Balance(SHARE, smoothing=0.75)
+    log_ratio = math.nan
+    for step in range(6):
+        if step == 3:  # as from a checkpoint
+            state = balance.state_dict()
+            balance = Balance(SHARE, smoothing=0.75)
+            balance.load_state_dict(state)
+        scale = 2.0 ** (step % 3)
+        for_loss, for_term = balance(model(x))
+        (scale * task(for_loss) + for_term.tanh().sum()).backward()
+        z = model(x).detach().requires_grad_()
+        (of_loss,), (of_term,) = torch.autograd.grad(scale * task(z), z), torch.autograd.grad(z.tanh().sum(), z)
+        now = math.log(of_loss.norm() / of_term.norm())
+        log_ratio = now if step == 0 else 0.75 * log_ratio + 0.25 * now
+        assert balance.effective_beta.item() == pytest.approx(SHARE * math.exp(log_ratio), rel=1e-5)
+    assert int(balance.passes) == 6
+    assert not Balance(SHARE).state_dict(), "checkpoints without state stay as they are"
+
+
+def test_start_and_ceiling() -> None:
+    model, x = encoder(), images()
+    late, capped = Balance(SHARE, start=2), Balance(SHARE, max_beta=1e-6)
+    betas = []
+    for _ in range(4):
+        for balance in (late, capped):
+            for_loss, for_term = balance(model(x))
+            (task(for_loss) + for_term.tanh().sum()).backward()
+        betas.append((late.effective_beta.item(), capped.effective_beta.item()))
+    assert [late > 0 for late, _ in betas] == [False, False, True, True]
+    assert all(capped == pytest.approx(1e-6) for _, capped in betas)
+    assert not late.skipped
+
+
+def test_a_loss_that_uses_other_representations_is_warned_of_once() -> None:
+    model, x, reg = encoder(), images(), LDReg(k=8, share=SHARE)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(45):
+            z = model(x)
+            _, penalty = reg.fork(z)  # and the loss goes on with z
+            (task(z) + penalty).backward()
+    assert [("share:" in str(one.message)) for one in found] == [True]
+
+
+def test_without_gradients_the_representations_pass_through() -> None:
+    reg, x = LDReg(k=8, share=SHARE), images()
+    z, penalty = reg.fork(x)
+    assert z is x
+    assert penalty == reg(x) == LDReg(k=8, beta=1.0)(x)
+    z, penalty = LDReg(k=8, beta=0.5).fork(x)
+    assert z is x
+    assert penalty == LDReg(k=8, beta=0.5)(x)
+
+
+def test_wrong_options_are_refused() -> None:
+    options: dict[str, Any]
+    for name, value in (("share", -0.1), ("share", math.nan), ("smoothing", 1.0), ("start", 0.5), ("max_beta", 0)):
+        options = {name: value}
+        with pytest.raises(ValueError, match=f"^{name}: expected "):
+            Balance(**options)
+    with pytest.raises(ValueError, match=r"^share: expected None with a beta"):
+        LDReg(beta=0.5, share=0.1)
+    with pytest.raises(ValueError, match=r"^share: expected a call of fork"):
+        LDReg(k=8, share=0.1)(images().requires_grad_())
+
+
+def rank_gradient(rank: int | None) -> list[Tensor]:
+    """The weight's gradient of a loss over the batch of all ranks, and of the mean of losses of each rank."""
+    found = []
+    for joint in (True, False):
+        model, reg = encoder(), LDReg(k=8, share=SHARE, gather=rank is not None)
+        shell = model if rank is None else nn.parallel.DistributedDataParallel(model)
+        x = images(96) * torch.linspace(0.1, 2, 96, dtype=torch.float64)[:, None]  # ranks with unlike gradients
+        z, penalty = reg.fork(shell(x if rank is None else x.chunk(2)[rank]))
+        found.append(gradient_of(model, task(gather(z) if joint and rank is not None else z) + penalty))
+    return found
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(rank_gradient(rank), f"{folder}/{rank}")
+    dist.destroy_process_group()
+    leave(0)
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="spawn")
+    expected = rank_gradient(None)
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / str(rank)), expected, rtol=1e-6, atol=1e-12)
