@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
 
 from ldreg import LDReg
 from ldreg.dimension.cuda import step as fused
@@ -471,3 +472,21 @@ def test_the_fused_step_leaves_out_no_row_of_the_queue(monkeypatch: pytest.Monke
     monkeypatch.setattr(fused, "ldreg_step", reduced)
     reg(x, x, self_index=torch.arange(1, 31))
     assert seen == [*range(1, 30), -1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_queue_takes_each_batch_once_under_activation_checkpointing(reentrant: bool) -> None:
+    plain, checkpointed = (LDReg(k=8, queue_size=100) for _ in range(2))  # which the second batch overruns
+    for step in range(4):
+        x, y = (random(60, 8, seed=step).requires_grad_() for _ in range(2))
+        plain(x).backward()
+        checkpoint(checkpointed, y, use_reentrant=reentrant).backward()
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=0)
+        assert torch.equal(plain.queue, checkpointed.queue)
+
+
+def test_tle_is_refused_in_a_full_graph_and_runs_uncompiled_otherwise() -> None:
+    reg, x = LDReg(k=8, estimator="tle"), random(60, 8)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"estimator: expected 'mom' or 'mle'"):
+        torch.compile(reg, fullgraph=True, backend="aot_eager")(x)
+    assert torch.compile(reg, backend="aot_eager")(x) == reg(x)

@@ -119,6 +119,7 @@ class LDReg(nn.Module):
         self.reference_grad, self.gather = reference_grad, gather
         self.register_buffer("queue", torch.empty(0, 0))
         self._enqueued = 0
+        self._replaced: tuple[Tensor, Tensor] | None = None  # places and rows of the queue before the last batch
         self._regular_share = torch.tensor(math.nan)
 
     @property
@@ -188,6 +189,9 @@ class LDReg(nn.Module):
             uncompiled = torch.compiler.disable(self._value, reason="the queue of LDReg grows from step to step")
             value: Tensor = uncompiled(representations, reference, self_index)
             return value
+        if self.estimator == "tle" and torch.compiler.is_compiling():
+            # Without fullgraph=True, torch runs this function uncompiled after the error.
+            raise ValueError("estimator: expected 'mom' or 'mle' with torch.compile(fullgraph=True), got 'tle'")
         return self._value(representations, reference, self_index)
 
     def extra_repr(self) -> str:
@@ -199,12 +203,13 @@ class LDReg(nn.Module):
         if reference is not None:
             reference = as_matrix(reference, "reference")
         given = None if reference is None else len(reference)
-        reference, self_index, own_rows = self._candidates(representations, reference, self_index)
+        queued = self._queued()
+        reference, self_index, own_rows = self._candidates(representations, reference, self_index, queued)
         keeps = self.queue_size > 0 and self.training and not torch.is_inference_mode_enabled()
         fused = self.estimator == "mom" and step.supports(representations, reference, self.k)
         missing = self.k - candidate_count(representations, reference, self_index)
         if missing > 0:
-            if not keeps or missing > self.queue_size - len(self._queued()):
+            if not keeps or missing > self.queue_size - len(queued):
                 raise ValueError(self._too_few(len(representations), given))
             # No search checks these values, and non-finite rows would spoil later steps.
             self._enqueue(representations, nonfinite="skip" if fused else "raise")
@@ -225,13 +230,13 @@ class LDReg(nn.Module):
         return value
 
     def _candidates(
-        self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None
+        self, representations: Tensor, reference: Tensor | None, self_index: Tensor | None, queued: Tensor
     ) -> tuple[Tensor | None, Tensor | None, range | None]:
         """The rows in which neighbors are sought (None: the representations), the index of each representation in this
         rank's reference, and the place of that reference in the rows (None: all of them).
         """
         several = self.gather and distributed.active()
-        enlarged = several or self._enqueued > 0
+        enlarged = several or len(queued) > 0
         if reference is None:
             if not enlarged:
                 return None, None, None
@@ -241,13 +246,13 @@ class LDReg(nn.Module):
         own_rows = range(start, start + len(rows)) if enlarged else None
         if several:
             rows = distributed.gather(rows)
-        if self._enqueued:
+        if len(queued):
             if rows.shape[1:] != self.queue.shape[1:]:
                 raise ValueError(
                     f"representations: expected {self.queue.shape[1]} columns as in the queue, "
                     f"got shape {tuple(rows.shape)}"
                 )
-            rows = torch.cat((rows, self._queued().to(rows.device)))  # in the wider of their dtypes
+            rows = torch.cat((rows, queued.to(rows.device)))  # in the wider of their dtypes
         return rows, self_index, own_rows
 
     def _too_few(self, batch: int, reference: int | None) -> str:
@@ -340,7 +345,10 @@ class LDReg(nn.Module):
 
     def _queued(self) -> Tensor:
         """The past representations, in no order."""
-        return self.queue[: self._enqueued]
+        if self._replaced is None or not _recomputing():
+            return self.queue[: self._enqueued]
+        place, rows = self._replaced
+        return self.queue.index_copy(0, place, rows)[: self._enqueued - len(rows)]
 
     @torch.no_grad()
     def _enqueue(self, representations: Tensor, *, nonfinite: Literal["raise", "skip"] | None) -> None:
@@ -349,6 +357,8 @@ class LDReg(nn.Module):
         `nonfinite` says what to do with non-finite rows: "raise" waits for the device and raises ValueError, "skip"
         keeps the row that was in their place without waiting, None knows that all rows are finite.
         """
+        if _recomputing():
+            return
         new = distributed.gather(representations.detach()) if self.gather else representations.detach()
         if nonfinite == "raise":
             refuse_nonfinite(new, "representations")
@@ -362,6 +372,7 @@ class LDReg(nn.Module):
             # NaN would spoil every value until it leaves the queue. An unused place gets an earlier row.
             before = place % max(1, min(self._enqueued, self.queue_size))
             new = torch.where(new.isfinite().all(1, keepdim=True), new, self.queue[before])
+        self._replaced = place, self.queue[place]
         self.queue[place] = new
         self._enqueued += len(new)
 
@@ -397,6 +408,11 @@ class LDReg(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
         if self.queue_size == 0:
             missing_keys[:] = [key for key in missing_keys if key not in [prefix + name for name in _STATE]]
+
+
+def _recomputing() -> bool:
+    """Whether a backward pass calls LDReg again, as activation checkpointing does: it has to see what it saw before."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _shifted(self_index: Tensor, start: int, rows: int) -> Tensor:
