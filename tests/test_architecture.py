@@ -111,4 +111,5 @@ def test_public_surface_is_what_the_design_says() -> None:
         "inspect",
         "lid",
         "neighbor_distances",
+        "suggest_beta",
     }

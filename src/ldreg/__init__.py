@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ldreg.dimension.spectrum import effective_rank
     from ldreg.inspection import inspect
     from ldreg.inspection.report import DimensionReport
-    from ldreg.regularizers.balance import Balance
+    from ldreg.regularizers.balance import Balance, suggest_beta
     from ldreg.regularizers.ldreg import LDReg
     from ldreg.version import __version__ as __version__
 
@@ -30,6 +30,7 @@ __all__ = [
     "inspect",
     "lid",
     "neighbor_distances",
+    "suggest_beta",
 ]
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "inspect": "ldreg.inspection",
     "lid": "ldreg.dimension.estimators",
     "neighbor_distances": "ldreg.dimension.neighbors",
+    "suggest_beta": "ldreg.regularizers.balance",
 }
 
 

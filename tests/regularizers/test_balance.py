@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.checkpoint import checkpoint
 
-from ldreg import Balance, LDReg
+from ldreg import Balance, LDReg, suggest_beta
 from ldreg.distributed import gather, leave
 from ldreg.regularizers import Covariance, KoLeo, SIGReg
 
@@ -305,3 +305,22 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     expected = rank_gradient(None)
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / str(rank)), expected, rtol=1e-6, atol=1e-12)
+
+
+def test_the_suggested_beta_gives_the_share() -> None:
+    model = encoder()
+    outputs = [model(images() + shift) for shift in range(3)]
+    suggestion = suggest_beta([(task(z), z) for z in outputs], share=0.3, regularizer=LDReg(k=8, beta=0.02))
+    ratios = []
+    for z, beta in zip(outputs, suggestion.betas, strict=True):
+        (of_loss,) = torch.autograd.grad(task(z), z, retain_graph=True)
+        (of_term,) = torch.autograd.grad(LDReg(k=8, beta=beta)(z), z, retain_graph=True)
+        ratios.append((of_term.norm() / of_loss.norm()).item())
+    assert ratios == pytest.approx([0.3] * 3, rel=1e-6)
+    assert suggestion.beta == pytest.approx(math.prod(suggestion.betas) ** (1 / 3))
+    (axes,) = suggestion.plot().axes
+    assert (axes.get_xscale(), len(axes.lines)) == ("log", 5)
+    with pytest.raises(ValueError, match=r"^batches: expected a batch with finite gradients .* got 1$"):
+        suggest_beta([(task(outputs[0]), model(images()))], regularizer=LDReg(k=8))
+    with pytest.raises(ValueError, match=r"^share: "):
+        suggest_beta([], share=0)

@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -10,6 +12,9 @@ from torch import Tensor, nn
 
 from ldreg import distributed
 from ldreg.regularizers.base import check, finite, options, whole
+
+if TYPE_CHECKING:  # a slow import
+    from matplotlib.figure import Figure
 
 _TRIAL = 20  # calls after which a regularizer that never acted is reported
 
@@ -156,3 +161,76 @@ def _square(gradient: Tensor) -> Tensor:
     dtype = torch.float32 if gradient.device.type == "mps" else torch.float64
     norm: Tensor = torch.linalg.vector_norm(gradient, dtype=dtype)
     return norm.square()
+
+
+@dataclass(frozen=True)
+class BetaSuggestion:
+    """The beta that gives a regularizer a share of the gradient.
+
+    Args:
+        beta: the suggestion, the geometric mean over batches.
+        share: that was asked for.
+        betas: the beta of each batch.
+    """
+
+    beta: float
+    share: float
+    betas: tuple[float, ...]
+
+    def plot(self) -> "Figure":
+        """The share against beta: a line for each batch, and the suggestion."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5, 3.2), layout="constrained")
+        axes = figure.subplots()
+        ends = [self.beta / 30, self.beta * 30]
+        for beta in self.betas:
+            axes.plot(ends, [self.share * end / beta for end in ends], color="#3b73c6", alpha=0.4, linewidth=1)
+        axes.axhline(self.share, color="gray", linestyle=":", linewidth=1)
+        axes.plot([self.beta], [self.share], "o", color="#d9482b", label=f"beta = {self.beta:.2g}")
+        axes.set(xscale="log", yscale="log", xlabel="beta", ylabel="Share of the loss's gradient")
+        axes.legend(frameon=False)
+        return figure
+
+
+def suggest_beta(
+    batches: Iterable[tuple[Tensor, Tensor]], *, share: float = 0.1, regularizer: nn.Module | None = None
+) -> BetaSuggestion:
+    """The beta whose gradient has a share of that of the loss, from a few batches.
+
+    `LDReg(share=...)` does this in every step. A suggestion is for loops that need a fixed beta.
+
+    Args:
+        batches: the loss of each batch, and the representations (N, D) that it was computed from.
+        share: norm of the regularizer's gradient relative to that of the loss, at the representations.
+        regularizer: with an attribute `beta` that is not 0; None: `LDReg(k=64)`.
+
+    Raises:
+        ValueError: no batch has usable gradients.
+
+    >>> _ = torch.manual_seed(0)
+    >>> encoder = nn.Linear(8, 16)
+    >>> outputs = [encoder(torch.randn(128, 8)) for _ in range(4)]
+    >>> suggestion = suggest_beta([(z.sigmoid().mean(), z) for z in outputs])
+    >>> len(suggestion.betas), 0.0005 < suggestion.beta < 0.005
+    (4, True)
+    """
+    check(finite(share) > 0, "share", "a finite number above 0", share)
+    if regularizer is None:
+        from ldreg.regularizers.ldreg import LDReg
+
+        regularizer = LDReg(k=64)
+    betas: list[float] = []
+    count = 0
+    for loss, representations in batches:
+        count += 1
+        squares = []
+        for value in (loss, regularizer(representations)):
+            (gradient,) = torch.autograd.grad(value, representations, retain_graph=True, allow_unused=True)
+            squares.append(0.0 if gradient is None else _square(gradient).item())
+        if all(0 < square < math.inf for square in squares):
+            beta = float(regularizer.beta)  # type: ignore[arg-type]  # of any regularizer
+            betas.append(beta * share * math.sqrt(squares[0] / squares[1]))
+    expected = "a batch with finite gradients other than 0 from both the loss and the regularizer"
+    check(len(betas) > 0, "batches", expected, count)
+    return BetaSuggestion(math.exp(sum(map(math.log, betas)) / len(betas)), share, tuple(betas))
