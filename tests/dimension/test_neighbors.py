@@ -146,6 +146,14 @@ def test_strided_input() -> None:
     torch.testing.assert_close(neighbor_distances(x, 5), neighbor_distances(x.contiguous(), 5))
 
 
+@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4", ">i4"])
+def test_numpy_arrays_of_any_byte_order_and_direction(dtype: str) -> None:
+    plain = (100 * np.random.default_rng(0).normal(size=(60, 4))).astype(dtype.replace(">", "<"))
+    other = plain.astype(dtype)
+    for x, y in ((other, plain), (other[::-1, ::-1], plain[::-1, ::-1].copy())):
+        assert torch.equal(neighbor_distances(x, 5), neighbor_distances(y, 5))  # type: ignore[arg-type]
+
+
 def test_shift_scale_rotation_permutation() -> None:
     x = random(300, 10, dtype=torch.float64)
     base = neighbor_distances(x, 8)

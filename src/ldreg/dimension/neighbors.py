@@ -121,6 +121,9 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         return value
     if hasattr(value, "mask") and hasattr(value, "filled"):  # a NumPy masked array, whose mask torch ignores
         raise ValueError(f"{name}: expected numbers, got a masked array; remove the masked rows first")
+    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
+        # torch takes NumPy arrays in the native byte order without negative strides.
+        value = value.astype(value.dtype.newbyteorder("="), order="C", copy=min(value.strides, default=0) < 0)
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
