@@ -50,22 +50,28 @@ def world() -> int:
     return dist.get_world_size() if active() else 1
 
 
+_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+
+
 def gather(x: Tensor) -> Tensor:
     """All ranks' rows of x in rank order, (world·N, D); gradients flow back to each rank's own rows, summed.
 
-    Every rank must hold the same number of rows. Without other processes, x itself.
+    Every rank must hold the same number of rows, of one dtype. Without other processes, x itself.
 
     Raises:
-        ValueError: ranks hold different numbers of rows.
+        ValueError: ranks hold different numbers of rows, or different dtypes; on every rank.
 
     >>> gather(torch.ones(2, 3)).shape
     torch.Size([2, 3])
     """
     if not active():
         return x
-    rows = torch.tensor([len(x), -len(x)], device=x.device)
-    dist.all_reduce(rows, op=dist.ReduceOp.MAX)
-    most, fewest = rows.tolist()
+    dtype = _DTYPES.index(x.dtype)
+    found = torch.tensor([len(x), -len(x), dtype, -dtype], device=x.device)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    most, fewest, last, first = found.tolist()
+    if last != -first:
+        raise ValueError(f"gather: expected one dtype on every rank, got {_DTYPES[-first]} and {_DTYPES[last]}")
     if most != -fewest:
         raise ValueError(f"gather: expected as many rows on every rank, got {-fewest} to {most}")
     joined: Tensor = _Gather.apply(x)

@@ -82,16 +82,20 @@ def worker(rank: int, folder: str) -> None:
     rows = torch.full((2, 1), float(rank), requires_grad=True)
     (gather(rows).squeeze(1) * torch.arange(4.0)).sum().backward()
     torch.save({"results": results, "gather": rows.grad, "total": total(torch.tensor(rank + 1.0))}, f"{folder}/{rank}")
-    uneven = "no error"
-    try:
-        gather(torch.zeros(rank + 1, 2))
-    except ValueError as error:
-        uneven = str(error)
-    Path(f"{folder}/uneven{rank}").write_text(uneven)
+    uneven = (torch.zeros(rank + 1, 2), torch.zeros(2, 2, dtype=(torch.bfloat16, torch.float64)[rank]))
+    Path(f"{folder}/uneven{rank}").write_text("\n".join(map(refusal, uneven)))
     torch.save([[baseline_steps(kind, rows, rank) for kind in BASELINES] for rows in ROWS], f"{folder}/baselines{rank}")
     Path(f"{folder}/beyond{rank}").write_text("\n".join(beyond(x)))
     dist.destroy_process_group()
     leave(0)
+
+
+def refusal(rows: Tensor) -> str:
+    try:
+        gather(rows)
+    except ValueError as error:
+        return str(error)
+    return "no error"
 
 
 def beyond(x: Tensor) -> list[str]:
@@ -149,9 +153,11 @@ def test_gather_and_total(folder: Path) -> None:
         assert saved["gather"].squeeze(1).tolist() == [2 * (2 * rank), 2 * (2 * rank + 1)]
 
 
-def test_uneven_batches_are_refused(folder: Path) -> None:
+def test_batches_of_other_sizes_or_dtypes_are_refused_on_every_rank(folder: Path) -> None:
     for rank in range(WORLD):
-        assert (folder / f"uneven{rank}").read_text() == ("gather: expected as many rows on every rank, got 1 to 2")
+        sizes, dtypes = (folder / f"uneven{rank}").read_text().splitlines()
+        assert sizes.endswith("got 1 to 2")
+        assert dtypes.endswith("got torch.bfloat16 and torch.float64")
 
 
 def test_self_index_is_of_the_ranks_own_reference(folder: Path) -> None:
