@@ -30,10 +30,10 @@ def public_names(place: Place) -> Any:
     return {"at_least": sorted(ldreg.__all__), "signatures": signatures}
 
 
-def parameters(one: Any) -> Any:
-    """Name, kind and default of every parameter."""
+def parameters(one: Any) -> list[str]:
+    """Kind, name and default of every parameter."""
     return [
-        [name, parameter.kind.name, "required" if parameter.default is parameter.empty else repr(parameter.default)]
+        f"{parameter.kind.name} {name}" + ("" if parameter.default is parameter.empty else f" = {parameter.default!r}")
         for name, parameter in inspect.signature(one).parameters.items()
     ]
 

@@ -16,7 +16,7 @@ TYPED = [
     ("evaluate kn\tmodel --data.name cifar100\t", ["evaluate", "knn", "model", "--data.name", "cifar100"]),
     ("evaluate linear runs/first --proto\tf\t", ["evaluate", "linear", "runs/first", "--protocol", "fast"]),
     ("pretrain --method by\t--ldreg.be\t", ["pretrain", "--method", "byol", "--ldreg.beta"]),
-    ("pretrain --recipe digits/simclr_vit_\t", ["pretrain", "--recipe", "digits/simclr_vit_ldreg"]),
+    ("pretrain --recipe digits/simclr_vit_l\t", ["pretrain", "--recipe", "digits/simclr_vit_ldreg"]),
     ("pretrain --trainer.comp\tt\t", ["pretrain", "--trainer.compile", "true"]),
     ("inspect --labels my\t", ["inspect", "--labels", "my embeddings.npy"]),
 ]

@@ -1,4 +1,4 @@
-"""The collapse alarm, and the warning about a regularizer that is too weak or too strong."""
+"""The collapse alarm."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ _SET = "set"  # the same images at every check, starting before training
 # The first checks raise no alarm and do not count for the maximum, because the random features of an untrained encoder
 # have a high dimension (a batch of SimCLR on digits: LID 16 at the first step, 8 from the 50th on, as accuracy rises).
 _GRACE = 3
-_SETTLED = 50  # measures of a batch and pulls count from this optimizer step on: BYOL's rank dips and recovers
+SETTLED = 50  # measures of a batch and pulls count from this optimizer step on: BYOL's rank dips and recovers
 # For a set's LID the first checks count. In 150 healthy runs on CIFAR-10 and 60 on digits it stays above 0.72 of its
 # maximum; below 0.65, accuracy falls too. Effective rank is not such a sign: BYOL's may fall to a tenth.
 _STEADY = 0.3  # the threshold of a set's LID at a share of 0
@@ -28,7 +28,6 @@ _SPREAD_SHARE = 0.02  # of its maximum; that of a healthy MAE falls to 0.12
 _MOST_DEGENERATE = 0.01  # a share of the points
 _WORSE = 0.5  # share of the other points left at which degenerate points raise the alarm again
 _DIVERGED = 10  # times the largest loss of the first checks
-_NEGLIGIBLE, _DOMINANT = 0.005, 0.5  # limits of a regularizer's pull
 
 
 class CollapseAlarm:
@@ -110,7 +109,7 @@ class CollapseAlarm:
     def _fall(self, name: str, kind: str, value: float, step: int) -> str | None:
         """How far the value is below its maximum, if too far."""
         stage = name.split("/")[-2] if "/" in name else ""
-        early = self._checks[name] <= _GRACE or (stage in _BATCHES and step < _SETTLED)
+        early = self._checks[name] <= _GRACE or (stage in _BATCHES and step < SETTLED)
         if kind == "spread" or (stage, kind) in ((_SET, "lid"), (_SET, "lid_low")):
             early = False
         if early:
@@ -145,51 +144,6 @@ class CollapseAlarm:
             self._fallen.discard(name)
             return None
         return f"rose to {value:.4g}, over {_DIVERGED} times its first values"
-
-
-class PullWarning:
-    """Warn once that a regularizer's pull is negligible or dominant: below 0.005 or above 0.5 three times in a row.
-
-    The pull is the norm of the regularizer's gradient at the representations, relative to that of the method's loss.
-    It is checked from step 50 on, because the loss of BYOL has hardly any gradient before.
-
-    >>> warning = PullWarning()
-    >>> for step in (50, 60, 70, 80):
-    ...     message = warning.check(0.002, step=step, epoch=step / 5)
-    ...     if message:
-    ...         print(message)
-    regularizer at epoch 14.00, step 70: pull on the gradient (terms/pull) is negligible: 0.002, under 0.005; raise beta
-    """
-
-    def __init__(self) -> None:
-        self._last: str | None = None  # "negligible", "dominant" or None
-        self._row = 0  # checks in a row with the same result
-        self._warned = False
-
-    def check(self, pull: float, *, step: int, epoch: float) -> str | None:
-        """The warning, at the check at which it is due."""
-        if step < _SETTLED:
-            return None
-        low = pull < _NEGLIGIBLE
-        found = "negligible" if low else "dominant" if pull > _DOMINANT else None
-        self._row = self._row + 1 if found == self._last else 1
-        self._last = found
-        if self._warned or found is None or self._row < _PATIENCE:
-            return None
-        self._warned = True
-        limit = f"under {_NEGLIGIBLE}; raise beta" if low else f"over {_DOMINANT}; lower beta"
-        return (
-            f"regularizer at epoch {epoch:.2f}, step {step}: pull on the gradient (terms/pull) is {found}: "
-            f"{pull:.4g}, {limit}"
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state that lets a resumed alarm continue as an uninterrupted one."""
-        return {"last": self._last, "row": self._row, "told": self._warned}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of another warning."""
-        self._last, self._row, self._warned = state["last"], state["row"], state["told"]
 
 
 def _kind(name: str) -> str:

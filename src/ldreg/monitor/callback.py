@@ -13,10 +13,11 @@ from torch import Tensor
 from ldreg.dimension.quality import view_share
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
-from ldreg.monitor.alarm import PullWarning
+from ldreg.monitor.alarm import SETTLED
 from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.throughput import Throughput, batch_size
 from ldreg.monitor.watch import MonitorConfig, Watch, callback_bases, logger
+from ldreg.regularizers.pull import PullWarning
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
@@ -40,8 +41,9 @@ class Monitor(Watch, Callback):
 
     Only the first rank measures and writes, from its own rows. Numbers go to the metrics file, to the trainer's loggers
     and into `latest`; alarms go to the log "ldreg" and into `alarms`. A term `pull` that stays negligible or dominant
-    is logged once and is not an alarm (`alarm.PullWarning`). Training does not change: no random number is drawn and
-    no buffer changes, so a monitored run is bitwise equal to an unmonitored one.
+    from step 50 on is logged once and is not an alarm (`PullWarning`), unless there is a term `share`. Training does
+    not change: no random number is drawn and no buffer changes, so a monitored run is bitwise equal to an unmonitored
+    one.
 
     Args:
         config: what is measured and how often.
@@ -205,16 +207,19 @@ class Monitor(Watch, Callback):
                 self._log.write(values, step=self._step, epoch=self._epoch)
             for target in trainer.loggers:
                 target.log_metrics(values, step=self._step)
-            self._warn_of_pull(values.get("terms/pull"))
+            self._warn_of_pull(values)
             message = self.check(values, step=self._step, epoch=self._epoch)
         if self.config.stop_on_alarm and trainer.strategy.reduce_boolean_decision(message is not None, all=False):
             trainer.should_stop = True
             self.stop_reason = message or "collapse alarm on the first rank"
 
-    def _warn_of_pull(self, pull: float | None) -> None:
-        if pull is None or self.config.alarm == 0:
+    def _warn_of_pull(self, values: Mapping[str, float]) -> None:
+        """Say once if a regularizer's pull is negligible or dominant, unless it was chosen as a share."""
+        pull = values.get("terms/pull")
+        if pull is None or "terms/share" in values or self._step < SETTLED or self.config.alarm == 0:
             return
-        if warning := self._pull.check(pull, step=self._step, epoch=self._epoch):
+        if message := self._pull.check(pull, beta=values.get("terms/effective_beta")):
+            warning = f"regularizer at epoch {self._epoch:.2f}, step {self._step}: {message}"
             self.warnings.append(warning)
             logger.warning(warning)
 

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,50 +38,61 @@ class Balance(nn.Module):
     >>> z.grad  # 5, and 10 % of it
     tensor([[5.5000, 5.5000],
             [5.5000, 5.5000]])
-    >>> balance.effective_beta
-    tensor(0.0005)
+    >>> balance.effective_beta, balance.pull
+    (tensor(0.0005), tensor(0.1000))
 
     If a gradient is 0 or not finite, the backward pass continues with g, and `skipped` counts it. State is kept only
     with `smoothing` or `start`. `torch.compile` leaves the split uncompiled and compiles the code around it.
 
     Args:
-        share: norm of the regularizer's gradient relative to that of the loss.
+        share: norm of the regularizer's gradient relative to that of the loss; None: only measure it, as `pull`.
         smoothing: from 0 to below 1, the weight of past steps in a moving geometric mean of |g| / |r|. 0 gives exactly
             the share in each step.
         start: number of backward passes before the regularizer acts.
-        max_beta: largest effective beta.
+        max_beta: largest effective beta; None: no limit.
         gather: whether norms are over the batches of all ranks, which must then run backward together.
+
+    Attributes:
+        effective_beta: factor of the regularizer's last gradient; NaN before, 0 where it did not act.
+        pull: norm of the regularizer's last gradient after that factor, relative to that of the loss.
+        skipped: backward passes with a gradient that was 0 or not finite.
+        due: whether to measure; of effect without a share only.
 
     Raises:
         ValueError: an option is out of range.
     """
 
     effective_beta: Tensor
+    pull: Tensor
     log_ratio: Tensor
     passes: Tensor
     skipped: Tensor
 
     def __init__(
         self,
-        share: float = 0.1,
+        share: float | None = 0.1,
         *,
         smoothing: float = 0.0,
         start: int = 0,
-        max_beta: float = math.inf,
+        max_beta: float | None = None,
         gather: bool = False,
     ) -> None:
         super().__init__()
-        check(finite(share) >= 0, "share", "a finite number from 0 on", share)
+        check(share is None or finite(share) >= 0, "share", "a finite number from 0 on, or None", share)
         check(0 <= finite(smoothing) < 1, "smoothing", "a number from 0 to below 1", smoothing)
-        check(max_beta == math.inf or finite(max_beta) > 0, "max_beta", "a number above 0", max_beta)
-        self.share, self.smoothing, self.max_beta = float(share), float(smoothing), float(max_beta)
+        check(max_beta is None or finite(max_beta) > 0, "max_beta", "a finite number above 0, or None", max_beta)
+        self.share = None if share is None else float(share)
+        self.smoothing, self.max_beta = float(smoothing), None if max_beta is None else float(max_beta)
         self.start, self.gather = whole("start", start, least=0), gather
         kept = self.smoothing > 0 or self.start > 0
         self.register_buffer("log_ratio", torch.tensor(math.nan), persistent=kept)  # NaN before the first
         self.register_buffer("passes", torch.tensor(0), persistent=kept)
         self.register_buffer("skipped", torch.tensor(0), persistent=kept)
         self.register_buffer("effective_beta", torch.tensor(math.nan), persistent=False)
+        self.register_buffer("pull", torch.tensor(math.nan), persistent=False)
+        self.due = True
         self._calls = 0
+        self._separate = False
 
     def forward(self, representations: Tensor) -> tuple[Tensor, Tensor]:
         """The representations for the loss, and those for the regularizer, in float32 or wider."""
@@ -93,6 +105,8 @@ class Balance(nn.Module):
     def _branches(self, representations: Tensor) -> tuple[Tensor, Tensor]:
         if not (torch.is_grad_enabled() and representations.requires_grad):
             return representations, representations
+        if self.share is None and not self.due:
+            return representations, representations.view_as(representations)
         if self.passes.device != representations.device:
             self.to(representations.device)
         self._warn_if_idle()
@@ -103,25 +117,49 @@ class Balance(nn.Module):
         """The options, as `print` shows them."""
         return options(self)
 
+    @contextmanager
+    def separate(self) -> Iterator[None]:
+        """Have backward passes in this context add the gradients as they are, and measure nothing.
+
+        So that one can ask for the gradient of the loss or of the regularizer alone.
+        """
+        self._separate = True
+        try:
+            yield
+        finally:
+            self._separate = False
+
     @torch.no_grad()
-    def mixed(self, of_loss: Tensor | None, of_term: Tensor) -> Tensor | None:
+    def mixed(self, of_loss: Tensor | None, of_term: Tensor | None) -> Tensor | None:
         """The gradient to continue with, from the gradients of both branches; None stands for 0."""
+        if of_term is None:
+            return of_loss
+        if self._separate:
+            return of_term if of_loss is None else of_loss + of_term.to(of_loss.dtype)
         square = _square(of_term)
         squares = torch.stack([torch.zeros_like(square) if of_loss is None else _square(of_loss), square])
         if self.gather and distributed.active():
             dist.all_reduce(squares)
         log_ratio = (squares[0].log() - squares[1].log()) / 2
+        if self.share is None:
+            self.effective_beta.fill_(1)
+            self.pull.copy_(torch.where(squares[0] > 0, (-log_ratio).exp(), math.nan))
+            return None if of_loss is None else of_loss + of_term.to(of_loss.dtype)
         usable = torch.isfinite(log_ratio)
+        self.passes += 1
+        self.skipped += ~usable
+        smoothed = log_ratio
         if self.smoothing > 0:
             past = self.log_ratio.to(log_ratio.dtype)
             smoothed = torch.where(past.isnan(), log_ratio, torch.lerp(log_ratio, past, self.smoothing))
-            log_ratio = torch.where(usable, smoothed, past)
-            self.log_ratio.copy_(log_ratio)
-        beta = (self.share * log_ratio.exp()).clamp(max=self.max_beta)
-        acts = usable & (self.passes >= self.start) if self.start > 0 else usable
-        self.passes += 1
-        self.skipped += ~usable
+            smoothed = torch.where(usable, smoothed, past)
+            self.log_ratio.copy_(smoothed)
+        beta = self.share * smoothed.exp()
+        if self.max_beta is not None:
+            beta = beta.clamp(max=self.max_beta)
+        acts = usable & (self.passes > self.start) if self.start > 0 else usable
         self.effective_beta.copy_(torch.where(acts, beta, 0))
+        self.pull.copy_(torch.where(acts, beta * (-log_ratio).exp(), 0))
         if of_loss is None:
             return None
         both = torch.addcmul(of_loss.to(of_term.dtype), of_term, beta.to(of_term.dtype))
@@ -131,7 +169,7 @@ class Balance(nn.Module):
         """Warn once if the first backward passes could not be balanced."""
         self._calls += 1
         capturing = self.passes.is_cuda and torch.cuda.is_current_stream_capturing()
-        if self._calls == _TRIAL and not capturing and int(self.skipped) == int(self.passes) > 0:
+        if self.share and self._calls == _TRIAL and not capturing and int(self.skipped) == int(self.passes) > 0:
             warnings.warn(
                 f"share: expected gradients of both the loss and the regularizer, got none in {int(self.passes)} "
                 "backward passes, so the regularizer had no effect; the loss must use what fork returns",
@@ -153,7 +191,7 @@ class _Fork(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor | None, of_term: Tensor | None) -> tuple[Tensor | None, None]:
-        return of_loss if of_term is None else ctx.balance.mixed(of_loss, of_term), None
+        return ctx.balance.mixed(of_loss, of_term), None
 
 
 def _square(gradient: Tensor) -> Tensor:
@@ -221,16 +259,23 @@ def suggest_beta(
 
         regularizer = LDReg(k=64)
     betas: list[float] = []
-    count = 0
     for loss, representations in batches:
-        count += 1
         squares = []
         for value in (loss, regularizer(representations)):
             (gradient,) = torch.autograd.grad(value, representations, retain_graph=True, allow_unused=True)
             squares.append(0.0 if gradient is None else _square(gradient).item())
-        if all(0 < square < math.inf for square in squares):
-            beta = float(regularizer.beta)  # type: ignore[arg-type]  # of any regularizer
-            betas.append(beta * share * math.sqrt(squares[0] / squares[1]))
+        beta = float(regularizer.beta)  # type: ignore[arg-type]  # of any regularizer
+        betas.append(beta * share * math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan)
+    return suggestion(betas, share=share)
+
+
+def suggestion(betas: Sequence[float], *, share: float) -> BetaSuggestion:
+    """The geometric mean of the betas of batches, without those of 0 or that are not finite.
+
+    Raises:
+        ValueError: there are no others.
+    """
+    usable = tuple(beta for beta in betas if 0 < beta < math.inf)
     expected = "a batch with finite gradients other than 0 from both the loss and the regularizer"
-    check(len(betas) > 0, "batches", expected, count)
-    return BetaSuggestion(math.exp(sum(map(math.log, betas)) / len(betas)), share, tuple(betas))
+    check(len(usable) > 0, "batches", expected, len(betas))
+    return BetaSuggestion(math.exp(sum(map(math.log, usable)) / len(usable)), share, usable)

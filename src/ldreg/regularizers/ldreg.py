@@ -16,6 +16,7 @@ from ldreg.dimension.neighbors import as_matrix, as_query, check_rows, neighbors
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.regularizers.balance import Balance
 from ldreg.regularizers.base import check, finite, options, weight, whole
+from ldreg.regularizers.pull import PullGauge
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
@@ -55,12 +56,15 @@ class LDReg(nn.Module):
     `self_index` that are not rows of the reference exclude nothing. Elsewhere both are errors.
 
     With `share=0.1` in place of beta, LDReg has 10 % of the gradient that the loss has at the representations, whatever
-    the size of that loss. `fork` then takes the place of the call; see `ldreg.Balance` for smoothing and limits.
+    the size of that loss. `fork` then takes the place of the call. With beta, a warning says once if LDReg has less
+    than 0.5 % or more than 50 %, and which beta would give 10 %.
 
     Args:
         k: number of neighbors.
         beta: strength.
-        share: strength as a share of the gradient of the loss, in place of beta.
+        share: strength as a share of the loss's gradient, in place of beta.
+        smoothing: weight of past steps in the ratio of gradients that a share needs; from 0 to below 1.
+        max_beta: largest factor that a share may lead to.
         norm: how Fisher-Rao distances are averaged.
         target: LID to approach; None: as high as possible.
         direction: "minimize" for Min LID; without a target only.
@@ -93,6 +97,8 @@ class LDReg(nn.Module):
         beta: float = _BETA,
         *,
         share: float | None = None,
+        smoothing: float = 0.0,
+        max_beta: float | None = None,
         norm: Norm = "l1",
         target: float | None = None,
         direction: Direction = "maximize",
@@ -113,7 +119,13 @@ class LDReg(nn.Module):
         check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         check(share is None or self.beta == _BETA, "share", "None with a beta", share)
-        self.share, self.balance = share, None if share is None else Balance(share, gather=gather)
+        check(share is not None or smoothing == 0, "smoothing", "0 without a share", smoothing)
+        check(share is not None or max_beta is None, "max_beta", "None without a share", max_beta)
+        self.balance: Balance | None = None
+        if share is not None:
+            self.balance = Balance(share, smoothing=smoothing, max_beta=max_beta, gather=gather)
+        self.share, self.smoothing, self.max_beta = share, smoothing, max_beta
+        self._gauge = PullGauge()
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
         self.reference_grad, self.gather = reference_grad, gather
@@ -144,6 +156,8 @@ class LDReg(nn.Module):
         """
         trained = torch.is_grad_enabled() and isinstance(representations, Tensor) and representations.requires_grad
         check(self.balance is None or not trained, "share", "a call of fork(representations)", "one without fork")
+        if trained and not torch.compiler.is_compiling() and not _recomputing() and not step.transformed():
+            representations = self._gauge.branch(representations, beta=self.beta)
         return self.term(representations, reference, self_index=self_index)
 
     def fork(
@@ -176,6 +190,15 @@ class LDReg(nn.Module):
         With a share it is NaN before the first backward pass, and 0 after one with a gradient that was 0 or not finite.
         """
         return torch.tensor(self.beta) if self.balance is None else self.balance.effective_beta
+
+    @property
+    def pull(self) -> Tensor:
+        """The norm of LDReg's gradient relative to that of the loss, at the representations; NaN before the first.
+
+        With a share it is of the last backward pass. With beta it is measured every 50th call, provided that the loss
+        uses the very tensor that LDReg got. It is not part of the state dict.
+        """
+        return self._gauge.pull if self.balance is None else self.balance.pull
 
     def term(
         self, representations: Tensor, reference: Tensor | None = None, *, self_index: Tensor | None = None

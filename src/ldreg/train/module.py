@@ -1,5 +1,6 @@
 """The module that Lightning trains: loss = method's loss + regularizer(representations)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -25,8 +26,11 @@ from ldreg.evaluate.extract import torch_device
 from ldreg.methods import METHODS, Method, Outcome, synchronize_batch_norm
 from ldreg.optim import build_optimizer, build_scheduler, scaled_lr
 from ldreg.regularizers import LDReg
-from ldreg.train.settings import REGULARIZERS, Settings
+from ldreg.regularizers.balance import Balance, BetaSuggestion, suggestion
+from ldreg.train.settings import BALANCE, REGULARIZERS, Settings
 from ldreg.views import Views
+
+_RARELY = 10  # times that the pull is measured at the representations, for once at the weights
 
 
 class Pretraining(pl.LightningModule):
@@ -50,6 +54,7 @@ class Pretraining(pl.LightningModule):
         torch.manual_seed(run.seed)
         self.method = _build_method(settings, views)
         self.regularizer = build_regularizer(run.regularizer, settings.regularizer)
+        self.method.fork = self._balance = build_balance(run.regularizer, settings.regularizer)
         self.views = views
         _check_neighbors(settings, self.method)
         self._settings, self._images = settings, images
@@ -64,10 +69,9 @@ class Pretraining(pl.LightningModule):
             synchronize_batch_norm(self.method, device="cuda" if cuda else "cpu")
         if hardware.compile:
             self._compile(graphs=cuda and not several)
-        # The backward pass of a compiled regularizer runs only once, and float16 rounds gradients of an unscaled loss
-        # to 0.
-        measurable = not (hardware.compile and cuda) and hardware.precision != "fp16"
-        self._pull_steps = settings.monitor.every_steps if measurable else None
+        # A compiled backward pass runs only once, and float16 rounds gradients of an unscaled loss to 0.
+        self._repeatable = not hardware.compile and hardware.precision != "fp16"
+        self._ratio_at_weights: Tensor | None = None
 
     def _compile(self, *, graphs: bool) -> None:
         """Compile what takes the time; CUDA graphs spare the host the launches, which small encoders wait for."""
@@ -78,12 +82,15 @@ class Pretraining(pl.LightningModule):
 
     def train_dataloader(self) -> Loader:
         """The batches of this process."""
+        return self._loader(self.trainer.world_size)
+
+    def _loader(self, world: int) -> Loader:
         settings, images = self._settings, self._images
         options: dict[str, Any] = {
             "batch_size": settings.micro_batch,
             "seed": settings.run.seed,
             "rank": self.global_rank,
-            "world": self.trainer.world_size,
+            "world": world,
             "device": self.device,
         }
         batches: Any
@@ -104,21 +111,45 @@ class Pretraining(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         """The loss to minimize, with its terms and the representations for callbacks."""
         torch.compiler.cudagraph_mark_step_begin()  # the outputs of the last step are no longer needed
-        generator = self._seeded(batch_index)
-        views = [view.contiguous(memory_format=self._layout) for view in self.views(batch.images, generator)]
-        outcome = self.method(views, generator)
+        regularized = self.regularizer is not None and self._regularized(batch_index)
+        self._balance.due = regularized and self._is_due()
+        outcome = self._outcome(batch, batch_index)
         loss, terms = outcome.loss, {"ssl_loss": outcome.loss.detach(), **outcome.terms}
-        if self.regularizer is not None and self._regularized(batch_index):
+        if regularized:
             added = self._penalty(outcome)
+            if self._repeatable and self._is_due(_RARELY):
+                terms["pull_at_weights"] = self._ratio_at_weights = self._ratio(added, outcome.loss)
             loss, terms["regularizer"] = loss + added, added.detach()
-            if self._pull_is_due() and (found := pull(outcome.loss, added, outcome.representations)) is not None:
-                terms["pull"] = found
+            if self._balance.due:
+                terms |= self._strength()
             if (share := getattr(self.regularizer, "regular_share", None)) is not None:
                 terms["regular_share"] = share
         # Lightning divides "loss" by the number of accumulated parts.
         watched = {"objective": loss.detach(), "representations": outcome.representations.detach()}
         views_each = len(outcome.representations) // len(batch.images)
         return {"loss": loss, "terms": terms, "view_count": views_each, **watched}
+
+    def suggest_beta(self, *, share: float = 0.1, batches: int = 8) -> BetaSuggestion:
+        """The beta that gives the regularizer a share of the gradient in the first batches, before any step.
+
+        Raises:
+            ValueError: no batch has usable gradients.
+        """
+        beta: Any = getattr(self.regularizer, "beta", None)
+        betas: list[float] = []
+        loader = self._loader(1)
+        for index, batch in zip(range(batches), loader, strict=False):
+            outcome = self._outcome(batch, index)
+            (outcome.loss + self._penalty(outcome)).backward()
+            betas.append(beta * share / self._balance.pull.item())
+        loader.close()
+        return suggestion(betas, share=share)
+
+    def on_after_backward(self) -> None:
+        """Turn the ratio of the gradients at the weights into the pull, now that the factor of a share is known."""
+        if self._ratio_at_weights is not None:
+            self._ratio_at_weights *= self._balance.effective_beta
+            self._ratio_at_weights = None
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update the method, such as its moving average, after the optimizer."""
@@ -141,6 +172,11 @@ class Pretraining(pl.LightningModule):
         """
         return self._settings.schedule.epochs * self._steps_per_epoch
 
+    def _outcome(self, batch: Batch, batch_index: int) -> Outcome:
+        generator = self._seeded(batch_index)
+        views = [view.contiguous(memory_format=self._layout) for view in self.views(batch.images, generator)]
+        return self.method(views, generator)  # type: ignore[no-any-return]
+
     def _penalty(self, outcome: Outcome) -> Tensor:
         """What the regularizer adds; NaN where the representations of any rank are not finite, for FiniteGuard."""
         assert self.regularizer is not None
@@ -155,10 +191,28 @@ class Pretraining(pl.LightningModule):
         start = self._settings.run.regularizer_start
         return self.current_epoch + batch_index / self.trainer.num_training_batches >= start
 
-    def _pull_is_due(self) -> bool:
-        """Whether to measure the pull now; on all ranks at once, as gradients pass through collectives."""
-        every, step = self._pull_steps, self.global_step + 1
-        return every is not None and (step == 1 or step % every == 0)
+    def _is_due(self, times: int = 1) -> bool:
+        """Whether the monitor measures this step, or each so many times that it does; on all ranks at once."""
+        every, step = times * self._settings.monitor.every_steps, self.global_step + 1
+        return step == 1 or step % every == 0
+
+    def _strength(self) -> dict[str, Tensor]:
+        """How strong the regularizer is; the backward pass of this step fills in what depends on its gradients."""
+        balance = self._balance
+        if balance.share is None:
+            beta: Any = getattr(self.regularizer, "beta", math.nan)
+            return {"pull": balance.pull, "effective_beta": torch.tensor(beta)}
+        return {"pull": balance.pull, "effective_beta": balance.effective_beta, "share": torch.tensor(balance.share)}
+
+    def _ratio(self, added: Tensor, loss: Tensor) -> Tensor:
+        """The norm of the regularizer's gradient at the encoder's weights over that of the method's loss."""
+        weights = [weight for weight in self.method.encoder.parameters() if weight.requires_grad]
+        norms = []
+        with self._balance.separate():
+            for value in (added, loss):
+                found = torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True)
+                norms.append(nn.utils.get_total_norm([each for each in found if each is not None]))
+        return norms[0] / norms[1]
 
     def _seeded(self, batch_index: int) -> torch.Generator:
         """The generator of this step; the global one, which dropout uses, is seeded as well."""
@@ -193,8 +247,26 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
     if name == "none":
         return None
     entry = REGULARIZERS[name]
+    own = {key: value for key, value in options.items() if key not in BALANCE}
+    if options.get("share") is not None:
+        own["beta"] = 1.0  # its gradient is scaled instead
     try:
-        return entry.type(**options, **entry.fixed)
+        return entry.type(**own, **entry.fixed)
+    except ValueError as error:
+        raise ValueError(f"{name}.{error}") from error
+
+
+def build_balance(name: str, options: Mapping[str, Any]) -> Balance:
+    """What gives the regularizer its share of the gradient, or without a share measures its pull.
+
+    Raises:
+        ValueError: an option is out of range.
+
+    >>> build_balance("ldreg", {"k": 16, "share": 0.1}).share
+    0.1
+    """
+    try:
+        return Balance(**{"share": None, **{key: options[key] for key in BALANCE if key in options}}, gather=True)
     except ValueError as error:
         raise ValueError(f"{name}.{error}") from error
 
@@ -247,24 +319,3 @@ def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
     else:
         value = regularizer(outcome.representations)
     return value
-
-
-def pull(loss: Tensor, added: Tensor, representations: Tensor) -> Tensor | None:
-    """Norm of the regularizer's gradient at the representations over that of the method's loss, as a scalar.
-
-    None where a loss does not depend on the representations, as for MAE, whose loss ignores the class token. Gradients
-    of weights stay untouched, and the graph is kept for the backward pass.
-
-    >>> x = torch.ones(4, 2, requires_grad=True)
-    >>> pull(x.sum(), 0.1 * x.sum(), x)
-    tensor(0.1000, dtype=torch.float64)
-    """
-    norms: list[Tensor] = []
-    for each in (added, loss):
-        if not each.requires_grad:
-            return None
-        found: Any = torch.autograd.grad(each, representations, retain_graph=True, allow_unused=True)[0]
-        if found is None:
-            return None
-        norms.append(found.double().norm())
-    return norms[0] / norms[1]

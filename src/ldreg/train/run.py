@@ -29,7 +29,7 @@ from ldreg.train.engine import Fitted, check_hardware, fit, quiet, saying_what_i
 from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_encoder, say
 from ldreg.train.module import Pretraining, steps_per_epoch
 from ldreg.train.observers import Extractor, Findings, ProgressBar
-from ldreg.train.settings import Settings, TrainerConfig, defaults, identity, named
+from ldreg.train.settings import AUTO, Settings, TrainerConfig, defaults, identity, named, resolve
 from ldreg.version import __version__
 
 
@@ -72,6 +72,8 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
     if new:
         check_new(path)
     with quiet(), torch_threads(config.threads):
+        if settings.regularizer.get("beta") == AUTO:
+            settings = with_suggested_beta(settings)
         run = build(settings, folder)
         with held(folder, new=new) if main else nullcontext():
             if new:
@@ -132,6 +134,30 @@ def build(settings: Settings, folder: RunFolder) -> Run:
     monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
     findings = Findings(extract, settings.monitor.k)
     return Run(module, images, held_out, monitor, findings, _loggers(settings.trainer.log_to, folder.path))
+
+
+def with_suggested_beta(settings: Settings) -> Settings:
+    """The settings with a number for the beta "auto": what gives the regularizer 10 % of the gradient at the start.
+
+    Raises:
+        ValueError: settings that do not fit together or the data, or no gradient to go by.
+    """
+    name = settings.run.regularizer
+    trial = _with_beta(settings, 1.0)
+    module = Pretraining(trial, training_images(trial)).to(torch_device(settings.trainer.device))
+    with closing(module):
+        try:
+            found = module.suggest_beta()
+        except ValueError as error:
+            raise ValueError(f"{name}.beta: no value gives a share of the gradient ({error})") from error
+    spread = f"{min(found.betas):.2g} to {max(found.betas):.2g} in {len(found.betas)} batches"
+    say(f"{name}.beta {found.beta:.2g} gives {100 * found.share:.0f} % of the gradient before training ({spread})")
+    return _with_beta(settings, float(f"{found.beta:.3g}"))
+
+
+def _with_beta(settings: Settings, beta: float) -> Settings:
+    name = settings.run.regularizer
+    return resolve({**settings.tree, name: {**settings.tree[name], "beta": beta}})
 
 
 def training_images(settings: Settings) -> ImageSet:

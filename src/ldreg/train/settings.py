@@ -42,6 +42,13 @@ REGULARIZERS = {
 }
 
 
+AUTO = "auto"
+"""A beta that is taken from the gradients of the first batches, before the run begins."""
+
+BALANCE = ("share", "smoothing", "max_beta")
+"""Options that every regularizer has, in place of beta: those of `Balance`."""
+
+
 @dataclass(frozen=True)
 class TrainerConfig:
     """Where and how a run is carried out.
@@ -153,6 +160,9 @@ class Settings:
             raise ValueError(
                 f"regularizer_start: expected fewer than the {self.schedule.epochs} epochs, got {run.regularizer_start}"
             )
+        if self.regularizer.get("beta") == AUTO and self.trainer.devices * self.trainer.nodes > 1:
+            expected = "a number with several processes, which have to agree on it"
+            raise ValueError(f"{run.regularizer}.beta: expected {expected}, got {AUTO}; a share needs none")
         if run.batch_size % parts:
             expected = f"a multiple of devices × nodes × accumulate = {parts}"
             raise ValueError(f"batch_size: expected {expected}, got {run.batch_size}")
@@ -179,12 +189,19 @@ def resolve(tree: Mapping[str, Any], options: Sequence[tuple[str, str | None]] =
     chosen = {key: _choice(key, given, options) for key in ("method", "regularizer")}
     dropped = {given[key] for key in chosen if given.get(key, chosen[key]) != chosen[key]}
     given = {key: value for key, value in given.items() if key.partition(".")[0] not in dropped}
+    given = _with_one_strength(given, dict(options), chosen["regularizer"])
     known = run_options(chosen["method"], chosen["regularizer"])
     for key in (*given, *(key for key, _ in options)):
         _check_key(key, [option.key for option in known], chosen)
     # Values of a recipe are checked as words of the command line are.
-    words = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in given.items()]
-    return _settings(typed(known, [*words, *options], dashes=False))
+    recipe = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in given.items()]
+    words: list[tuple[str, str | None]] = [*recipe, *options]
+    beta = f"{chosen['regularizer']}.beta"
+    automatic = dict(words).get(beta) == AUTO
+    if automatic:
+        words = [(key, value) for key, value in words if key != beta]
+    values = typed(known, words, dashes=False)
+    return _settings(values | {beta: AUTO} if automatic else values)
 
 
 def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str | None]]) -> str:
@@ -194,6 +211,21 @@ def _choice(key: str, given: Mapping[str, Any], options: Sequence[tuple[str, str
     if name not in names:
         raise ValueError(f"{key}: expected one of {', '.join(names)}, got {name!r}; nearest: {nearest(name, names)}")
     return name
+
+
+def _with_one_strength(given: Mapping[str, Any], options: Mapping[str, Any], regularizer: str) -> dict[str, Any]:
+    """What the recipe gives, without its beta if the command line gives a share, and the other way around.
+
+    Raises:
+        ValueError: one of the two gives both.
+    """
+    beta, share = f"{regularizer}.beta", f"{regularizer}.share"
+    for keys in (given, options):
+        if beta in keys and keys.get(share) is not None:
+            raise ValueError(f"{share}: expected no {beta} beside it, got {keys[beta]}")
+    dropped = {beta} if share in options else set()
+    dropped |= {f"{regularizer}.{name}" for name in BALANCE} if beta in options else set()
+    return {key: value for key, value in given.items() if key not in dropped}
 
 
 def _check_key(key: str, known: Sequence[str], chosen: Mapping[str, str]) -> None:
@@ -212,6 +244,8 @@ def _settings(values: Tree) -> Settings:
         group, _, name = key.rpartition(".")
         (tree.setdefault(group, {}) if group else tree)[name] = value
     run = RunConfig(**{field.name: tree[field.name] for field in fields(RunConfig)})
+    if run.regularizer != "none":
+        _drop_what_has_no_effect(tree[run.regularizer], run.regularizer)
     return Settings(
         run=run,
         method=built(METHODS[run.method].config, tree[run.method], f"{run.method}."),
@@ -219,6 +253,17 @@ def _settings(values: Tree) -> Settings:
         tree=_plain(tree),
         **{name: built(config, tree[name], f"{name}.") for name, config in GROUPS.items()},
     )
+
+
+def _drop_what_has_no_effect(options: Tree, regularizer: str) -> None:
+    """Remove beta where there is a share, and the options of a share where there is none."""
+    if options["share"] is not None:
+        del options["beta"]
+        return
+    for name in BALANCE:
+        value = options.pop(name)
+        if value:
+            raise ValueError(f"{regularizer}.{name}: has no effect without {regularizer}.share, got {value}")
 
 
 def _plain(value: Any) -> Any:
@@ -234,7 +279,9 @@ def run_options(method: str, regularizer: str) -> tuple[Option, ...]:
     options = [*fields_of(RunConfig), *fields_of(METHODS[method].config, method)]
     if regularizer != "none":
         entry = REGULARIZERS[regularizer]
-        options += [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
+        own = [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
+        names = {option.name for option in own}
+        options += own + [option for option in fields_of(LDReg, regularizer, only=BALANCE) if option.name not in names]
     return (*options, *(option for name, config in GROUPS.items() for option in fields_of(config, name)))
 
 
@@ -265,7 +312,7 @@ def record_settings(settings: Settings) -> dict[str, Any]:
         return flat
     usual = signature(REGULARIZERS[name].type).parameters
     for option, value in settings.regularizer.items():
-        if option not in ("beta", "k") and value == usual[option].default:
+        if option in usual and option not in ("beta", "k") and value == usual[option].default:
             del flat[f"{name}.{option}"]
     return flat
 
