@@ -32,7 +32,7 @@ def by_hand(beta: float, encoder: nn.Module, x: Tensor, scale: float = 1.0) -> f
     z = encoder(x).detach().requires_grad_()
     (of_loss,) = torch.autograd.grad(scale * z.sigmoid().square().mean(), z)
     (of_term,) = torch.autograd.grad(LDReg(k=8, beta=beta)(z), z)
-    return (of_term.norm() / of_loss.norm()).item()
+    return float(of_term.norm() / of_loss.norm())
 
 
 def test_the_pull_is_the_ratio_of_the_gradients_and_changes_none() -> None:
