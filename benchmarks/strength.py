@@ -21,7 +21,7 @@ METHODS = ("simclr", "simclr_tuned", "byol", "moco", "vicreg", "barlow_twins", "
 SEEDS = {"simclr": 3, "byol": 3}  # one of the others
 SHARES = (0.03, 0.1, 0.3)
 GRID = {"share": (0.01, 0.03, 0.1, 0.3, 1.0), "beta": (0.01, 0.03, 0.1, 0.3, 1.0)}  # the recipe's beta is 0.1
-SETTINGS = [(batch, lr) for batch in (128, 256) for lr in (0.001, 0.004)]
+SETTINGS = [(batch, lr) for batch in (256, 512) for lr in (0.001, 0.004)]
 MEASURES = (
     *("set/lid", "set/effective_rank", "set/linear", "set/knn", "batch/view_share"),
     *("terms/pull", "terms/effective_beta"),
@@ -30,12 +30,6 @@ MEASURES = (
 
 def runs() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Name, recipe and options of every run."""
-    for method in METHODS:
-        for seed in range(SEEDS.get(method, 1)):
-            yield f"{method} none {seed}", method, {"seed": str(seed)}
-            yield f"{method} tuned {seed}", f"{method}_ldreg", {"seed": str(seed)}
-            for share in SHARES:
-                yield f"{method} {share} {seed}", f"{method}_share", {"seed": str(seed), "ldreg.share": str(share)}
     for batch, lr in SETTINGS:
         common = {"batch_size": str(batch), "optimizer.lr": str(lr)}
         yield f"{batch} {lr} none", "simclr", common
@@ -43,6 +37,12 @@ def runs() -> Iterator[tuple[str, str, dict[str, str]]]:
             recipe = "simclr_share" if kind == "share" else "simclr_ldreg"
             for value in values:
                 yield f"{batch} {lr} {kind} {value}", recipe, {**common, f"ldreg.{kind}": str(value)}
+    for method in METHODS:
+        for seed in range(SEEDS.get(method, 1)):
+            yield f"{method} none {seed}", method, {"seed": str(seed)}
+            yield f"{method} tuned {seed}", f"{method}_ldreg", {"seed": str(seed)}
+            for share in SHARES:
+                yield f"{method} {share} {seed}", f"{method}_share", {"seed": str(seed), "ldreg.share": str(share)}
 
 
 def trained(recipe: str, options: dict[str, str]) -> dict[str, float]:

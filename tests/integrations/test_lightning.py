@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ldreg import LDReg
 from ldreg.evaluate.measure import measure
 from ldreg.integrations.lightning import DimensionMonitor
 
@@ -112,6 +113,24 @@ def test_a_named_submodule_is_measured_when_due(pl: Any, tmp_path: Path) -> None
         for name, value in measure(module.seen[step - 1], k=5).items():
             assert memory.received[step][f"ldreg/train/{name}"] == pytest.approx(value)
     assert not module.spoiled._forward_hooks
+
+
+def test_the_strength_of_an_ldreg_is_logged(pl: Any) -> None:
+    module, monitor = make_module(pl), DimensionMonitor("spoiled", k=5, every_steps=3)
+    module.regularizer = LDReg(k=5, share=0.2)
+
+    def training_step(batch: list[Tensor], batch_idx: int) -> Tensor:
+        z, penalty = module.regularizer.fork(module.spoiled(module.backbone(batch[0])))
+        loss: Tensor = module.head(z).square().mean() + penalty
+        return loss
+
+    module.training_step = training_step
+    fit(pl, module, monitor)
+    assert monitor.latest["ldreg/train/pull"] == pytest.approx(0.2, rel=1e-4)
+    assert monitor.latest["ldreg/train/effective_beta"] == pytest.approx(
+        module.regularizer.effective_beta.item(), rel=0.5
+    )
+    assert "ldreg/val/pull" not in monitor.latest
 
 
 def test_validation_is_measured_as_a_whole(pl: Any, tmp_path: Path) -> None:
@@ -347,6 +366,7 @@ import MINE as pl
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from ldreg.integrations.lightning import DimensionMonitor
+from ldreg import LDReg
 from ldreg.evaluate.measure import measure
 
 x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from sklearn.datasets import load_digits
 from tests.methods.small import NAMES, build
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.checkpoint import checkpoint
 
-from ldreg import Balance, LDReg, suggest_beta
+from ldreg import Balance, LDReg, geometric_mean, lid, suggest_beta
 from ldreg.distributed import gather, leave
 from ldreg.regularizers import Covariance, KoLeo, SIGReg
 
@@ -245,6 +246,12 @@ def test_start_and_ceiling() -> None:
     assert [late > 0 for late, _ in betas] == [False, False, True, True]
     assert all(capped == pytest.approx(1e-6) for _, capped in betas)
     assert not late.skipped
+    reg = LDReg(k=8, share=SHARE, start=1)
+    for _ in range(2):
+        z, penalty = reg.fork(model(x))
+        (task(z) + penalty).backward()
+        betas.append((reg.effective_beta.item(), 0.0))
+    assert [beta > 0 for beta, _ in betas[-2:]] == [False, True]
 
 
 def test_a_loss_that_uses_other_representations_is_warned_of_once() -> None:
@@ -276,6 +283,10 @@ def test_wrong_options_are_refused() -> None:
             Balance(**options)
     with pytest.raises(ValueError, match=r"^share: expected None with a beta"):
         LDReg(beta=0.5, share=0.1)
+    for name, value in (("smoothing", 0.5), ("start", 10), ("max_beta", 1.0)):
+        options = {name: value}
+        with pytest.raises(ValueError, match=f"^{name}: expected .* without a share"):
+            LDReg(k=8, **options)
     with pytest.raises(ValueError, match=r"^share: expected a call of fork"):
         LDReg(k=8, share=0.1)(images().requires_grad_())
 
@@ -324,3 +335,60 @@ def test_the_suggested_beta_gives_the_share() -> None:
         suggest_beta([(task(outputs[0]), model(images()))], regularizer=LDReg(k=8))
     with pytest.raises(ValueError, match=r"^share: "):
         suggest_beta([], share=0)
+
+
+@pytest.mark.slow
+def test_a_simclr_of_ones_own_gains_lid_beyond_noise() -> None:
+    """The lines of the README in a plain loop on digits, over seeds."""
+    digits = torch.tensor(load_digits().data, dtype=torch.float32) / 16
+
+    def trained(seed: int, share: float) -> float:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
+        head = nn.Sequential(nn.ReLU(), nn.Linear(32, 16))
+        optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=2e-3)
+        reg = LDReg(k=64, share=share)
+        for _ in range(200):
+            batch = digits[torch.randint(len(digits), (128,))]
+            z, penalty = reg.fork(model(torch.cat([batch + 0.15 * torch.randn_like(batch) for _ in range(2)])))
+            embeddings = nn.functional.normalize(head(z))
+            similarity = (embeddings @ embeddings.T / 0.1).fill_diagonal_(-torch.inf)
+            loss = nn.functional.cross_entropy(similarity, torch.arange(256).roll(128)) + penalty
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            return geometric_mean(lid(model(digits), k=64)).item()
+
+    found = {share: torch.tensor([trained(seed, share) for seed in range(3)]) for share in (0.0, 0.1)}
+    assert found[0.1].mean() - found[0.0].mean() > 3 * found[0.0].std()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_gpu_has_the_gradient_of_the_cpu(captured: bool) -> None:
+    x = images(256, dtype=torch.float32)
+    found = []
+    for device in ("cpu", "cuda"):
+        model, reg, batch = encoder(dtype=torch.float32).to(device), LDReg(k=8, share=SHARE), x.to(device)
+
+        def step(model: nn.Linear = model, reg: LDReg = reg, batch: Tensor = batch) -> None:
+            model.zero_grad(set_to_none=False)
+            z, penalty = reg.fork(model(batch))
+            (task(z) + penalty).backward()
+
+        step()
+        if captured and device == "cuda":
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    step()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            graph.replay()
+        assert model.weight.grad is not None
+        found.append(model.weight.grad.cpu())
+        assert reg.pull.item() == pytest.approx(SHARE, rel=1e-5)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-6)

@@ -324,7 +324,7 @@ def test_a_queue_leaves_what_is_around_it_compiled() -> None:
 
 def test_repr_shows_the_options() -> None:
     shown = repr(LDReg(k=32, beta=0.1, norm="l2"))
-    assert "k=32, beta=0.1, share=None, smoothing=0.0, max_beta=None, norm='l2'" in shown
+    assert "k=32, beta=0.1, share=None, smoothing=0.0, start=0, max_beta=None, norm='l2'" in shown
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import measure, spread
 from ldreg.integrations import check_whole
 from ldreg.monitor.watch import Watch, callback_bases, check_settings, logger
+from ldreg.regularizers.ldreg import strengths
 
 __all__ = ["DimensionMonitor"]
 
@@ -27,7 +28,8 @@ class DimensionMonitor(Watch):
     `ldreg/train/lid` and the other measures of `ldreg.evaluate.measure.measure` are of a training batch, at the first
     optimizer step and every `every_steps` after it. `ldreg/val/…` are of the first validation set. With several
     processes they are of the rows of all. All go to the trainer's loggers, whatever its `log_every_n_steps`, and
-    `EarlyStopping` and `ModelCheckpoint` can use them.
+    `EarlyStopping` and `ModelCheckpoint` can use them. If the module contains an `LDReg`, its pull and effective beta
+    are logged too, as `ldreg/train/pull` and `ldreg/train/effective_beta`.
 
     Given a name, the rows are what that submodule returned at its first call in the step: one view, if the step has
     several. They cost no forward pass and training does not change. A function is called after the step, in eval mode
@@ -230,6 +232,8 @@ class DimensionMonitor(Watch):
             self._warned.add(stage)
             return {}
         found = measure(rows, k=self.k) if trainer.is_global_zero else {}
+        if stage == "train":
+            found |= strengths(trainer.lightning_module)
         values = {f"{prefix}/{name}": value for name, value in trainer.strategy.broadcast(found).items()}
         self.latest |= values
         if self.check(values, step=trainer.global_step, epoch=self._epoch, log=trainer.is_global_zero):

@@ -64,6 +64,7 @@ class LDReg(nn.Module):
         beta: strength.
         share: strength as a share of the loss's gradient, in place of beta.
         smoothing: weight of past steps in the ratio of gradients that a share needs; from 0 to below 1.
+        start: number of backward passes before a share acts.
         max_beta: largest factor that a share may lead to.
         norm: how Fisher-Rao distances are averaged.
         target: LID to approach; None: as high as possible.
@@ -98,6 +99,7 @@ class LDReg(nn.Module):
         *,
         share: float | None = None,
         smoothing: float = 0.0,
+        start: int = 0,
         max_beta: float | None = None,
         norm: Norm = "l1",
         target: float | None = None,
@@ -119,12 +121,12 @@ class LDReg(nn.Module):
         check(target is not None or norm != "frechet", "target", "a number with norm 'frechet'", target)
         check(target is None or direction == "maximize", "direction", "'maximize' with a target", direction)
         check(share is None or self.beta == _BETA, "share", "None with a beta", share)
-        check(share is not None or smoothing == 0, "smoothing", "0 without a share", smoothing)
-        check(share is not None or max_beta is None, "max_beta", "None without a share", max_beta)
+        for name, value, without in (("smoothing", smoothing, 0), ("start", start, 0), ("max_beta", max_beta, None)):
+            check(share is not None or value == without, name, f"{without} without a share", value)
         self.balance: Balance | None = None
         if share is not None:
-            self.balance = Balance(share, smoothing=smoothing, max_beta=max_beta, gather=gather)
-        self.share, self.smoothing, self.max_beta = share, smoothing, max_beta
+            self.balance = Balance(share, smoothing=smoothing, start=start, max_beta=max_beta, gather=gather)
+        self.share, self.smoothing, self.start, self.max_beta = share, smoothing, start, max_beta
         self._gauge = PullGauge()
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
@@ -431,6 +433,20 @@ class LDReg(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *args)
         if self.queue_size == 0:
             missing_keys[:] = [key for key in missing_keys if key not in [prefix + name for name in _STATE]]
+
+
+def strengths(module: nn.Module) -> dict[str, float]:
+    """Pull and effective beta of the LDReg in a module, once measured; of several, after their names and a slash.
+
+    >>> strengths(nn.ModuleDict({"regularizer": LDReg(beta=0.05)}))
+    {'effective_beta': 0.05...}
+    """
+    parts = [(name, part) for name, part in module.named_modules() if isinstance(part, LDReg)]
+    found = {}
+    for name, part in parts:
+        prefix = f"{name}/" if len(parts) > 1 else ""
+        found |= {f"{prefix}pull": float(part.pull), f"{prefix}effective_beta": float(part.effective_beta)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _recomputing() -> bool:

@@ -31,10 +31,11 @@ class RegularizerEntry(NamedTuple):
 
 
 _GATHERED = {"gather": True}  # the batch of all processes, with the gradient of a single process
+_LDREG = {**_GATHERED, "start": 0}  # regularizer_start takes its place
 
 REGULARIZERS = {
-    "ldreg": RegularizerEntry(LDReg, {**_GATHERED, "direction": "maximize"}),
-    "minlid": RegularizerEntry(LDReg, {**_GATHERED, "direction": "minimize", "target": None, "norm": "l1"}),
+    "ldreg": RegularizerEntry(LDReg, {**_LDREG, "direction": "maximize"}),
+    "minlid": RegularizerEntry(LDReg, {**_LDREG, "direction": "minimize", "target": None, "norm": "l1"}),
     "covariance": RegularizerEntry(Covariance, _GATHERED),
     "variance_covariance": RegularizerEntry(VarianceCovariance, _GATHERED),
     "koleo": RegularizerEntry(KoLeo, _GATHERED),
