@@ -214,6 +214,17 @@ def test_without_two_usable_gradients_the_losss_stays(bad: str) -> None:
     assert (int(balance.passes), int(balance.skipped), float(balance.effective_beta)) == (1, 1, 0)
 
 
+def test_without_a_share_the_gradients_add_up_and_are_measured() -> None:
+    model, x, balance = encoder(), images(), Balance(None)
+    for with_loss in (True, False):
+        for_loss, for_term = balance(model(x))
+        found = gradient_of(model, for_term.tanh().sum() + (task(for_loss) if with_loss else 0))
+        z = model(x)
+        expected = gradient_of(model, z.tanh().sum() + (task(z) if with_loss else 0))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+        assert balance.pull.isfinite() == with_loss
+
+
 def test_smoothing_is_a_moving_geometric_mean_and_resumes_bitwise() -> None:
     model, x, balance = encoder(), images(), Balance(SHARE, smoothing=0.75)
     log_ratio = math.nan

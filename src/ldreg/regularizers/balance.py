@@ -134,8 +134,9 @@ class Balance(nn.Module):
         """The gradient to continue with, from the gradients of both branches; None stands for 0."""
         if of_term is None:
             return of_loss
+        plain = of_term if of_loss is None else of_loss + of_term.to(of_loss.dtype)
         if self._separate:
-            return of_term if of_loss is None else of_loss + of_term.to(of_loss.dtype)
+            return plain
         square = _square(of_term)
         squares = torch.stack([torch.zeros_like(square) if of_loss is None else _square(of_loss), square])
         if self.gather and distributed.active():
@@ -144,7 +145,7 @@ class Balance(nn.Module):
         if self.share is None:
             self.effective_beta.fill_(1)
             self.pull.copy_(torch.where(squares[0] > 0, (-log_ratio).exp(), math.nan))
-            return None if of_loss is None else of_loss + of_term.to(of_loss.dtype)
+            return plain
         usable = torch.isfinite(log_ratio)
         self.passes += 1
         self.skipped += ~usable
