@@ -300,11 +300,12 @@ def bench_command(
         command: as it was typed
     """
     from ldreg.bench import BENCHMARKS
-    from ldreg.bench.runner import Plan, bench
+    from ldreg.bench.runner import bench
 
-    names = () if contenders is None else tuple(name.strip() for name in contenders.split(","))
-    chosen = tuple(BENCHMARKS) if what == "all" else (what,)
-    bench(Plan(chosen, sizes, names, k, repeats, threads, seed, command, device), json=json, out=out)
+    names = [] if contenders is None else [name.strip() for name in contenders.split(",")]
+    options: dict[str, Any] = {"k": k, "repeats": repeats, "threads": threads, "seed": seed, "device": device}
+    chosen = list(BENCHMARKS) if what == "all" else [what]
+    bench(chosen, sizes=sizes, contenders=names, command=command, json=json, out=out, **options)
 
 
 def completion_command(shell: Shell) -> None:

@@ -1,18 +1,20 @@
+"""Time and peak memory of a call."""
+
+import itertools
 import json
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy
 import pytest
 import torch
 
 from ldreg.bench import measure as module
-from ldreg.bench.measure import Measurement, available_bytes, measure
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of memory")
+from ldreg.bench.measure import available_bytes, measure
 
 ALLOCATION = """
 import json, numpy
@@ -28,47 +30,31 @@ print(json.dumps([measure(work, repeats=3)[0].extra_mb for work in (for_a_moment
 """
 
 
-@linux
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of memory")
 def test_memory_of_a_known_allocation() -> None:
     done = subprocess.run([sys.executable, "-c", ALLOCATION], capture_output=True, text=True, check=True)
     for megabytes in json.loads(done.stdout):
         assert 180 < megabytes < 260
 
 
-def test_times_every_repeat() -> None:
-    calls: list[int] = []
+def test_every_repeat_is_timed_but_long_work_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count(1)
 
     def work() -> int:
-        calls.append(1)
         time.sleep(0.02)
-        return len(calls)
+        return next(calls)
 
     measured, result = measure(work, repeats=3)
-    assert len(calls) == len(measured.seconds) == 3
+    assert (len(measured.seconds), result, measured.host) == (3, 3, None)
     assert min(measured.seconds) >= 0.02
-    assert result == 3
-    assert measured.host is None
-
-
-def test_long_work_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured.median == statistics.median(measured.seconds)
     monkeypatch.setattr(module, "_LONG", 0.001)
-    measured, _ = measure(lambda: time.sleep(0.005), repeats=3)
-    assert len(measured.seconds) == 1
-
-
-def test_median_is_of_the_repeats() -> None:
-    assert Measurement((3.0, 1.0, 2.0), None).median == 2
+    assert len(measure(work, repeats=3)[0].seconds) == 1
 
 
 def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "write_text", refuse)
-    assert measure(lambda: numpy.zeros(1), repeats=1)[0].extra_mb is None
-
-
-def test_available_memory_is_plausible() -> None:
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=PermissionError))
+    assert measure(lambda: None, repeats=1)[0].extra_mb is None
     assert 1e7 < available_bytes() < 1e14
 
 
@@ -76,7 +62,7 @@ class FakeDevice:
     """A GPU whose clock is moved by the work, and whose memory by what it says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.held, self.peak, self.waits = 0.0, 100e6, 100e6, 0
+        self.clock, self.peak = 0.0, 100e6
         device = self
 
         class Event:
@@ -89,24 +75,15 @@ class FakeDevice:
             def elapsed_time(self, end: Any) -> float:
                 return 1000 * float(end.at - self.at)
 
-        for name, stand_in in {
-            "Event": Event,
-            "synchronize": self.wait,
-            "memory_allocated": lambda: device.held,
-            "max_memory_allocated": lambda: device.peak,
-            "reset_peak_memory_stats": self.forget,
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, stand_in)
-
-    def wait(self) -> None:
-        self.waits += 1
-
-    def forget(self) -> None:
-        self.peak = self.held
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100e6)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: setattr(self, "peak", 100e6))
 
     def work(self, seconds: float, megabytes: float) -> None:
         self.clock += seconds
-        self.peak = max(self.peak, self.held + 1e6 * megabytes)
+        self.peak = max(self.peak, 100e6 + 1e6 * megabytes)
 
 
 def test_short_calls_on_a_gpu_are_timed_in_bursts_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +103,24 @@ def test_short_calls_on_a_gpu_are_timed_in_bursts_after_a_warm_up(monkeypatch: p
 
 
 def test_long_calls_on_a_gpu_are_called_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, calls = FakeDevice(monkeypatch), []
-
-    def work() -> None:
-        calls.append(1)
-        device.work(40.0, megabytes=1)
-
-    measured, _ = measure(work, repeats=3, device="cuda")
+    device = FakeDevice(monkeypatch)
+    measured, _ = measure(lambda: device.work(40.0, megabytes=1), repeats=3, device="cuda")
     assert measured.seconds == (40.0,)
-    assert len(calls) == 2
+    assert device.clock == 80
+
+
+@pytest.mark.gpu
+def test_time_and_memory_of_known_work() -> None:
+    x = torch.ones(4096, 4096, device="cuda")
+
+    def work() -> torch.Tensor:
+        (x + 1).sum()  # 67 MB for a moment
+        return torch.ones(1, device="cuda")
+
+    measured, result = measure(work, repeats=2, device="cuda")
+    assert result.item() == 1
+    assert measured.extra_mb is not None
+    assert 67 <= measured.extra_mb < 75
+    assert measured.host is not None
+    assert 1e-6 < measured.median < 0.1
+    assert measured.host < 0.1

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import pytest
 import torch
 
 from ldreg.bench import BENCHMARKS, runner
-from ldreg.bench.benchmark import Contender, Points, Setting
-from ldreg.bench.measure import Measurement
-from ldreg.bench.results import Result, Run, from_json
-from ldreg.bench.runner import Plan, TerminatedError, output_of, run_plan, stoppable
+from ldreg.bench.measure import Contender, Measurement, Points, Setting
+from ldreg.bench.results import Result, from_json
+from ldreg.bench.runner import TerminatedError, measured_runs, output_of, plan, stoppable
 from ldreg.cli import main
 
 Capture = pytest.CaptureFixture[str]
-LID = ("bench", "lid", "--device", "cpu", "--sizes", "100x3,200x3", "--contenders", "ldreg")
+LID = ("bench", "lid", "--device", "cpu", "--contenders", "ldreg", "--sizes")
 
 
 def test_command_runs_end_to_end(tmp_path: Path, capsys: Capture) -> None:
@@ -59,17 +58,30 @@ def test_quick_run_of_everything(tmp_path: Path) -> None:
             assert entry["skipped"] or (entry["deviation"] or 0) < 1e-3
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_quick_run_of_a_benchmark(name: str, tmp_path: Path) -> None:
+    # Each contender of each size is a process that starts in some ten seconds; those of others run on any CPU too.
+    ours = ",".join(each for each in BENCHMARKS[name].contenders if "ldreg" in each.lower())
+    words = ["--device", "cuda", "--sizes", "quick", "--threads", "2", "--contenders", ours, "--out", str(tmp_path)]
+    assert main(["bench", name, *words]) == 0
+    content = json.loads((tmp_path / f"{name}-cuda.json").read_text())[0]
+    assert content["device"] == "cuda"
+    assert content["environment"]["gpu"]
+    for entry in content["results"]:
+        reasons = ("not installed", "runs only on the CPU")
+        assert entry["skipped"] == "" or entry["skipped"].startswith(reasons), entry["contender"]
+        if entry["measured"] is not None and entry["deviation"] is not None:
+            assert entry["deviation"] < 1e-3, entry["contender"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("nothing", "what: expected one of lid, regularizer, views, step, all, got 'nothing'"),
-        ("lid --sizes 10by3", "sizes: expected full, quick or POINTSxDIMENSIONS such as 10kx128"),
-        ("lid --sizes 0x3", "got '0x3'"),
-        ("lid --sizes 200x3,", "got ''"),
-        ("views --sizes 512by32", "sizes: expected full, quick or [files:]IMAGESxPIXELS such as 512x32"),
+        ("lid --sizes 200x3,", "sizes: expected full, quick or POINTSxDIMENSIONS such as 10kx128"),
         ("all --sizes 512x32", "sizes: expected full or quick for benchmarks of several kinds, got '512x32'"),
-        ("lid --contenders ldreg,nobody", "contenders: expected some of lid: ldreg, scikit-learn"),
-        ("all --contenders ldreg,nobody", "; regularizer: ldreg, ldreg (compiled), ldreg (captured), pseudocode"),
+        ("all --contenders ldreg,nobody", "contenders: expected some of lid: ldreg, scikit-learn"),
         ("all --contenders ,", "got ''"),
         ("step --sizes 4x32:nosuchnet", "sizes: encoder name: expected small_cnn, resnet18"),
         ("regularizer --contenders faiss", "contenders: expected some of regularizer: ldreg, ldreg (compiled)"),
@@ -92,12 +104,20 @@ def test_bad_arguments_are_one_line(capsys: Capture, arguments: str, message: st
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def device(name: Any) -> str:
+        return plan(["lid"], device=name)["lid"][0][1].device
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert Plan(("lid",), device="auto").place == "cpu"
+    assert device("auto") == "cpu"
     assert main(["bench", "lid", "--device", "cuda"]) == 2
     assert "device: expected a CUDA device for 'cuda', got none" in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Plan(("lid",), device="auto").place == "cuda"
+    assert (device("auto"), device("cpu")) == ("cuda", "cpu")
+
+
+def test_benchmarks_without_any_of_the_contenders_are_left_out() -> None:
+    assert list(plan(list(BENCHMARKS), sizes="100x3", contenders=["faiss"])) == ["lid"]
+    assert list(plan(list(BENCHMARKS), contenders=["pseudocode", "faiss"], k=10)) == ["lid", "regularizer"]
 
 
 def idle(setting: Setting) -> tuple[Measurement, None]:
@@ -107,7 +127,7 @@ def idle(setting: Setting) -> tuple[Measurement, None]:
 def skipped(monkeypatch: pytest.MonkeyPatch, contender: Contender) -> Any:
     """Why a contender is skipped that takes the place of faiss."""
     monkeypatch.setitem(BENCHMARKS["lid"].contenders, "faiss", contender)
-    [run] = run_plan(Plan(("lid",), sizes="100x3", contenders=("faiss",)))
+    [run] = measured_runs(plan(["lid"], sizes="100x3", contenders=["faiss"]))
     assert run.results[0].measured is None
     return run.results[0].skipped
 
@@ -129,97 +149,71 @@ def test_who_cannot_do_the_work_is_skipped(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_failures_are_reasons(monkeypatch: pytest.MonkeyPatch, status: int, stderr: str, reason: str) -> None:
-    monkeypatch.setattr(runner, "_spawn", lambda *_: subprocess.CompletedProcess([], status, "", stderr))
-    assert skipped(monkeypatch, Contender(idle)) == reason
-
-
-def test_every_process_gets_the_same_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, str]] = []
+    seen: list[str] = []
 
     def note(command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        seen.append(env)
-        return subprocess.CompletedProcess([], 1, "", "")
+        seen.append(env["OMP_NUM_THREADS"])
+        return subprocess.CompletedProcess([], status, "", stderr)
 
     monkeypatch.setattr(runner, "output_of", note)
-    run_plan(Plan(("lid",), sizes="100x3", contenders=("ldreg", "cdist + topk"), threads=7))
-    assert [env["OMP_NUM_THREADS"] for env in seen] == ["7", "7"]
+    assert skipped(monkeypatch, Contender(idle)) == reason
+    assert seen == [str(os.cpu_count())]
 
 
-def test_who_would_take_too_long_is_skipped_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Measurements that were asked for, which take 1 µs for each pair of points.
+
+    In 7 dimensions they fail; in 5 or 6 this process gets SIGTERM or SIGINT.
+    """
     asked: list[str] = []
 
-    def measured(plan: Plan, name: str, result: Result) -> Result:
-        asked.append(f"{result.contender} {result.size}")
-        return replace(result, measured=Measurement((1e-6 * result.size.points**2,), None))
+    def measured(name: str, key: str, setting: Setting) -> Result:
+        asked.append(f"{name}: {key} at {setting.size}")
+        if number := {5: signal.SIGTERM, 6: signal.SIGINT}.get(setting.size[1]):
+            os.kill(os.getpid(), number)
+        if setting.size[1] == 7:
+            return Result(key, setting.size, skipped="failed: it cannot")
+        return Result(key, setting.size, Measurement((1e-6 * setting.size[0] ** 2,), 5.0))
 
     monkeypatch.setattr(runner, "_measure", measured)
-    [run] = run_plan(Plan(("lid",), sizes="1000x8,2000x4,10kx8", contenders=("ldreg", "cdist + topk")))
-    assert asked == ["ldreg 1k×8", "cdist + topk 1k×8", "ldreg 2k×4", "cdist + topk 2k×4", "ldreg 10k×8"]
+    monkeypatch.setattr(runner, "find_spec", lambda name: name)
+    return asked
+
+
+def test_who_would_take_too_long_is_skipped_with_an_estimate(asked: list[str]) -> None:
+    [run] = measured_runs(plan(["lid"], sizes="1000x8,2000x4,10kx8", contenders=["ldreg", "cdist + topk"]))
+    ours, theirs = (f"lid: {key} at " for key in ("ldreg", "cdist + topk"))
+    assert asked == [ours + "1k×8", theirs + "1k×8", ours + "2k×4", theirs + "2k×4", ours + "10k×8"]
     last = run.results[-1]
     assert last.size == Points(10_000, 8)
     assert last.estimate == pytest.approx(100)  # by the size with as many dimensions, not by the larger one
     assert last.skipped == "would take some 100 s, by its time at 1k×8"
 
 
-def test_progress_and_each_complete_benchmark_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_spawn", lambda *_: subprocess.CompletedProcess([], 1, "", ""))
+@pytest.mark.usefixtures("asked")
+def test_progress_and_each_complete_benchmark_are_reported() -> None:
     seen: list[object] = []
-    plan = Plan(("lid", "regularizer"), sizes="100x3,200x3", contenders=("ldreg",))
-    runs = run_plan(plan, lambda *step: seen.append(step), lambda run: seen.append(run.benchmark))
+    jobs = plan(["lid", "regularizer"], sizes="100x3,400x3", contenders=["ldreg"])
+    for run in measured_runs(jobs, progress=lambda *step: seen.append(step)):
+        seen.append(run.benchmark)
     assert seen == [
-        ("ldreg at 100×3", 0), ("ldreg at 200×3", 0.25), "lid",
-        ("ldreg at 100×3", 0.5), ("ldreg at 200×3", 0.75), "regularizer",
+        ("ldreg at 100×3", 0), ("ldreg at 400×3", 0.25), "lid",
+        ("ldreg at 100×3", 0.5), ("ldreg at 400×3", 0.75), "regularizer",
     ]  # fmt: skip
-    assert [run.benchmark for run in runs] == ["lid", "regularizer"]
 
 
-def test_benchmarks_without_any_of_the_contenders_are_left_out() -> None:
-    plan = Plan(tuple(BENCHMARKS), sizes="100x3", contenders=("faiss",))  # sizes of points suit those that stay
-    assert plan.taken == ("lid",)
-    assert Plan(tuple(BENCHMARKS), contenders=("pseudocode", "faiss"), k=10).taken == ("lid", "regularizer")
-
-
-def test_an_interruption_hands_over_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(plan: Plan, name: str, result: Result) -> Result:
-        if result.size.points == 300:
-            raise KeyboardInterrupt
-        return replace(result, measured=Measurement((1.0,), None))
-
-    monkeypatch.setattr(runner, "_measure", measured)
-    seen: list[Run] = []
+def test_an_interruption_before_any_measurement_leaves_no_run(asked: list[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_plan(Plan(("lid",), sizes="100x3,200x3,300x3", contenders=("ldreg",)), finished=seen.append)
-    [partial] = seen
-    assert not partial.complete
-    assert partial.sizes == (Points(100, 3), Points(200, 3))
-    assert partial.environment.keys() >= {"others", "date"}
-    with pytest.raises(KeyboardInterrupt):  # before anything was measured
-        run_plan(Plan(("lid",), sizes="300x3", contenders=("ldreg",)), finished=seen.append)
-    assert len(seen) == 1
+        next(measured_runs(plan(["lid"], sizes="100x6", contenders=["ldreg"])))
+    assert len(asked) == 1
 
 
 def test_a_worker_prints_its_measurement_last(capsys: Capture) -> None:
-    setting = Setting(Points(120, 4), k=10, repeats=1)
-    runner.main(json.dumps(["regularizer", "pseudocode", asdict(setting)]))
+    runner.main(json.dumps(["regularizer", "pseudocode", asdict(Setting(Points(120, 4), k=10, repeats=1))]))
     measured, deviation = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(measured["seconds"]) == 1
     assert deviation < 1e-3
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measurements that were asked for; each takes a second, except for points of 7 dimensions, which fail."""
-    asked: list[str] = []
-
-    def measured(plan: Plan, name: str, result: Result) -> Result:
-        asked.append(f"{name}: {result.contender} at {result.size}")
-        if result.size[1] == 7:
-            return replace(result, skipped="failed: it cannot")
-        return replace(result, measured=Measurement((1.0,), 5.0))
-
-    monkeypatch.setattr(runner, "_measure", measured)
-    monkeypatch.setattr(runner, "find_spec", lambda name: name)
-    return asked
 
 
 @pytest.mark.usefixtures("asked")
@@ -228,41 +222,28 @@ def test_bad_files_are_named_before_anything_is_measured(tmp_path: Path, capsys:
     neighbor.write_text("[{")
     own.write_text("[]")
     target = tmp_path / "all.json"
-    assert main([*LID, "--out", str(tmp_path), "--json", str(target)]) == 0
-    out, err = capsys.readouterr()
-    first, second = [line for line in err.splitlines() if "warning" in line]
+    assert main([*LID, "100x3", "--out", str(tmp_path), "--json", str(target)]) == 0
+    first, second = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert first.startswith(f"ldreg bench: warning: {own} cannot be read and will be replaced: expected one run")
     assert second.startswith(f"ldreg bench: warning: {neighbor} cannot be read and is left out of RESULTS.md: ")
     assert neighbor.read_text() == "[{"
     assert from_json(own.read_text()) == from_json(target.read_text())
-    assert "100×3" in out
     assert "views" not in (tmp_path / "RESULTS.md").read_text()
 
 
 @pytest.mark.usefixtures("asked")
-def test_a_folder_that_cannot_be_written_costs_neither_table_nor_numbers(tmp_path: Path, capsys: Capture) -> None:
-    folder, target = tmp_path / "out", tmp_path / "all.json"
-    (folder / "lid-cpu.png").mkdir(parents=True)
-    assert main([*LID, "--out", str(folder), "--json", str(target)]) == 2
-    out, err = capsys.readouterr()
-    assert "100×3" in out
-    assert f"wrote {target}" in err.splitlines()
-    assert err.splitlines()[-1] == f"ldreg bench: error: cannot write '{folder / 'lid-cpu.png'}': Is a directory"
-    assert len(from_json(target.read_text())) == 1
-
-
-@pytest.mark.usefixtures("asked")
-def test_numbers_that_cannot_be_written_cost_neither_table_nor_folder(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("broken", ["out/lid-cpu.png", "all.json"])
+def test_what_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    target = tmp_path / "all.json"
     monkeypatch.setattr("ldreg.io.files.check_writable", lambda path: None)
-    target.mkdir()  # as if it had come in between
-    assert main([*LID, "--out", str(tmp_path / "out"), "--json", str(target)]) == 2
+    (tmp_path / broken).mkdir(parents=True)  # as if it had come in between
+    assert main([*LID, "100x3", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "all.json")]) == 2
     out, err = capsys.readouterr()
     assert "100×3" in out
-    assert f"error: cannot write '{target}'" in err
-    assert (tmp_path / "out" / "RESULTS.md").exists()
+    assert err.splitlines()[-1] == f"ldreg bench: error: cannot write '{tmp_path / broken}': Is a directory"
+    kept = tmp_path / ("all.json" if broken.startswith("out") else "out/lid-cpu.json")
+    assert len(from_json(kept.read_text())) == 1
 
 
 def test_benchmarks_that_nobody_takes_part_in_are_left_out(tmp_path: Path, capsys: Capture, asked: list[str]) -> None:
@@ -270,14 +251,12 @@ def test_benchmarks_that_nobody_takes_part_in_are_left_out(tmp_path: Path, capsy
     assert main(["bench", "all", *options]) == 0
     assert {entry.partition(" at")[0] for entry in asked} == {"lid: faiss"}
     assert capsys.readouterr().err.splitlines()[0].endswith("takes part: regularizer, views, step")
-    assert {path.name for path in tmp_path.iterdir()} == {"RESULTS.md", "lid-cpu.json", "lid-cpu.svg", "lid-cpu.png"}
 
 
 @pytest.mark.usefixtures("asked")
 def test_nothing_measured_is_an_error_and_leaves_the_folder_as_it_was(tmp_path: Path, capsys: Capture) -> None:
     folder, target = tmp_path / "out", tmp_path / "all.json"
-    options = ["--device", "cpu", "--sizes", "100x7", "--out", str(folder), "--json", str(target)]
-    assert main(["bench", "lid", *options, "--contenders", "ldreg"]) == 2
+    assert main([*LID, "100x7", "--out", str(folder), "--json", str(target)]) == 2
     out, err = capsys.readouterr()
     assert "ldreg: failed: it cannot" in out
     assert err.splitlines()[-1].startswith("ldreg bench: error: nothing was measured of lid; ")
@@ -286,33 +265,25 @@ def test_nothing_measured_is_an_error_and_leaves_the_folder_as_it_was(tmp_path: 
 
 
 def test_a_size_that_cannot_fit_is_an_error(capsys: Capture) -> None:
-    assert main(["bench", "lid", "--device", "cpu", "--sizes", "99999999x99999", "--contenders", "ldreg"]) == 2
+    assert main([*LID, "99999999x99999"]) == 2
     out, err = capsys.readouterr()
     assert "ldreg: would need 39999.6 GB" in out
     assert "nothing was measured of lid" in err
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
-)
-def test_a_signal_saves_what_is_finished(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, number: int, status: int, word: str
-) -> None:
-    def measured(plan: Plan, name: str, result: Result) -> Result:
-        if result.size.points == 200:
-            os.kill(os.getpid(), number)
-        return replace(result, measured=Measurement((1.0,), 5.0))
-
-    monkeypatch.setattr(runner, "_measure", measured)
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(("size", "status", "word"), [("100x5", 143, "terminated"), ("100x6", 130, "interrupted")])
+def test_a_signal_saves_what_is_finished(tmp_path: Path, capsys: Capture, size: str, status: int, word: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
     folder, target = tmp_path / "out", tmp_path / "all.json"
-    assert main([*LID, "--out", str(folder), "--json", str(target)]) == status
+    assert main([*LID, f"100x3,{size}", "--out", str(folder), "--json", str(target)]) == status
     out, err = capsys.readouterr()
     assert "(interrupted: incomplete)" in out
     assert err.splitlines()[-1] == f"ldreg bench: {word}"
     [run] = from_json(target.read_text())
     assert not run.complete
-    assert [result.size.points for result in run.results] == [100]
+    assert run.sizes == (Points(100, 3),)
+    assert run.environment.keys() >= {"others", "date"}
     assert "(interrupted: incomplete)" in (folder / "RESULTS.md").read_text()
     assert from_json((folder / "lid-cpu.json").read_text()) == [run]
     assert signal.getsignal(signal.SIGTERM) == before
@@ -331,21 +302,11 @@ time.sleep(100)
 """
 
 
-def gone(pid: int) -> bool:
-    """Whether a process ends within seconds."""
-    for _ in range(250):
-        done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        if done.stdout.strip()[:1] in ("", "Z"):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def children() -> set[int]:
-    """The processes that this one started and that have not been waited for."""
-    command = ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return {int(line.split()[0]) for line in listed.stdout.splitlines() if line.split()[1] != "ps"}
+def processes(*options: str) -> dict[int, str]:
+    """Processes that `ps` lists with these options, and their states."""
+    done = subprocess.run(["ps", "-o", "pid=,stat=,comm=", *options], capture_output=True, text=True, check=False)
+    fields = [line.split() for line in done.stdout.splitlines()]
+    return {int(pid): state for pid, state, command, *_ in fields if command != "ps"}
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -354,7 +315,8 @@ def test_a_signal_ends_the_process_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, deaf: bool
 ) -> None:
     monkeypatch.setattr(runner, "_ENDING", 0.2)
-    before, started = children(), tmp_path / "child"  # other tests may have processes of their own
+    own = ("--ppid", str(os.getpid()))
+    before, started = processes(*own).keys(), tmp_path / "child"  # other tests may have processes of their own
     wait = "import os, pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
     kill = wait + "os.kill(int(sys.argv[2]), int(sys.argv[3]))"
     helper = subprocess.Popen([sys.executable, "-c", kill, str(started), str(os.getpid()), str(int(number))])
@@ -362,8 +324,11 @@ def test_a_signal_ends_the_process_and_its_children(
         output_of([sys.executable, "-c", SLEEPER.format(deaf=deaf, path=str(started))], dict(os.environ))
     helper.wait()
     assert isinstance(caught.value, TerminatedError) == (number == signal.SIGTERM)
-    assert gone(int(started.read_text()))
-    assert children() == before  # nobody is left, not even a zombie
+    deadline = time.monotonic() + 5
+    while any(not state.startswith("Z") for state in processes("-p", started.read_text()).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert processes(*own).keys() == before  # nobody is left, not even a zombie
 
 
 def test_output_and_status_of_a_process() -> None:

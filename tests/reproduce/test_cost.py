@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ldreg.bench.benchmark import Batches
-from ldreg.bench.measure import Measurement
+from ldreg.bench.measure import Batches, Measurement
 from ldreg.bench.results import Result, Run, to_json
 from ldreg.cli import main
 from ldreg.record import Record

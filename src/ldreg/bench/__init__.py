@@ -4,7 +4,7 @@ A benchmark is one file: its contenders are functions, and `BENCHMARK` says at w
 """
 
 from ldreg.bench import lid, regularizer, step, views
-from ldreg.bench.benchmark import Benchmark
+from ldreg.bench.measure import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     "lid": lid.BENCHMARK,

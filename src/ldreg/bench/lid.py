@@ -1,4 +1,4 @@
-"""LID of every point of a set among the others: ldreg beside what people use.
+"""LID of every point of a set: ldreg and the tools that people use.
 
 A further rival is a function from points (N, D) and k to LID (N,) and one entry of `BENCHMARK.contenders`.
 """
@@ -6,19 +6,88 @@ A further rival is a function from points (N, D) and k to LID (N,) and one entry
 import functools
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Points
-from ldreg.bench.measure import Device
-from ldreg.bench.points import Way, checked_rows, exact_neighbors, measure_points
+from ldreg.bench.measure import OWN, Benchmark, Contender, Device, Goal, Measurement, Points, Setting, measure
 from ldreg.dimension.estimators import lid
 
+Way = Callable[[Tensor, int], Tensor]  # from points (N, D) on the device and k to the result
+Error = Callable[[Tensor, int, Tensor], float]  # from points, k and the result to the result's error
+
+_WARM_UP = 256  # points of the first call
+_BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # of points in float64 at a time
 _CHUNKS = {"cpu": 1024, "cuda": 4096}  # queries at a time, where a contender takes them in chunks
 _CHECKED = {"cpu": 256, "cuda": 50_000}  # points whose LID is computed in float64
 _CHECKED_AT_ONCE = 2048
+
+
+def measure_points(
+    run: Way,
+    error: Error | None,
+    setting: Setting,
+    *,
+    normalize: Way | None = None,
+    graphed: bool = False,
+) -> tuple[Measurement, float | None]:
+    """Measure one way on standard normal points on the device.
+
+    A small call comes first: it takes imports, thread pools and buffers of libraries out of the measurement.
+
+    Args:
+        run: what is timed.
+        error: measures the error of its result; None: it computes something else.
+        setting: what to measure.
+        normalize: makes its result comparable; not timed.
+        graphed: it runs in CUDA graphs, whose memory PyTorch does not count.
+    """
+    x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
+    run(x[: max(_WARM_UP, 2 * k)].clone(), k)
+    measured, values = measure(lambda: run(x, k), repeats=setting.repeats, device=setting.device)
+    if graphed:
+        measured = replace(measured, extra_mb=None)
+    if normalize is not None:
+        values = normalize(values, k)
+    return measured, None if error is None else error(x, k, values)
+
+
+def sample(size: Points, *, seed: int, device: Device = "cpu") -> Tensor:
+    """Standard normal points (N, D) in float32.
+
+    >>> sample(Points(5, 3), seed=0).shape
+    torch.Size([5, 3])
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(size.points, size.dimensions, generator=generator, device=device)
+
+
+def checked_rows(x: Tensor, most: int) -> Tensor:
+    """Indices (R,) of at most so many of the points, always the same ones."""
+    return torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:most].to(x.device)
+
+
+def exact_neighbors(x: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Ascending float64 distances (R, k) of these rows to their nearest other points, and the points' indices.
+
+    From products of centered points, block by block; with 29 bits more than float32, rounding does not show.
+    """
+    height = max(k + 1, _BLOCK_BYTES[x.device.type] // (8 * x.shape[1]))
+    center = sum((block.double().sum(dim=0) for block in x.split(height)), torch.zeros((), device=x.device)) / len(x)
+    queries = x[rows].double() - center
+    nearest = torch.empty(len(rows), 0, dtype=torch.float64, device=x.device)
+    indices = torch.empty(len(rows), 0, dtype=torch.int64, device=x.device)
+    for start in range(0, len(x), height):
+        points = x[start : start + height].double() - center
+        squares = queries.square().sum(1, keepdim=True) + points.square().sum(1) - 2 * queries @ points.T
+        places = torch.arange(start, start + len(points), device=x.device)
+        squares.masked_fill_(rows[:, None] == places, torch.inf)
+        nearest, indices = torch.cat((nearest, squares), 1), torch.cat((indices, places.expand(len(rows), -1)), 1)
+        nearest, order = nearest.topk(min(k, nearest.shape[1]), dim=1, largest=False)
+        indices = indices.gather(1, order)
+    return nearest.clamp_min(0).sqrt(), indices
 
 
 def scikit_learn(x: Tensor, k: int) -> Tensor:
@@ -54,13 +123,12 @@ def torchid(x: Tensor, k: int) -> Tensor:
 
 def pseudocode(x: Tensor, k: int) -> Tensor:
     """The paper's Algorithm 1; on a GPU in chunks of queries, as a whole set's distances do not fit there."""
-    return torch.cat([_algorithm(rows, x, k) for rows in x.split(_CHUNKS["cuda"] if x.is_cuda else len(x))])
-
-
-def _algorithm(rows: Tensor, points: Tensor, k: int) -> Tensor:
-    ordered, _ = torch.cdist(rows, points).sort(dim=1)
-    mean = ordered[:, 1:k].mean(dim=1)
-    return mean / (ordered[:, k] - mean)
+    found = []
+    for rows in x.split(_CHUNKS["cuda"] if x.is_cuda else len(x)):
+        ordered, _ = torch.cdist(rows, x).sort(dim=1)
+        mean = ordered[:, 1:k].mean(dim=1)
+        found.append(mean / (ordered[:, k] - mean))
+    return torch.cat(found)
 
 
 def cdist_topk(x: Tensor, k: int) -> Tensor:
@@ -73,13 +141,14 @@ def matmul_topk(x: Tensor, k: int) -> Tensor:
     """The same from matrix products, compiled."""
     squares = x.square().sum(dim=1)
     chunks = zip(x.split(_CHUNKS[x.device.type]), squares.split(_CHUNKS[x.device.type]), strict=True)
-    nearest = [_compiled()(rows, own, x, squares, k) for rows, own in chunks]
+    nearest = [compiled(_nearest_squares)(rows, own, x, squares, k) for rows, own in chunks]
     return _mom(torch.cat(nearest)[:, 1:].clamp_min(0).sqrt())
 
 
-@functools.cache
-def _compiled() -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
-    return torch.compile(_nearest_squares, dynamic=False)
+@functools.cache  # and not a decorator: importing the compiler takes seconds
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function compiled for the shapes of each call."""
+    return torch.compile(function, dynamic=False)
 
 
 def _nearest_squares(rows: Tensor, own: Tensor, points: Tensor, squares: Tensor, k: int) -> Tensor:
@@ -104,13 +173,13 @@ def mean_over_all(values: Tensor, k: int) -> Tensor:
 
 
 def largest_error(x: Tensor, k: int, values: Tensor) -> float:
-    """Largest relative error of the checked points against float64; inf if one is NaN."""
+    """The largest relative error of the checked points against float64; inf if one is NaN."""
     rows = checked_rows(x, _CHECKED[x.device.type])
     exact = torch.cat([_mom(exact_neighbors(x, some, k)[0]) for some in rows.split(_CHECKED_AT_ONCE)])
     return float((values[rows.to(values.device)].to(exact) / exact - 1).abs().nan_to_num(torch.inf).max())
 
 
-def _contender(run: Way, *, normalize: Callable[[Tensor, int], Tensor] | None = None, **options: Any) -> Contender:
+def _contender(run: Way, *, normalize: Way | None = None, **options: Any) -> Contender:
     return Contender(functools.partial(measure_points, run, largest_error, normalize=normalize), **options)
 
 

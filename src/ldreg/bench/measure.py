@@ -1,19 +1,25 @@
-"""Time and peak memory of a call in this process, and the parts of a training step."""
+"""What a benchmark is, and the measurement of time and memory that all share."""
 
 import gc
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
 Device = Literal["cpu", "cuda"]
 T = TypeVar("T")
 
+OWN = "ldreg"  # the contender that all others are compared with
+VIEWS = 2  # of every image
+SMALL = 64  # pixels up to which images have the size of their views, as CIFAR's do
+
+_PHOTO = (350 / 224, 400 / 224)  # height and width of larger ones, in units of the views' side
 _LONG = 10.0  # seconds after which one measurement is enough
 _MOST = 100  # repeats of very short calls
 _LEAST = 0.3  # seconds that all calls on a GPU take together
@@ -23,14 +29,162 @@ _SETTLING = 3  # calls after the first until CUDA graphs are recorded and replay
 _SLOW = 1.0  # seconds of a call that settles no further
 
 
+class Points(NamedTuple):
+    """Points and dimensions of a set.
+
+    >>> str(Points(10_000, 2048)), str(Points(300, 16))
+    ('10k×2048', '300×16')
+    """
+
+    points: int
+    dimensions: int
+
+    def __str__(self) -> str:
+        thousands, rest = divmod(self.points, 1000)
+        return f"{self.points if rest or not thousands else f'{thousands}k'}×{self.dimensions}"
+
+    @property
+    def work(self) -> float:
+        """Multiplications in all pairs of points."""
+        return float(self.points**2 * self.dimensions)
+
+    @property
+    def candidates(self) -> int:
+        """The points among which neighbors are searched."""
+        return self.points
+
+    @property
+    def input_bytes(self) -> int:
+        """In float32."""
+        return 4 * self.points * self.dimensions
+
+
+class Pictures(NamedTuple):
+    """A batch of pictures in memory or in JPEG files, and the side of their views.
+
+    >>> str(Pictures(512, 32)), Pictures(128, 224).shape
+    ('512 × 32 px', (350, 400))
+    """
+
+    images: int
+    pixels: int
+    files: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.images} × {self.pixels} px{' from files' if self.files else ''}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        height, width = (1.0, 1.0) if self.pixels <= SMALL else _PHOTO
+        return round(self.pixels * height), round(self.pixels * width)
+
+    @property
+    def work(self) -> float:
+        """Pixels of a view of each picture."""
+        return float(self.images * self.pixels**2)
+
+    @property
+    def candidates(self) -> None:
+        """None: no neighbors are searched."""
+
+    @property
+    def input_bytes(self) -> int:
+        """As uint8."""
+        return 3 * self.images * self.shape[0] * self.shape[1]
+
+
+class Batches(NamedTuple):
+    """Images of a training step, their side, and the encoder.
+
+    >>> str(Batches(512, 32, "resnet18"))
+    '512 × 32 px, resnet18'
+    """
+
+    images: int
+    pixels: int
+    encoder: str
+
+    def __str__(self) -> str:
+        return f"{self.images} × {self.pixels} px, {self.encoder}"
+
+    @property
+    def work(self) -> float:
+        """Pixels of the images."""
+        return float(self.images * self.pixels**2)
+
+    @property
+    def candidates(self) -> int:
+        """The views among which neighbors are searched."""
+        return VIEWS * self.images
+
+    @property
+    def input_bytes(self) -> int:
+        """As uint8."""
+        return 3 * self.images * self.pixels**2
+
+
+Size = Points | Pictures | Batches  # each a list in JSON
+
+# How each is written, and made from what the pattern finds.
+_FORMS: dict[type[Size], tuple[str, str, Callable[[re.Match[str]], Size]]] = {
+    Points: (
+        "POINTSxDIMENSIONS such as 10kx128",
+        r"(\d+)(k?)[x×](\d+)",
+        lambda found: Points(int(found[1]) * (1000 if found[2] else 1), int(found[3])),
+    ),
+    Pictures: (
+        "[files:]IMAGESxPIXELS such as 512x32",
+        r"(files:)?(\d+)[x×](\d+)",
+        lambda found: Pictures(int(found[2]), int(found[3]), found[1] is not None),
+    ),
+    Batches: (
+        "IMAGESxPIXELS[:ENCODER] such as 512x32:resnet18",
+        r"(\d+)[x×](\d+)(?::(\w+))?",
+        lambda found: Batches(int(found[1]), int(found[2]), found[3] or "resnet18"),
+    ),
+}
+
+
+def parse_sizes(text: str, kind: type[Size]) -> tuple[Size, ...]:
+    """Sizes of a kind, separated by commas.
+
+    Raises:
+        ValueError: one has another form, or a number is 0.
+
+    >>> parse_sizes("2000x512, 10k×128", Points)
+    (Points(points=2000, dimensions=512), Points(points=10000, dimensions=128))
+    """
+    form, pattern, make = _FORMS[kind]
+    sizes = []
+    for part in map(str.strip, text.split(",")):
+        found = re.fullmatch(pattern, part, flags=re.IGNORECASE | re.ASCII)
+        if found is None or any(group.isdecimal() and int(group) == 0 for group in found.groups("")):
+            raise ValueError(f"sizes: expected full, quick or {form}, with numbers above 0, got {part!r}")
+        sizes.append(make(found))
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One measurement to make; `size` is of the benchmark's type, `threads` what a contender may use of the CPU."""
+
+    size: Any
+    k: int = 64
+    seed: int = 0
+    repeats: int = 3
+    device: Device = "cpu"
+    threads: int = 1
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """What one way to do the work takes.
+    """The time and memory of a contender.
 
     Args:
         seconds: of every repeat.
-        extra_mb: peak memory in MB beyond that before the call, on the device; None if the system does not say.
-        host: seconds until a call returns that need not wait for the device; None on the CPU.
+        extra_mb: peak memory on the device in MB above that before the call; None if the system does not report it.
+        host: seconds until a call returns that does not wait for the device; None on the CPU.
         without: seconds of the same training step without LDReg, measured in turns with it; None if it has none.
         parts: seconds of the parts of a training step.
     """
@@ -43,52 +197,121 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Seconds of the repeat in the middle."""
+        """The median time of the repeats."""
         return statistics.median(self.seconds)
 
 
-class Memory:
-    """Peak memory since it was made: resident in this process, or allocated by PyTorch on CUDA."""
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work.
 
-    def __init__(self, device: Device) -> None:
-        gc.collect()
-        self._cuda = device == "cuda"
-        if self._cuda:
-            torch.cuda.synchronize()
-        self._before = torch.cuda.memory_allocated() if self._cuda else _restart_peak()
+    Args:
+        measure: does the work in this process; returns its measurement and the error of its result (None: unknown).
+        package: the module that it needs, if any.
+        install: what pip installs for it.
+        devices: where it runs.
+        bytes_needed: memory that it needs besides the input, if that may not fit.
+        counts: whether goals and "best other" compare with it; the others are for reference.
+    """
 
-    @property
-    def extra_mb(self) -> float | None:
-        """The peak in MB beyond what there was at first; None if the system does not say."""
-        if self._before is None:
-            return None
-        peak = torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM")
-        return max(0.0, (peak - self._before) / 1e6)
+    measure: Callable[[Setting], tuple[Measurement, float | None]]
+    package: str | None = None
+    install: str = "ldreg[bench]"
+    devices: tuple[Device, ...] = ("cpu", "cuda")
+    bytes_needed: Callable[[Any, Device], int] | None = None
+    counts: bool = True
 
 
-def _restart_peak() -> int | None:
-    """Let the peak of resident memory start anew, and return the resident bytes."""
+Quantity = Literal[
+    "speed", "extra memory", "memory share", "time", "host time", "deviation", "img/s", "views/s", "LDReg", "views"
+]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the contender `of` has to reach at one size on one device, with k = 64.
+
+    "speed" is the rival's time divided by ours (at least `limit`), "memory share" our extra memory divided by the
+    rival's (at most `limit`); the other quantities are columns of the tables. Without a rival it is the fastest one.
+    """
+
+    size: Any
+    quantity: Quantity
+    limit: float
+    rival: str | None = None
+    device: Device = "cpu"
+    of: str = OWN
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Contenders that do the same work.
+
+    Args:
+        title: what is done.
+        contenders: by name; ours first.
+        size: the type of its sizes.
+        sizes: of a full run, by device.
+        quick_sizes: of a quick run.
+        columns: quantities in its tables.
+        picture: the kind of its plot.
+        conditions: what the input is.
+        deviation_of: what "deviation" means; empty if results are not compared.
+        study: further sizes of a full run, which show how the cost grows.
+        goals: of all devices.
+        check: raises ValueError for a size that cannot be run.
+    """
+
+    title: str
+    contenders: dict[str, Contender]
+    size: type[Size]
+    sizes: Mapping[Device, tuple[Any, ...]]
+    quick_sizes: tuple[Any, ...]
+    columns: tuple[str, ...]
+    picture: Literal["scaling", "rates", "parts"]
+    conditions: str
+    deviation_of: str = ""
+    study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)
+    goals: tuple[Goal, ...] = ()
+    check: Callable[[Any], None] = lambda size: None
+
+    def full_sizes(self, device: Device) -> list[Any]:
+        """All sizes of a full run, the least work first, so that times can be estimated from smaller sizes."""
+        every = dict.fromkeys((*self.sizes[device], *self.study.get(device, ())))
+        return sorted(every, key=lambda size: size.work)
+
+
+def watch_memory(device: Device) -> Callable[[], float | None]:
+    """Start to watch memory: resident in this process, or allocated by PyTorch on CUDA.
+
+    The function returned gives the peak in MB above what is in use now; None if the system does not report it.
+    """
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        allocated = torch.cuda.memory_allocated()
+        return lambda: max(0.0, (torch.cuda.max_memory_allocated() - allocated) / 1e6)
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory starts anew
     except OSError:
-        return None
-    return _status("VmRSS")
+        return lambda: None
+    resident = _bytes("/proc/self/status", "VmRSS")
+    return lambda: max(0.0, (_bytes("/proc/self/status", "VmHWM") - resident) / 1e6)
 
 
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _bytes(path: str, name: str) -> int:
+    lines = Path(path).read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def available_bytes(device: str = "cpu") -> int:
-    """Memory of the device that new work may take."""
+def available_bytes(device: Device = "cpu") -> int:
+    """Free memory of the device."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux: all there is
+        return _bytes("/proc/meminfo", "MemAvailable")
+    except FileNotFoundError:  # not Linux: all memory
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
 
 def now(device: Device) -> float:
@@ -108,7 +331,7 @@ def measure(work: Callable[[], T], *, repeats: int, device: Device = "cpu") -> t
     (2, 3)
     """
     cuda = device == "cuda"
-    memory = Memory(device)
+    extra_mb = watch_memory(device)
     calls = _settled_calls(work) if cuda else 1
     seconds: list[float] = []
     host: list[float] = []
@@ -125,7 +348,7 @@ def measure(work: Callable[[], T], *, repeats: int, device: Device = "cpu") -> t
         enough = len(seconds) >= repeats and (not cuda or sum(seconds) * calls >= _LEAST)
         if enough or seconds[0] > _LONG or len(seconds) >= max(repeats, _MOST):
             break
-    return Measurement(tuple(seconds), memory.extra_mb, statistics.median(host) if host else None), result
+    return Measurement(tuple(seconds), extra_mb(), statistics.median(host) if host else None), result
 
 
 def _settled_calls(work: Callable[[], Any]) -> int:
@@ -150,55 +373,3 @@ def _on_device(work: Callable[[], Any], calls: int) -> tuple[float, float, Any]:
     host = time.perf_counter() - start
     torch.cuda.synchronize()
     return begin.elapsed_time(end) / 1e3 / calls, host / calls, result
-
-
-PARTS = ("input", "views", "encoder", "loss", "LDReg", "backward", "update")  # of a step, in their order
-
-
-class Stopwatch:
-    """Marks between the parts of steps, without waiting for the device.
-
-    >>> watch = Stopwatch("cpu")
-    >>> watch.begin()
-    >>> watch.mark("views")
-    >>> watch.end_step()
-    >>> list(watch.parts())
-    ['views']
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._cuda = device == "cuda"
-        self._marks: list[tuple[str | None, Any]] = []
-        self._steps = 0
-        self.running = False
-
-    def begin(self) -> None:
-        """Start the clock; the time before belongs to no part."""
-        self.running = True
-        self._marks.append((None, self._now()))
-
-    def mark(self, part: str) -> None:
-        """Count the time since the last mark as this one of PARTS, if the clock is running."""
-        if self.running:
-            self._marks.append((part, self._now()))
-
-    def end_step(self) -> None:
-        """Count a step, if the clock is running."""
-        self._steps += self.running
-
-    def parts(self) -> dict[str, float]:
-        """Mean seconds of every part of a step."""
-        if self._cuda:
-            torch.cuda.synchronize()
-        total: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        for (_, start), (part, end) in zip(self._marks, self._marks[1:], strict=False):
-            if part is not None:
-                total[part] += start.elapsed_time(end) / 1e3 if self._cuda else end - start
-        return {part: seconds / self._steps for part, seconds in total.items() if seconds}
-
-    def _now(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event

@@ -1,4 +1,4 @@
-"""One training step's share of the regularizer, forward and backward: ldreg beside the paper's pseudocode."""
+"""The regularizer's forward and backward pass on one batch: ldreg and the paper's pseudocode."""
 
 import functools
 import importlib
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ldreg.bench.benchmark import OWN, Benchmark, Contender, Goal, Points
-from ldreg.bench.measure import Device
-from ldreg.bench.points import Error, Way, checked_rows, exact_neighbors, measure_points
+from ldreg.bench.lid import Error, Way, checked_rows, compiled, exact_neighbors, measure_points
+from ldreg.bench.measure import OWN, Benchmark, Contender, Device, Goal, Points
 from ldreg.regularizers.ldreg import LDReg
 
 _CHECKED = {"cpu": 256, "cuda": 512}  # points whose gradient is computed in float64
@@ -33,6 +32,9 @@ def ours_captured(x: Tensor, k: int) -> Tensor:
     return _replayed(_module(k), x)
 
 
+_graphs: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph, Tensor]] = {}  # a process measures one contender
+
+
 def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The gradient by a graph of forward and backward pass, captured at the first call with a shape."""
     if x.shape not in _graphs:
@@ -52,9 +54,6 @@ def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         own.copy_(x)
     graph.replay()
     return gradient
-
-
-_graphs: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph, Tensor]] = {}  # a process measures one contender
 
 
 @functools.cache
@@ -92,12 +91,7 @@ def cdist_topk(x: Tensor, k: int) -> Tensor:
 
 def matmul_topk(x: Tensor, k: int) -> Tensor:
     """The same from matrix products, compiled."""
-    return _gradient(functools.partial(_compiled(), k=k), x)
-
-
-@functools.cache
-def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(_penalty_of_products, dynamic=False)
+    return _gradient(functools.partial(compiled(_penalty_of_products), k=k), x)
 
 
 def _penalty_of_products(representations: Tensor, *, k: int) -> Tensor:
@@ -135,24 +129,18 @@ def exact_gradient(x: Tensor, rows: Tensor, k: int) -> Tensor:
     return gradient
 
 
-def nearly_largest_error(x: Tensor, k: int, values: Tensor) -> float:
-    """Error of the checked points' gradients against float64, relative to their norms: the 99th percentile.
+def gradient_error(x: Tensor, k: int, values: Tensor) -> float:
+    """The 99th percentile of |values - exact| / |exact| over the checked points, exact in float64; NaN counts as inf.
 
     Not the largest: if two neighbors tie for the k-th place within rounding, either is right, with its own gradient.
     """
     rows = checked_rows(x, _CHECKED[x.device.type])
-    return off_by(values[rows], exact_gradient(x, rows, k))
+    exact = exact_gradient(x, rows, k)
+    errors = (values[rows].to(exact) - exact).norm(dim=1) / exact.norm(dim=1)
+    return float(errors.nan_to_num(torch.inf).quantile(0.99))
 
 
-def off_by(values: Tensor, exact: Tensor) -> float:
-    """The 99th percentile over rows of |values - exact| / |exact|; inf where it is NaN."""
-    off = (values.to(exact) - exact).norm(dim=1) / exact.norm(dim=1)
-    return float(off.nan_to_num(torch.inf).quantile(0.99))
-
-
-def _contender(
-    run: Way, error: Error | None = nearly_largest_error, *, graphed: bool = False, **options: Any
-) -> Contender:
+def _contender(run: Way, error: Error | None = gradient_error, *, graphed: bool = False, **options: Any) -> Contender:
     options |= {"devices": ("cuda",), "counts": False} if graphed else {}
     return Contender(functools.partial(measure_points, run, error, graphed=graphed), **options)
 

@@ -1,17 +1,17 @@
-"""What a run of a benchmark measured: JSON, verdicts on goals, and tables."""
+"""What a run of a benchmark measured: JSON, verdicts on goals, tables."""
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
 
 from ldreg.bench import BENCHMARKS
-from ldreg.bench.benchmark import OWN, VIEWS, Benchmark, Goal, Points
-from ldreg.bench.measure import PARTS, Device, Measurement
+from ldreg.bench.measure import OWN, VIEWS, Device, Goal, Measurement, Points
+from ldreg.bench.step import PARTS
 from ldreg.report.tables import Cell, Table, rendered, table_markdown, text_parts
 from ldreg.text import count, number
 
@@ -28,9 +28,9 @@ class Result:
         contender: its name.
         size: of the benchmark's own type.
         measured: None if it was skipped.
-        deviation: how far the result is off; None if unknown.
+        deviation: the error of the result; None if unknown.
         skipped: why it was skipped.
-        estimate: seconds it would take, if it was skipped for that.
+        estimate: seconds that it would take, if it was skipped for that.
     """
 
     contender: str
@@ -42,13 +42,13 @@ class Result:
 
     @property
     def seconds(self) -> float | None:
-        """The time of a call, measured or else estimated."""
+        """The time of a call, measured or estimated."""
         return self.measured.median if self.measured else self.estimate
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was reached of a goal, the rival, and the rivals that were not measured; None if it cannot be judged."""
+    """Whether a goal is met by a value, compared with a rival, without the missing ones; None if unknown."""
 
     goal: Goal
     value: float | None
@@ -59,7 +59,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """One benchmark, run once on one device: results, verdicts on its goals, and where and how it ran."""
+    """One run of one benchmark on one device: results, verdicts on its goals, and where and how it ran."""
 
     benchmark: str
     device: Device
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """Whether anything was measured at all."""
+        """Whether anything was measured."""
         return any(result.measured for result in self.results)
 
     @property
@@ -106,7 +106,7 @@ def from_json(text: str) -> list[Run]:
     """The runs that `to_json` wrote.
 
     Raises:
-        ValueError: it is no JSON, or holds something else.
+        ValueError: the text is not JSON or not of this shape.
     """
     try:
         return [_run(content) for content in json.loads(text)]
@@ -115,15 +115,19 @@ def from_json(text: str) -> list[Run]:
         raise ValueError(f"expected runs as ldreg bench writes them, got another shape ({reason})") from error
 
 
+def to_measurement(fields: dict[str, Any]) -> Measurement:
+    """The measurement with these fields, as JSON has them."""
+    kept = {name: value for name, value in fields.items() if name != "median"}
+    return Measurement(**{**kept, "seconds": tuple(kept["seconds"])})
+
+
 def _run(content: dict[str, Any]) -> Run:
     if content["benchmark"] not in BENCHMARKS:
         raise ValueError(f"benchmark: expected one of {', '.join(BENCHMARKS)}, got {content['benchmark']!r}")
     kind: Any = BENCHMARKS[content["benchmark"]].size
     results = []
     for entry in content["results"]:
-        fields = {**(entry["measured"] or {})}
-        fields.pop("median", None)
-        measured = Measurement(**{**fields, "seconds": tuple(fields["seconds"])}) if fields else None
+        measured = to_measurement(entry["measured"]) if entry["measured"] else None
         results.append(Result(**{**entry, "size": kind(*entry["size"]), "measured": measured}))
     verdicts = []
     for entry in content["verdicts"]:
@@ -169,7 +173,7 @@ _RATIOS = ("speed", "memory share")  # of two contenders
 
 
 def quantity(result: Result, name: str) -> float | None:
-    """A number of a result: "LDReg" is what it adds to a step, "views" their share of a step.
+    """A quantity of a result: "LDReg" is the share that it adds to a step, "views" their share of a step.
 
     >>> quantity(Result("ldreg", Points(9, 3), Measurement((0.5,), 12.0)), "extra memory")
     12.0
@@ -181,27 +185,31 @@ def quantity(result: Result, name: str) -> float | None:
     return _MEASURED[name](result.size, result.measured) if result.measured else None
 
 
-def verdicts(run: Run, benchmark: Benchmark) -> tuple[Verdict, ...]:
-    """Verdicts on the goals whose size was run on their device with the k that they are for."""
-    goals = [goal for goal in benchmark.goals if goal.device == run.device and goal.size in run.sizes]
-    return tuple(_verdict(goal, run.at(goal.size), benchmark) for goal in goals if run.k == _GOAL_K)
+def verdicts(run: Run) -> tuple[Verdict, ...]:
+    """Verdicts on the goals of the run's device and sizes, if it has the k that goals are for."""
+    goals = [goal for goal in BENCHMARKS[run.benchmark].goals if goal.device == run.device and goal.size in run.sizes]
+    return tuple(_verdict(goal, run) for goal in goals if run.k == _GOAL_K)
 
 
-def _verdict(goal: Goal, results: dict[str, Result], benchmark: Benchmark) -> Verdict:
-    measured = {key: result for key, result in results.items() if result.measured}
-    others = [key for key, who in benchmark.contenders.items() if who.counts and goal.device in who.devices]
-    asked = [goal.rival] if goal.rival else [key for key in others if key != OWN]
-    rivals = [key for key in asked if key in measured]
-    missing = tuple(key for key in asked if key not in measured) if goal.quantity in _RATIOS else ()
-    if goal.of not in measured or (goal.quantity in _RATIOS and not rivals):
-        return Verdict(goal, None, None, missing=missing)
-    best, own = "", measured[goal.of]
+def _verdict(goal: Goal, run: Run) -> Verdict:
+    measured = {key: result for key, result in run.at(goal.size).items() if result.measured}
+    rivals: list[str] = []
     if goal.quantity in _RATIOS:
-        best = min(rivals, key=lambda key: measured[key].seconds or math.inf)
-        of, to = (measured[best], own) if goal.quantity == "speed" else (own, measured[best])
-        value = _ratio(*(quantity(each, "time" if goal.quantity == "speed" else "extra memory") for each in (of, to)))
-    else:
+        contenders = BENCHMARKS[run.benchmark].contenders
+        counted = [key for key, who in contenders.items() if who.counts and goal.device in who.devices and key != OWN]
+        rivals = [goal.rival] if goal.rival else counted
+    missing = tuple(key for key in rivals if key not in measured)
+    if goal.of not in measured or len(missing) == len(rivals) > 0:
+        return Verdict(goal, None, None, missing=missing)
+    own, best = measured[goal.of], ""
+    if not rivals:
         value = quantity(own, goal.quantity)
+    else:
+        best = min((key for key in rivals if key in measured), key=lambda key: measured[key].seconds or math.inf)
+        if goal.quantity == "speed":
+            value = _ratio(measured[best].seconds, own.seconds)
+        else:
+            value = _ratio(quantity(own, "extra memory"), quantity(measured[best], "extra memory"))
     met = None if value is None else value >= goal.limit if goal.quantity in _AT_LEAST else value <= goal.limit
     return Verdict(goal, value, met, best, missing)
 
@@ -211,7 +219,7 @@ def _ratio(value: float | None, other: float | None) -> float | None:
 
 
 def goal_line(verdict: Verdict) -> str:
-    """Whether a goal is met, what it asks for and what was reached.
+    """Whether a goal is met, its limit and the value.
 
     >>> goal_line(Verdict(Goal(Points(9, 3), "speed", 1.3), 1.5, True, "faiss"))
     'met: speed at 9×3 ≥ 1.3 × best other; reached 1.50 (faiss)'
@@ -227,7 +235,7 @@ def goal_line(verdict: Verdict) -> str:
 
 
 class Series(NamedTuple):
-    """Sizes that differ along one axis only, ascending."""
+    """Ascending sizes that differ along one axis only."""
 
     axis: Literal["points", "dimensions"]
     fixed: int
@@ -240,7 +248,7 @@ class Series(NamedTuple):
 
 
 def series(run: Run) -> list[Series]:
-    """The longest series of points along each axis, if there is one."""
+    """The longest series of points along each axis, where there is one."""
     found = []
     for axis, other in (("points", "dimensions"), ("dimensions", "points")):
         groups: dict[int, list[Points]] = defaultdict(list)
@@ -254,7 +262,7 @@ def series(run: Run) -> list[Series]:
 
 
 def headline(run: Run) -> list[Any]:
-    """The sizes with a table of their own: all but those that were run only for a series."""
+    """The sizes that have their own table: all but those of the study that a series shows."""
     benchmark = BENCHMARKS[run.benchmark]
     extra = set(benchmark.study.get(run.device, ())) - set(benchmark.sizes[run.device])
     in_series = {size for found in series(run) for size in found.sizes}
@@ -284,44 +292,36 @@ def as_text(runs: Sequence[Run], *, width: int = 80, color: bool = False) -> str
 
 
 def _content(run: Run) -> Iterator[str | Table]:
-    """Paragraphs, headings and tables of a run, in Markdown."""
+    """Paragraphs and headings of a run in Markdown, and its tables."""
     yield method(run)
     if run.verdicts:
         yield "\n".join(f"- {goal_line(verdict)}" for verdict in run.verdicts)
     for size in headline(run):
         results = list(run.at(size).values())
         yield f"### {size}"
-        if any(result.seconds is not None for result in results):
-            yield _results_table(run, [result for result in results if result.seconds is not None])
+        if timed := [result for result in results if result.seconds is not None]:
+            names = BENCHMARKS[run.benchmark].columns
+            columns = {name: [_text(run, result, name) for result in timed] for name in names}
+            yield _table("", [result.contender for result in timed], columns)
         yield from _notes(run, results)
-        if any(result.measured and result.measured.parts for result in results):
-            yield _parts_table(results)
+        parts = {result.contender: result.measured.parts for result in results if result.measured}
+        if divided := {key: seconds for key, seconds in parts.items() if seconds}:
+            columns = {name: [_milliseconds(seconds.get(name)) for seconds in divided.values()] for name in PARTS}
+            yield _table("ms", list(divided), columns)
     for found in series(run):
         yield f"### Time {found.title}"
-        times = {
-            key: [run.at(size).get(key, Result(key, size)).measured for size in found.sizes]
-            for key in BENCHMARKS[run.benchmark].contenders
-        }
-        columns = {key: values for key, values in times.items() if any(values)}
-        yield _table(
-            (found.axis, *columns),
-            [
-                (count(getattr(size, found.axis)), *(each and seconds_text(each.median) for each in row))
-                for size, *row in zip(found.sizes, *columns.values(), strict=True)
-            ],
-        )
+        columns = {}
+        for key in BENCHMARKS[run.benchmark].contenders:
+            times = [run.at(size).get(key, Result(key, size)).measured for size in found.sizes]
+            columns[key] = [seconds_text(each.median) if each else None for each in times]
+        yield _table(found.axis, [count(getattr(size, found.axis)) for size in found.sizes], columns)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Table:
-    return Table(columns, [[Cell(text or "–") for text in row] for row in rows])
-
-
-def _results_table(run: Run, results: Sequence[Result]) -> Table:
-    """A row for each contender that has a time; columns without a value are left out."""
-    columns = {name: [_text(run, result, name) for result in results] for name in BENCHMARKS[run.benchmark].columns}
-    columns = {name: values for name, values in columns.items() if any(values)}
-    names = [result.contender for result in results]
-    return _table(("", *columns), list(zip(names, *columns.values(), strict=True)))
+def _table(axis: str, names: Sequence[str], columns: Mapping[str, Sequence[str | None]]) -> Table:
+    """A row for each name; columns without a value are left out."""
+    shown = {title: texts for title, texts in columns.items() if any(texts)}
+    rows = zip(names, *shown.values(), strict=True)
+    return Table((axis, *shown), [[Cell(text or "–") for text in row] for row in rows])
 
 
 def _text(run: Run, result: Result, name: str) -> str | None:
@@ -329,20 +329,12 @@ def _text(run: Run, result: Result, name: str) -> str | None:
     return None if value is None else ("" if result.measured else "≈ ") + _TEXTS[name](value)
 
 
-def _parts_table(results: Sequence[Result]) -> Table:
-    """Milliseconds of the parts of a step."""
-    found = {result.contender: result.measured.parts for result in results if result.measured}
-    names = [name for name in PARTS if any(name in parts for parts in found.values())]
-    rows = [
-        (key, *(f"{1000 * parts[name]:.2f}" if name in parts else None for name in names))
-        for key, parts in found.items()
-        if parts
-    ]
-    return _table(("ms", *names), rows)
+def _milliseconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{1000 * seconds:.2f}"
 
 
 def _notes(run: Run, results: Sequence[Result]) -> Iterator[str]:
-    """The fastest rival, who is no rival, and why others were not measured."""
+    """The fastest rival, the contenders for reference, and why others were not measured."""
     contenders = BENCHMARKS[run.benchmark].contenders
     measured = [result for result in results if result.measured and result.contender != OWN]
     rivals = [each for each in measured if each.contender in contenders and contenders[each.contender].counts]
@@ -357,13 +349,13 @@ def _notes(run: Run, results: Sequence[Result]) -> Iterator[str]:
 
 
 def title(run: Run) -> str:
-    """What was done where, and whether it was completed."""
+    """The work and the device, and whether the run is complete."""
     where = "on the CPU" if run.device == "cpu" else "on CUDA"
     return f"{BENCHMARKS[run.benchmark].title}, {where}{'' if run.complete else ' (interrupted: incomplete)'}"
 
 
 def machine(run: Run) -> str:
-    """Where a run was made, with a warning if other processes used the machine."""
+    """The machine of a run, with a warning if other processes used it."""
     where = run.environment
     packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items() if version is not None)
     others = "" if where["others"] is None else f", others used {where['others']:.2f} cores meanwhile"
@@ -377,7 +369,7 @@ def machine(run: Run) -> str:
 
 
 def method(run: Run) -> str:
-    """How a run was made."""
+    """How a run measured."""
     deviation = f" Deviation: {run.deviation_of}." if run.deviation_of else ""
     warm = ", after calls that compile" if run.device == "cuda" else ""
     k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -21,14 +21,15 @@ from typing import Any, Literal, get_args
 import torch
 
 from ldreg.bench import BENCHMARKS
-from ldreg.bench.benchmark import OWN, Contender, Setting, parse_sizes
-from ldreg.bench.measure import Device, Measurement, available_bytes
+from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, parse_sizes
 from ldreg.bench.plots import PictureKind, draw, picture
-from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, verdicts
+from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement, verdicts
 from ldreg.io.files import check_outputs, read_text, write_atomically
 from ldreg.terminal import Reporter, progress_bar, show
 from ldreg.text import printable
 from ldreg.train.folder import commit, installed_version
+
+Jobs = dict[str, list[tuple[str, Setting]]]  # by benchmark: contenders and what they measure, in order
 
 RESULTS = "RESULTS.md"
 
@@ -41,148 +42,127 @@ _PACKAGES = (
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to run: benchmarks by name, sizes ("full", "quick" or a list), contenders (empty: all), and how.
-
-    Benchmarks without any of the contenders are left out.
-
-    Raises:
-        ValueError: an unknown name, a number out of range, or no such device.
-    """
-
-    benchmarks: tuple[str, ...]
-    sizes: str = "full"
-    contenders: tuple[str, ...] = ()
-    k: int = 64
-    repeats: int = 3
-    threads: int | None = None
-    seed: int = 0
-    command: str = ""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        for name in self.contenders:
-            if not any(name in BENCHMARKS[key].contenders for key in self.benchmarks):
-                known = "; ".join(f"{key}: {', '.join(BENCHMARKS[key].contenders)}" for key in self.benchmarks)
-                raise ValueError(f"contenders: expected some of {known}, got {name!r}")
-        lows = {"k": (self.k, 2), "repeats": (self.repeats, 1), "threads": (self.workers, 1), "seed": (self.seed, 0)}
-        for name, (value, low) in lows.items():
-            if value < low:
-                raise ValueError(f"{name}: expected at least {low}, got {value}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        listed = self.sizes not in ("full", "quick")
-        if listed and len({BENCHMARKS[name].size for name in self.taken}) > 1:
-            raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {self.sizes!r}")
-        sizes = [(name, size) for name in self.taken for size in self.sizes_of(name)]
-        for name, size in sizes if listed else ():
-            BENCHMARKS[name].check(size)
-        smallest = min((size.candidates for _, size in sizes if size.candidates is not None), default=None)
-        if smallest is not None and self.k >= smallest:
-            raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {self.k}")
-
-    @property
-    def taken(self) -> tuple[str, ...]:
-        """The benchmarks that are run."""
-        return tuple(name for name in self.benchmarks if self.contenders_of(name))
-
-    @property
-    def workers(self) -> int:
-        """Threads or worker processes of every contender."""
-        return (os.cpu_count() or 1) if self.threads is None else self.threads
-
-    @property
-    def place(self) -> Device:
-        """The device; auto is the GPU if there is one."""
-        if self.device == "auto":
-            return "cuda" if torch.cuda.is_available() else "cpu"
-        return self.device
-
-    def sizes_of(self, name: str) -> tuple[Any, ...]:
-        """The sizes at which a benchmark is run."""
-        benchmark = BENCHMARKS[name]
-        presets = {"full": benchmark.full_sizes(self.place), "quick": benchmark.quick_sizes}
-        return presets[self.sizes] if self.sizes in presets else parse_sizes(self.sizes, benchmark.size)
-
-    def contenders_of(self, name: str) -> dict[str, Contender]:
-        """Who takes part in a benchmark."""
-        everyone = BENCHMARKS[name].contenders
-        return {key: who for key, who in everyone.items() if not self.contenders or key in self.contenders}
-
-
-def bench(plan: Plan, *, json: str | None = None, out: str | None = None) -> None:
+def bench(
+    benchmarks: Sequence[str], *, command: str = "", json: str | None = None, out: str | None = None, **options: Any
+) -> None:
     """Measure, print and write; what is finished is shown and written even after an interruption.
 
     Args:
-        plan: what to measure.
+        benchmarks: by name; those without any of the contenders are left out.
+        command: as it was typed.
         json: file for all numbers.
         out: folder of the last run of each benchmark on each device, with a page of all.
+        options: of `plan`.
 
     Raises:
-        ValueError: nothing was measured.
+        ValueError: an option is wrong, or nothing was measured.
         OSError: a file cannot be written.
     """
+    jobs = plan(benchmarks, **options)
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     check_outputs(inputs=[], outputs=[json, None if folder is None else folder / RESULTS])
-    if left_out := [name for name in plan.benchmarks if name not in plan.taken]:
+    if left_out := [name for name in benchmarks if name not in jobs]:
         _warn(f"left out, as none of the contenders takes part: {', '.join(left_out)}")
     if folder is not None:
-        replaced = {record_path(folder, name, plan.place) for name in plan.taken}
+        replaced = {record_path(folder, name, settings[0][1].device) for name, settings in jobs.items()}
         for path, reason in read_folder(folder)[1].items():
             fate = "will be replaced" if path in replaced else f"is left out of {RESULTS}"
             _warn(f"{path} cannot be read and {fate}: {reason}")
     runs: list[Run] = []
-    waiting: list[Run] = []
+    unsaved: list[Run] = []
     written: dict[Path, None] = {}
     problems: dict[str, BaseException] = {}  # by message: a full disk is one problem
 
-    def write(runs: Sequence[Run], save: Callable[[Sequence[Run]], list[Path]]) -> None:
+    def write(save: Callable[..., list[Path]], *arguments: Any) -> None:
         try:
-            written.update(dict.fromkeys(save(runs)))
+            written.update(dict.fromkeys(save(*arguments)))
         except Exception as error:  # raised when the runs are shown
             problems[str(error)] = error
 
-    def save_waiting() -> None:
-        while waiting:
-            if folder is not None and waiting[0].measured:  # else the last run with numbers stays
-                write(waiting[:1], partial(save_run, folder))
-            del waiting[0]
-
-    def finished(run: Run) -> None:
-        runs.append(run)
-        waiting.append(run)
-        save_waiting()
+    def save_runs() -> None:
+        while unsaved:
+            if folder is not None and unsaved[0].measured:  # else the last run with numbers stays
+                write(save_run, folder, unsaved[0])
+            del unsaved[0]
 
     with stoppable():
         try:
             with progress_bar() as progress:
-                run_plan(plan, progress, finished)
+                for run in measured_runs(jobs, command, progress):
+                    runs.append(run)
+                    unsaved.append(run)
+                    save_runs()
         except KeyboardInterrupt as stop:
             problems[""] = stop
-        save_waiting()
+        save_runs()
         if json is not None and runs:
-            write(runs, partial(save_numbers, Path(json)))
+            write(_write, Path(json), to_json(runs))
         if runs:
             show(partial(as_text, runs))
     for path in written:
         print(f"wrote {path}", file=sys.stderr)
     if empty := [run.benchmark for run in runs if not run.measured]:
         nothing = f"nothing was measured of {', '.join(empty)}; the reasons are given above"
-        if problems or len(empty) < len(runs):
-            _warn(nothing)
-        else:
+        if not problems and len(empty) == len(runs):
             raise ValueError(nothing)
-    first, *others = sorted(problems, key=bool) or [""]
-    for message in filter(None, others):
+        _warn(nothing)
+    first, *others = sorted(problems, key=bool) or [""]  # an interruption first
+    for message in others:
         _warn(message)
     if problems:
         raise problems[first]
+
+
+def plan(
+    benchmarks: Sequence[str],
+    *,
+    sizes: str = "full",
+    contenders: Sequence[str] = (),
+    k: int = 64,
+    repeats: int = 3,
+    threads: int | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+) -> Jobs:
+    """The measurements of the benchmarks, without benchmarks that have none of the contenders (empty: all).
+
+    Raises:
+        ValueError: an unknown name, a number out of range, or no such device.
+    """
+    for name in contenders:
+        if not any(name in BENCHMARKS[key].contenders for key in benchmarks):
+            known = "; ".join(f"{key}: {', '.join(BENCHMARKS[key].contenders)}" for key in benchmarks)
+            raise ValueError(f"contenders: expected some of {known}, got {name!r}")
+    threads = (os.cpu_count() or 1) if threads is None else threads
+    for name, value, low in (("k", k, 2), ("repeats", repeats, 1), ("threads", threads, 1), ("seed", seed, 0)):
+        if value < low:
+            raise ValueError(f"{name}: expected at least {low}, got {value}")
+    cuda = torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
+    place: Device = "cuda" if device == "cuda" or (device == "auto" and cuda) else "cpu"
+    everyone = {
+        name: [key for key in BENCHMARKS[name].contenders if key in (contenders or (key,))] for name in benchmarks
+    }
+    taken = {name: keys for name, keys in everyone.items() if keys}
+    listed = sizes not in ("full", "quick")
+    if listed and len({BENCHMARKS[name].size for name in taken}) > 1:
+        raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {sizes!r}")
+    jobs: Jobs = {}
+    for name, keys in taken.items():
+        benchmark = BENCHMARKS[name]
+        presets = {"full": benchmark.full_sizes(place), "quick": benchmark.quick_sizes}
+        chosen = parse_sizes(sizes, benchmark.size) if listed else presets[sizes]
+        for size in chosen if listed else ():
+            benchmark.check(size)
+        jobs[name] = [(key, Setting(size, k, seed, repeats, place, threads)) for size in chosen for key in keys]
+    numbers = [setting.size.candidates for job in jobs.values() for _, setting in job]
+    smallest = min((number for number in numbers if number is not None), default=None)
+    if smallest is not None and k >= smallest:
+        raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {k}")
+    return jobs
 
 
 def _warn(line: str) -> None:
@@ -223,19 +203,13 @@ def read_run(path: Path, benchmark: str, device: str) -> Run:
     return runs[0]
 
 
-def save_run(folder: Path, runs: Sequence[Run]) -> list[Path]:
-    """Write a run's JSON and plot into the folder, then the page of all runs in it. Raises OSError."""
-    [run] = runs
+def save_run(folder: Path, run: Run) -> list[Path]:
+    """Write a run's JSON and plots into the folder, then the page of all runs in it. Raises OSError."""
     record, figure = record_path(folder, run.benchmark, run.device), draw(run)
-    written = save_numbers(record, runs)
+    written = _write(record, to_json([run]))
     for kind in get_args(PictureKind):
         written += _write(record.with_suffix(f".{kind}"), picture(figure, kind))
     return written + _write(folder / RESULTS, as_markdown(read_folder(folder)[0]))
-
-
-def save_numbers(path: Path, runs: Sequence[Run]) -> list[Path]:
-    """Write runs as JSON. Raises OSError."""
-    return _write(path, to_json(runs))
 
 
 def _write(path: Path, content: str | bytes) -> list[Path]:
@@ -246,92 +220,83 @@ def _write(path: Path, content: str | bytes) -> list[Path]:
     return [path]
 
 
-def run_plan(
-    plan: Plan,
-    progress: Reporter = lambda step, fraction: None,
-    finished: Callable[[Run], None] = lambda run: None,
-) -> list[Run]:
-    """Run all that is planned.
+def measured_runs(jobs: Jobs, command: str = "", progress: Reporter = lambda step, fraction: None) -> Iterator[Run]:
+    """Do the jobs, and give each benchmark's run when it ends; at an interruption the incomplete one, if not empty.
 
-    `progress` is called before each measurement, `finished` with each benchmark's run; at an interruption it gets the
-    incomplete run, if anything of it was measured.
+    `progress` is called before each measurement.
     """
-    jobs = {
-        name: [(size, key) for size in plan.sizes_of(name) for key in plan.contenders_of(name)] for name in plan.taken
-    }
-    total, done, runs = sum(map(len, jobs.values())), 0, []
-    for name, pairs in jobs.items():
-        where, busy = environment(threads=plan.workers, device=plan.place), _clocks()
+    total, done = sum(map(len, jobs.values())), 0
+    for name, job in jobs.items():
+        first = job[0][1]
+        where, busy = environment(threads=first.threads, device=first.device), _clocks()
         results: list[Result] = []
+        interruption = None
         try:
-            for size, key in pairs:
-                progress(f"{key} at {size}", done / total)
-                results.append(_attempt(plan, name, Result(key, size), results))
+            for key, setting in job:
+                progress(f"{key} at {setting.size}", done / total)
+                results.append(_attempt(name, key, setting, results))
                 done += 1
-        finally:
-            run = Run(
-                name, plan.place, plan.command, plan.k, plan.seed, plan.repeats,
-                {**where, "others": cores_of_others(busy)}, tuple(results),
-                deviation_of=BENCHMARKS[name].deviation_of, complete=len(results) == len(pairs),
-            )  # fmt: skip
-            runs.append(replace(run, verdicts=verdicts(run, BENCHMARKS[name])))
-            if results:
-                finished(runs[-1])
-    return runs
+        except KeyboardInterrupt as stop:
+            interruption = stop
+        run = Run(
+            name, first.device, command, first.k, first.seed, first.repeats,
+            {**where, "others": cores_of_others(busy)}, tuple(results),
+            deviation_of=BENCHMARKS[name].deviation_of, complete=interruption is None,
+        )  # fmt: skip
+        if results:
+            yield replace(run, verdicts=verdicts(run))
+        if interruption is not None:
+            raise interruption
 
 
-def _attempt(plan: Plan, name: str, result: Result, before: Sequence[Result]) -> Result:
-    """The result with its measurement, or why there is none."""
-    if obstacle := _obstacle(BENCHMARKS[name].contenders[result.contender], result.size, plan.place):
+def _attempt(name: str, key: str, setting: Setting, before: Sequence[Result]) -> Result:
+    """Measure a contender in a process of its own, or say why not."""
+    result, contender = Result(key, setting.size), BENCHMARKS[name].contenders[key]
+    if obstacle := _obstacle(contender, setting):
         return replace(result, skipped=obstacle)
-    # By the largest measurement of the same contender, of those that differ only in the first number if there are any.
-    earlier = [each for each in before if each.contender == result.contender and each.measured]
+    # Estimate from its largest measurement, of sizes that differ only in the first number if there are any.
+    earlier = [each for each in before if each.contender == key and each.measured]
     alike = [each for each in earlier if each.size[1:] == result.size[1:]]
-    if earlier and result.contender != OWN:
+    if earlier and key != OWN:
         largest = max(alike or earlier, key=lambda each: each.size.work)
         seconds = (largest.seconds or 0.0) * result.size.work / largest.size.work
         if seconds > _PATIENCE:
             reason = f"would take some {seconds:.0f} s, by its time at {largest.size}"
             return replace(result, skipped=reason, estimate=seconds)
-    return _measure(plan, name, result)
+    return _measure(name, key, setting)
 
 
-def _obstacle(contender: Contender, size: Any, device: Device) -> str:
+def _obstacle(contender: Contender, setting: Setting) -> str:
     """Why a contender cannot do the work; empty if it can."""
-    if device not in contender.devices:
-        return "runs only on the CPU" if device == "cuda" else "runs only on CUDA"
+    if setting.device not in contender.devices:
+        return "runs only on the CPU" if setting.device == "cuda" else "runs only on CUDA"
     if contender.package is not None and find_spec(contender.package) is None:
         return f"not installed (pip install {contender.install})"
-    needed = size.input_bytes + (contender.bytes_needed(size, device) if contender.bytes_needed else 0)
-    available = available_bytes(device)
-    if needed > available:
-        return f"would need {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are available"
-    return ""
+    needed = setting.size.input_bytes
+    needed += contender.bytes_needed(setting.size, setting.device) if contender.bytes_needed else 0
+    available = available_bytes(setting.device)
+    return f"would need {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are available" if needed > available else ""
 
 
-def _measure(plan: Plan, name: str, result: Result) -> Result:
-    setting = Setting(result.size, plan.k, plan.seed, plan.repeats, plan.place, plan.workers)
-    done = _spawn([name, result.contender, asdict(setting)], plan.workers)
+def _measure(name: str, key: str, setting: Setting) -> Result:
+    result = Result(key, setting.size)
+    job = json.dumps([name, key, asdict(setting)])
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(setting.threads))
+    done = output_of([sys.executable, "-m", "ldreg.bench.runner", job], {**os.environ, **threads})
     if done.returncode < 0:
         return replace(result, skipped=f"killed by signal {-done.returncode}, most likely out of memory")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return replace(result, skipped=f"failed: {lines[-1] if lines else f'status {done.returncode}'}")
     fields, deviation = json.loads(done.stdout.splitlines()[-1])
-    return replace(result, measured=Measurement(**{**fields, "seconds": tuple(fields["seconds"])}), deviation=deviation)
-
-
-def _spawn(job: list[Any], threads: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ldreg.bench.runner", json.dumps(job)]
-    return output_of(command, {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))})
+    return replace(result, measured=to_measurement(fields), deviation=deviation)
 
 
 def main(text: str) -> None:
     """Do the job given in JSON and print the measurement and the deviation."""
-    name, contender, fields = json.loads(text)
+    name, key, fields = json.loads(text)
     size: Any = BENCHMARKS[name].size
-    setting = Setting(**{**fields, "size": size(*fields["size"])})
-    measured, deviation = BENCHMARKS[name].contenders[contender].measure(setting)
+    measured, deviation = BENCHMARKS[name].contenders[key].measure(Setting(**{**fields, "size": size(*fields["size"])}))
     print(json.dumps([asdict(measured), deviation]))
 
 
@@ -413,12 +378,8 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
-Clocks = tuple[
-    float, float, float
-]  # seconds that all cores were busy, this process and its children's share, the clock
-
-
-def _clocks() -> Clocks | None:
+def _clocks() -> tuple[float, float, float] | None:
+    """Seconds that all cores were busy, the share of this process and its children, and the clock."""
     try:
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except FileNotFoundError:
@@ -427,8 +388,8 @@ def _clocks() -> Clocks | None:
     return busy, sum(os.times()[:4]), time.monotonic()
 
 
-def cores_of_others(start: Clocks | None) -> float | None:
-    """Mean number of cores used by other processes since the start; None if the system does not say."""
+def cores_of_others(start: tuple[float, float, float] | None) -> float | None:
+    """Mean number of cores that other processes used since the start; None if the system does not report it."""
     now = _clocks()
     if start is None or now is None:
         return None

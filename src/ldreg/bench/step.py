@@ -1,9 +1,9 @@
-"""One SimCLR training step as `ldreg pretrain` takes it, with and without LDReg, beside lightly's recipe."""
+"""One SimCLR training step as `ldreg pretrain` takes it, with and without LDReg, and lightly's recipe."""
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,14 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ldreg.bench.benchmark import OWN, Batches, Benchmark, Contender, Goal, Pictures, Setting
-from ldreg.bench.measure import Measurement, Memory, Stopwatch, now
+from ldreg.bench.measure import (
+    OWN,
+    Batches,
+    Benchmark,
+    Contender,
+    Goal,
+    Measurement,
+    Pictures,
+    Setting,
+    now,
+    watch_memory,
+)
 from ldreg.bench.regularizer import pseudocode_penalty
-from ldreg.bench.views import InMemory, draw
+from ldreg.bench.views import InMemory, as_pil, draw
 
 if TYPE_CHECKING:  # they bring Lightning and timm
     from ldreg.train.module import Pretraining
     from ldreg.train.settings import Settings
+
+PARTS = ("input", "views", "encoder", "loss", "LDReg", "backward", "update")  # of a step, in their order
 
 _BATCHES = {"cpu": 8, "cuda": 97}  # of the set; CIFAR-10's 50,000 images are 97 of 512
 _WARM_UP = {"cpu": 1, "cuda": 12}  # steps of each kind that compile, choose and record kernels
@@ -44,15 +56,15 @@ def train(
     settings = settings_of(setting, regularized=regularizer == "ldreg", compiled=compiled)
     pixels = synthetic(setting)
     images = ResidentImages(pixels, torch.zeros(len(pixels), dtype=torch.int64), ("all",), "synthetic")
-    memory = Memory(setting.device)
+    extra_mb = watch_memory(setting.device)
     module = Pretraining(settings, images)
     if regularizer == "pseudocode":
         module.regularizer = Pseudocode(setting.k, beta=0.01)
     blocks = Blocks(setting, module)
     hooks: dict[str, Any] = {
         "on_train_batch_start": blocks.start_step,
-        "on_before_backward": lambda *_: blocks.watch.mark("loss"),
-        "on_after_backward": lambda *_: blocks.watch.mark("backward"),
+        "on_before_backward": lambda *_: blocks.mark("loss"),
+        "on_after_backward": lambda *_: blocks.mark("backward"),
         "on_train_batch_end": blocks.end_step,
     }
     trainer = pl.Trainer(
@@ -60,7 +72,7 @@ def train(
         devices=1,
         precision=PRECISION[settings.trainer.precision],
         max_epochs=settings.schedule.epochs,
-        max_steps=sum(steps for steps, _, _ in blocks.blocks),
+        max_steps=sum(steps for steps, _, _ in blocks.plan),
         callbacks=[pl.callbacks.LambdaCallback(**hooks)],
         benchmark=setting.device == "cuda",
         logger=False,
@@ -69,15 +81,10 @@ def train(
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    with quiet(), marked(module, blocks.watch):
+    with quiet():
         trainer.fit(module)
-    without = blocks.seconds[False]
-    return Measurement(
-        tuple(blocks.seconds[True]),
-        memory.extra_mb,
-        without=statistics.median(without) if without else None,
-        parts=blocks.watch.parts(),
-    ), None
+    without = statistics.median(blocks.seconds[False]) if blocks.seconds[False] else None
+    return Measurement(tuple(blocks.seconds[True]), extra_mb(), without=without, parts=blocks.parts()), None
 
 
 def settings_of(setting: Setting, *, regularized: bool, compiled: bool = True) -> "Settings":
@@ -121,81 +128,92 @@ class Pseudocode(nn.Module):
 
 
 class Blocks:
-    """Blocks of steps, each (steps, regularized, timed) and timed as a whole; regularized ones also in parts."""
+    """Times blocks of steps with the regularizer and without in turns; of the steps with it also the parts.
+
+    A block is (steps, regularized, timed). The parts are the times between marks, which do not wait for the device.
+    """
 
     def __init__(self, setting: Setting, module: "Pretraining") -> None:
-        self.watch = Stopwatch(setting.device)
         self.seconds: dict[bool, list[float]] = {True: [], False: []}  # of a step, with the regularizer or without
-        self._device, self._regularizer = setting.device, module.regularizer
+        self._device, self._module, self._regularizer = setting.device, module, module.regularizer
         kinds = (True,) if self._regularizer is None else (True, False)
-        self.blocks = [(_WARM_UP[setting.device], kind, False) for kind in kinds]
-        self.blocks += [(_STEPS[setting.device], kind, True) for _ in range(setting.repeats) for kind in kinds]
+        self.plan = [(_WARM_UP[setting.device], kind, False) for kind in kinds]
+        self.plan += [(_STEPS[setting.device], kind, True) for _ in range(setting.repeats) for kind in kinds]
         self._block, self._done, self._start = 0, 0, 0.0
+        self._marks: list[tuple[str | None, Any]] = []  # a part and when it ended; None: the time before is no part
+        self._marking = False
 
-    def start_step(self, trainer: Any, module: Any, *rest: Any) -> None:
+        stand_in: Any = module
+        views, penalty = module.views, module._penalty  # the module's own; compiled code stays as it is
+
+        def marked_views(*arguments: Any) -> tuple[Tensor, ...]:
+            made = views(*arguments)
+            self.mark("views")
+            return made
+
+        def marked_penalty(outcome: Any) -> Tensor:
+            self.mark("loss")
+            value = penalty(outcome)
+            self.mark("LDReg")
+            return value
+
+        stand_in.views, stand_in._penalty = marked_views, marked_penalty
+        stand_in.method.projector.register_forward_pre_hook(lambda *_: self.mark("encoder"))
+
+    def start_step(self, *arguments: Any) -> None:
         """Begin a block, or end the wait for a batch within one."""
         if self._done:
-            self.watch.mark("input")
+            self.mark("input")
             return
-        _, regularized, timed = self.blocks[self._block]
-        module.regularizer = self._regularizer if regularized else None
+        _, regularized, timed = self.plan[self._block]
+        self._module.regularizer = self._regularizer if regularized else None
         self._start = now(self._device)
-        if timed and regularized:
-            self.watch.begin()
+        self._marking = timed and regularized
+        self.mark(None)
 
     def end_step(self, *_: Any) -> None:
         """End a step, and with its last step the block."""
-        self.watch.mark("update")
-        self.watch.end_step()
+        self.mark("update")
         self._done += 1
-        steps, regularized, timed = self.blocks[self._block]
+        steps, regularized, timed = self.plan[self._block]
         if self._done == steps:
-            self.watch.running = False
+            self._marking = False
             if timed:
                 self.seconds[regularized].append((now(self._device) - self._start) / steps)
             self._block, self._done = self._block + 1, 0
 
+    def mark(self, part: str | None) -> None:
+        """Count the time since the last mark as one of PARTS, or as none of them, in blocks that are timed in parts."""
+        if self._marking:
+            self._marks.append((part, self._now()))
 
-@contextmanager
-def marked(module: "Pretraining", watch: Stopwatch) -> Iterator[None]:
-    """Have the module's parts set marks; compiled code stays as it is."""
-    stand_in: Any = module
-    views, penalty = module.views, module._penalty
+    def _now(self) -> Any:
+        if self._device == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
-    def made(*arguments: Any) -> tuple[Tensor, ...]:
-        found = views(*arguments)
-        watch.mark("views")
-        return found
-
-    def added(outcome: Any) -> Tensor:
-        watch.mark("loss")
-        value = penalty(outcome)
-        watch.mark("LDReg")
-        return value
-
-    projector: Any = module.method.projector
-    before: Callable[..., None] = lambda *_: watch.mark("encoder")  # noqa: E731 - a hook of one line
-    hook = projector.register_forward_pre_hook(before)
-    stand_in.views, stand_in._penalty = made, added
-    try:
-        yield
-    finally:
-        stand_in.views = views
-        del stand_in._penalty
-        hook.remove()
+    def parts(self) -> dict[str, float]:
+        """Mean seconds of each part of a step."""
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        total = dict.fromkeys(PARTS, 0.0)
+        for (_, start), (part, end) in itertools.pairwise(self._marks):
+            if part is not None:
+                total[part] += start.elapsed_time(end) / 1e3 if self._device == "cuda" else end - start
+        steps = sum(part == "update" for part, _ in self._marks)
+        return {part: seconds / steps for part, seconds in total.items() if seconds}
 
 
 def train_lightly(setting: Setting) -> tuple[Measurement, None]:
-    """Lightly's CIFAR-10 recipe: its transform, heads and loss, torch's loader, a plain loop.
-
-    Blocks of steps are timed after so many that the loader's reserve is used up and the workers set the pace.
-    """
+    """Time blocks of steps of lightly's CIFAR-10 recipe: its transform, heads and loss, a plain loop."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
 
     from ldreg.encoders import build_encoder
 
-    batches, memory = _batches(setting), Memory(setting.device)
+    batches, extra_mb = _batches(setting), watch_memory(setting.device)
     torch.manual_seed(setting.seed)
     config = settings_of(setting, regularized=False).encoder
     encoder: Any = build_encoder(config, channels=3, size=setting.size.pixels)
@@ -204,23 +222,20 @@ def train_lightly(setting: Setting) -> tuple[Measurement, None]:
     criterion = NTXentLoss(temperature=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.06, momentum=0.9, weight_decay=5e-4)
 
-    def step() -> None:
-        first, second = (view.to(setting.device, non_blocking=True) for view in next(batches))
-        with torch.autocast(setting.device, torch.bfloat16, enabled=setting.device == "cuda"):
-            loss = criterion(model(first), model(second))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    for _ in range(_AHEAD * setting.threads + 2):
-        step()
-    seconds, count = [], _STEPS_OF_LIGHTLY[setting.device]
-    for _ in range(setting.repeats):
+    def timed(steps: int) -> float:
         start = now(setting.device)
-        for _ in range(count):
-            step()
-        seconds.append((now(setting.device) - start) / count)
-    return Measurement(tuple(seconds), memory.extra_mb), None
+        for _ in range(steps):
+            first, second = (view.to(setting.device, non_blocking=True) for view in next(batches))
+            with torch.autocast(setting.device, torch.bfloat16, enabled=setting.device == "cuda"):
+                loss = criterion(model(first), model(second))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return (now(setting.device) - start) / steps
+
+    timed(_AHEAD * setting.threads + 2)  # uses up what the workers made in advance
+    seconds = tuple(timed(_STEPS_OF_LIGHTLY[setting.device]) for _ in range(setting.repeats))
+    return Measurement(seconds, extra_mb()), None
 
 
 def _batches(setting: Setting) -> Iterator[list[Tensor]]:
@@ -228,7 +243,7 @@ def _batches(setting: Setting) -> Iterator[list[Tensor]]:
 
     transform = SimCLRTransform(input_size=setting.size.pixels, cj_strength=0.5, gaussian_blur=0.0)
     loader = DataLoader(
-        InMemory(list(synthetic(setting)), _FromArray(transform)),
+        InMemory(list(synthetic(setting)), partial(_of_array, transform)),
         batch_size=setting.size.images,
         shuffle=True,
         drop_last=True,
@@ -239,16 +254,9 @@ def _batches(setting: Setting) -> Iterator[list[Tensor]]:
     return (views for _ in itertools.count() for views, _ in loader)
 
 
-class _FromArray:
-    """A transform of Pillow images, for arrays (3, H, W), as torchvision's CIFAR10 keeps its images."""
-
-    def __init__(self, transform: Callable[[Any], Any]) -> None:
-        self.transform = transform
-
-    def __call__(self, array: Tensor) -> Any:
-        from PIL import Image
-
-        return self.transform(Image.fromarray(array.permute(1, 2, 0).numpy()))
+def _of_array(transform: Callable[[Any], Any], array: Tensor) -> Any:
+    """Apply a transform of Pillow images to an array (3, H, W), as torchvision's CIFAR10 keeps its images."""
+    return transform(as_pil(array[None])[0])
 
 
 def _check(size: Batches) -> None:

@@ -1,10 +1,9 @@
-"""Two views of every picture of a batch: ours on the device beside per-image transforms in worker processes."""
+"""Two views of every picture of a batch: ours on the device, and per-image transforms in worker processes."""
 
 import functools
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,26 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ldreg.bench.benchmark import OWN, VIEWS, Benchmark, Contender, Goal, Pictures, Setting
-from ldreg.bench.measure import Measurement, measure
+from ldreg.bench.measure import (
+    OWN,
+    SMALL,
+    VIEWS,
+    Benchmark,
+    Contender,
+    Goal,
+    Measurement,
+    Pictures,
+    Setting,
+    measure,
+)
 from ldreg.data import FileLoader, ImageFiles, RandomCrops
-from ldreg.data.config import Decode
 from ldreg.views import Views, ViewsConfig
 from ldreg.views.config import NORMALIZATIONS
 from ldreg.views.transforms import kernel_size
 
 Batches = Iterator[Sequence[Tensor]]  # two views (B, 3, S, S) each, without end
 
-CLASS = "pictures"  # the one folder of the files; loaders want classes
-_SMALL = 64  # pixels up to which views are those of the CIFAR recipes: weaker colors, no blur
+_CLASS = "pictures"  # the one folder of the files; loaders want classes
 _GRAIN = 8  # pixels between independent colors
 _NOISE = 12.0  # gray levels of noise, so that files take as many bits as photographs do
 _QUALITY = 90  # of the JPEG files
@@ -54,16 +61,16 @@ def as_pil(pictures: Tensor) -> list[Image.Image]:
 
 def write_files(pictures: Tensor, folder: Path) -> list[Path]:
     """Write the pictures as JPEG files into the one class folder in `folder`."""
-    (folder / CLASS).mkdir()
-    paths = [folder / CLASS / f"{number:06d}.jpg" for number in range(len(pictures))]
+    (folder / _CLASS).mkdir()
+    paths = [folder / _CLASS / f"{number:06d}.jpg" for number in range(len(pictures))]
     for path, picture in zip(paths, as_pil(pictures), strict=True):
         picture.save(path, quality=_QUALITY)
     return paths
 
 
 def config_of(size: Pictures) -> ViewsConfig:
-    """The views of SimCLR in the recipes for CIFAR-10 or ImageNet."""
-    return ViewsConfig("simclr", jitter=0.5, blur=False) if size.pixels <= _SMALL else ViewsConfig("simclr")
+    """The views of SimCLR in the recipes for CIFAR-10 (weaker colors, no blur) or ImageNet."""
+    return ViewsConfig("simclr", jitter=0.5, blur=False) if size.pixels <= SMALL else ViewsConfig("simclr")
 
 
 def ours(setting: Setting, folder: Path, *, plain: bool = False) -> Batches:
@@ -76,21 +83,15 @@ def ours(setting: Setting, folder: Path, *, plain: bool = False) -> Batches:
         views.compile()
     pictures = draw(setting.size, seed=setting.seed)
     generator = torch.Generator(setting.device).manual_seed(setting.seed)
-    if setting.size.files:
-        paths = write_files(pictures, folder)
-        yield from _of_files(views, paths, setting, generator, "cpu" if plain else "auto")
-    images = pictures.to(setting.device)
-    while True:
-        yield views(images, generator)
-
-
-def _of_files(views: Views, paths: list[Path], setting: Setting, generator: torch.Generator, decode: Decode) -> Batches:
-    repeated = paths * (_EPOCH * setting.threads)
-    labels = torch.zeros(len(repeated), dtype=torch.int64)
-    files = ImageFiles(repeated, labels, (CLASS,), "benchmark", decoding=decode)
+    if not setting.size.files:
+        images = pictures.to(setting.device)
+        while True:
+            yield views(images, generator)
+    paths = write_files(pictures, folder) * (_EPOCH * setting.threads)
+    labels = torch.zeros(len(paths), dtype=torch.int64)
     loader = FileLoader(
-        files,
-        batch_size=len(paths),
+        ImageFiles(paths, labels, (_CLASS,), "benchmark", decoding="cpu" if plain else "auto"),
+        batch_size=setting.size.images,
         seed=setting.seed,
         crop=RandomCrops(views),
         workers=setting.threads,
@@ -109,23 +110,23 @@ def torchvision(setting: Setting, folder: Path, *, tensors: bool) -> Batches:
     from torchvision.transforms import v2
 
     kind: Any = v2 if tensors else transforms
-    size, policy = setting.size, config_of(setting.size).resolve()
-    blur = kind.RandomApply([kind.GaussianBlur(kernel_size(size.pixels), (0.1, 2.0))], policy.blur[0])
-    views = TwoViews(kind.Compose([
+    pixels, policy = setting.size.pixels, config_of(setting.size).resolve()
+    blur = kind.RandomApply([kind.GaussianBlur(kernel_size(pixels), (0.1, 2.0))], policy.blur[0])
+    view = kind.Compose([
         *([v2.ToImage()] if tensors else []),
-        kind.RandomResizedCrop(size.pixels, scale=policy.scale, antialias=True),
+        kind.RandomResizedCrop(pixels, scale=policy.scale, antialias=True),
         kind.RandomHorizontalFlip(policy.flip),
         kind.RandomApply([kind.ColorJitter(*policy.jitter)], policy.jitter_probability),
         kind.RandomGrayscale(policy.grayscale),
         *([blur] if policy.blur[0] else []),
         v2.ToDtype(torch.float32, scale=True) if tensors else transforms.ToTensor(),
         kind.Normalize(*NORMALIZATIONS["imagenet"]),
-    ]))  # fmt: skip
-    pictures = draw(size, seed=setting.seed)
-    if size.files:
-        write_files(pictures, folder)
-        return _loaded(ImageFolder(str(folder), views), setting)
-    return _loaded(InMemory(list(pictures) if tensors else as_pil(pictures), views), setting)
+    ])  # fmt: skip
+    return _loaded(setting, folder, functools.partial(_twice, view), files=ImageFolder, tensors=tensors)
+
+
+def _twice(transform: Callable[[Any], Any], image: Any) -> list[Any]:
+    return [transform(image) for _ in range(VIEWS)]
 
 
 def lightly(setting: Setting, folder: Path) -> Batches:
@@ -133,25 +134,9 @@ def lightly(setting: Setting, folder: Path) -> Batches:
     from lightly.data import LightlyDataset
     from lightly.transforms.simclr_transform import SimCLRTransform
 
-    size = setting.size
-    options: dict[str, Any] = {"cj_strength": 0.5, "gaussian_blur": 0.0} if size.pixels <= _SMALL else {}
-    transform = SimCLRTransform(input_size=size.pixels, **options)
-    pictures = draw(size, seed=setting.seed)
-    if size.files:
-        write_files(pictures, folder)
-        return _loaded(LightlyDataset(str(folder), transform), setting)
-    return _loaded(InMemory(as_pil(pictures), transform), setting)
-
-
-class TwoViews:
-    """A transform applied once for every view."""
-
-    def __init__(self, transform: Callable[[Any], Any]) -> None:
-        self.transform = transform
-
-    def __call__(self, image: Any) -> list[Any]:
-        """The views of one image."""
-        return [self.transform(image) for _ in range(VIEWS)]
+    pixels = setting.size.pixels
+    options: dict[str, Any] = {"cj_strength": 0.5, "gaussian_blur": 0.0} if pixels <= SMALL else {}
+    return _loaded(setting, folder, SimCLRTransform(input_size=pixels, **options), files=LightlyDataset)
 
 
 class InMemory(Dataset[Any]):
@@ -177,8 +162,16 @@ class _Endless(Sampler[int]):
         return itertools.cycle(range(self.count))
 
 
-def _loaded(dataset: Dataset[Any], setting: Setting) -> Batches:
-    """Batches of a dataset by torch's loader with as many worker processes as threads."""
+def _loaded(
+    setting: Setting, folder: Path, transform: Callable[[Any], Any], *, files: Callable[..., Any], tensors: bool = False
+) -> Batches:
+    """Batches of pictures by torch's loader with as many worker processes as threads; `files` is a dataset of files."""
+    pictures = draw(setting.size, seed=setting.seed)
+    if setting.size.files:
+        write_files(pictures, folder)
+        dataset = files(str(folder), transform)
+    else:
+        dataset = InMemory(list(pictures) if tensors else as_pil(pictures), transform)
     loader = DataLoader(
         dataset,
         batch_size=setting.size.images,
@@ -192,9 +185,9 @@ def _loaded(dataset: Dataset[Any], setting: Setting) -> Batches:
 def measure_batches(
     make: Callable[[Setting, Path], Batches], setting: Setting, *, workers: bool = True
 ) -> tuple[Measurement, None]:
-    """Seconds of a batch.
+    """Measure the seconds of a batch.
 
-    Where workers make the batches, as many batches as workers are timed together, after so many that their reserve is
+    If workers make the batches, as many batches as workers are timed together, after so many that their reserve is
     used up and the workers set the pace.
     """
     together = setting.threads if workers or setting.size.files else 1
@@ -208,33 +201,31 @@ def measure_batches(
         take(_RESERVE * together)
         measured, _ = measure(lambda: take(together), repeats=setting.repeats, device=setting.device)
         batches.close()
-    # The memory of worker processes is not seen here.
-    return replace(
-        measured, seconds=tuple(each / together for each in measured.seconds), extra_mb=None, host=None
-    ), None
+    return Measurement(tuple(each / together for each in measured.seconds), None), None  # workers' memory is not seen
 
 
+_PLAIN = "ldreg (plain)"
 MAKERS: dict[str, Callable[[Setting, Path], Batches]] = {
     OWN: ours,
-    "ldreg (plain)": functools.partial(ours, plain=True),
+    _PLAIN: functools.partial(ours, plain=True),
     "torchvision v2": functools.partial(torchvision, tensors=True),
     "torchvision (PIL)": functools.partial(torchvision, tensors=False),
     "lightly": lightly,
 }
-
-
-def _contender(name: str, **options: Any) -> Contender:
-    work = functools.partial(measure_batches, MAKERS[name], workers=not name.startswith(OWN))
-    return Contender(work, package="lightly", install="ldreg[train]", **options)
-
 
 _FILES = Pictures(128, 224, files=True)
 
 BENCHMARK = Benchmark(
     title="Two views of every image",
     contenders={
-        name: _contender(name, **({"devices": ("cuda",), "counts": False} if name == "ldreg (plain)" else {}))
-        for name in MAKERS
+        name: Contender(
+            functools.partial(measure_batches, make, workers=not name.startswith(OWN)),
+            package="lightly",
+            install="ldreg[train]",
+            devices=("cuda",) if name == _PLAIN else ("cpu", "cuda"),
+            counts=name != _PLAIN,
+        )
+        for name, make in MAKERS.items()
     },
     size=Pictures,
     sizes={
