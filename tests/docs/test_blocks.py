@@ -23,7 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -94,7 +94,6 @@ def name_of(page: Path) -> str:
 
 
 LIBRARIES = ROOT / "docs" / "howto" / "libraries.md"
-WITH_CODE = [page for page in PAGES if executed(page) and page != LIBRARIES]
 
 
 @pytest.fixture
@@ -125,43 +124,31 @@ def write_commands(folder: Path, **commands: str) -> None:
         (folder / name).chmod(0o755)
 
 
+# Lightning's own use of torch and of loaders is no matter of this page.
+OF_OTHERS = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
+]
+
+
+def parameters(*, slow: bool) -> list[Any]:
+    """Pages with code, or those that have slow blocks."""
+    found = [page for page in PAGES if any(block.slow >= slow for block in executed(page))]
+    return [pytest.param(page, id=name_of(page), marks=OF_OTHERS if page == LIBRARIES else ()) for page in found]
+
+
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+@pytest.mark.parametrize("page", parameters(slow=False))
 def test_page_runs(page: Path) -> None:
     run([block for block in blocks(page.read_text()) if not block.slow], page)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if any(b.slow for b in executed(page))], ids=name_of)
+@pytest.mark.parametrize("page", parameters(slow=True))
 def test_whole_page_runs(page: Path) -> None:
     run(blocks(page.read_text()), page)
-
-
-# Lightning's own use of torch and of loaders is no matter of this page.
-OF_OTHERS = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
-    pytest.mark.usefixtures("folder"),
-]
-
-
-def marked(test: Callable[[], None]) -> Callable[[], None]:
-    for mark in OF_OTHERS:
-        test = mark(test)
-    return test
-
-
-@marked
-def test_libraries_page_runs() -> None:
-    run([block for block in blocks(LIBRARIES.read_text()) if not block.slow], LIBRARIES)
-
-
-@pytest.mark.slow
-@marked
-def test_whole_libraries_page_runs() -> None:
-    run(blocks(LIBRARIES.read_text()), LIBRARIES)
 
 
 def run(found: list[Block], page: Path) -> None:
@@ -336,18 +323,16 @@ def test_outputs_are_compared(expected: str, printed: str, fits: bool) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_blocks_of_a_page_share_names_and_files_and_fail_where_they_should() -> None:
-    good = '```python\nx = 2\nprint(x)\n```\n\n```text\n2\n```\n\n```yaml title="a/b"\nk: 1\n```\n'.replace(
-        "a/b", "a.yaml"
-    )
+    good = '```python\nx = 2\nprint(x)\n```\n\n```text\n2\n```\n\n```yaml title="a.yaml"\nk: 1\n```\n'
     run(blocks(good + "```bash\ncat a.yaml && ldreg --version\n```\n```text\nk: 1\n...\n```\n"), Path("page"))
     run(blocks(good + "<!-- test: replace 4 => 2 -->\n```python\nassert x == 4\n```\n"), Path("page"))
     with pytest.raises(AssertionError, match=r"expected\n +3"):
         run(blocks(good.replace("text\n2", "text\n3")), Path("page"))
-    with pytest.raises(NameError):
-        run(blocks("```python\ny\n```\n"), Path("page"))
-    with pytest.raises(AssertionError, match="line 1"):
-        run(blocks("```bash\nfalse\ntrue\n```\n"), Path("page"))
-    with pytest.raises(AssertionError, match=r"no\.npy"):
-        run(blocks("```bash\nldreg inspect no.npy\n```\n"), Path("page"))
-    with pytest.raises(AssertionError, match="got 'ruby'"):
-        run(blocks("```ruby\n1\n```\n"), Path("page"))
+    for block, error, said in (
+        ("python\ny", NameError, "y"),
+        ("bash\nfalse\ntrue", AssertionError, "line 1"),
+        ("bash\nldreg inspect no.npy", AssertionError, r"no\.npy"),
+        ("ruby\n1", AssertionError, "got 'ruby'"),
+    ):
+        with pytest.raises(error, match=said):
+            run(blocks(f"```{block}\n```\n"), Path("page"))

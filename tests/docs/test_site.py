@@ -13,19 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 # What a page loads by itself, and the attribute that says from where; links that a reader may follow are none of it.
-LOADED = {
-    "script": "src",
-    "img": "src",
-    "source": "src",
-    "iframe": "src",
-    "embed": "src",
-    "object": "data",
-    "video": "src",
-    "audio": "src",
-    "use": "href",
-    "image": "href",
-    "link": "href",
-}
+LOADED = dict.fromkeys(("script", "img", "source", "iframe", "embed", "video", "audio"), "src")
+LOADED |= dict.fromkeys(("use", "image", "link"), "href") | {"object": "data"}
 
 
 @pytest.fixture(scope="module")

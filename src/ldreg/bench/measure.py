@@ -179,21 +179,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The time and memory of a contender.
+    """The time and memory of a contender; None where the system does not report it or it does not apply."""
 
-    Args:
-        seconds: of every repeat.
-        extra_mb: peak memory on the device in MB above that before the call; None if the system does not report it.
-        host: seconds until a call returns that does not wait for the device; None on the CPU.
-        without: seconds of the same training step without LDReg, measured in turns with it; None if it has none.
-        parts: seconds of the parts of a training step.
-    """
-
-    seconds: tuple[float, ...]
-    extra_mb: float | None
-    host: float | None = None
-    without: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
+    seconds: tuple[float, ...]  # of every repeat
+    extra_mb: float | None  # peak memory on the device in MB above that before the call
+    host: float | None = None  # seconds until a call returns that does not wait for the GPU
+    without: float | None = None  # seconds of the same training step without LDReg, measured in turns with it
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of the parts of a training step
 
     @property
     def median(self) -> float:
@@ -203,23 +195,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work.
+    """One way to do the work."""
 
-    Args:
-        measure: does the work in this process; returns its measurement and the error of its result (None: unknown).
-        package: the module that it needs, if any.
-        install: what pip installs for it.
-        devices: where it runs.
-        bytes_needed: memory that it needs besides the input, if that may not fit.
-        counts: whether goals and "best other" compare with it; the others are for reference.
-    """
-
-    measure: Callable[[Setting], tuple[Measurement, float | None]]
-    package: str | None = None
-    install: str = "ldreg[bench]"
+    measure: Callable[[Setting], tuple[Measurement, float | None]]  # in this process; with the result's error, if known
+    package: str | None = None  # the module that it needs
+    install: str = "ldreg[bench]"  # what pip installs for it
     devices: tuple[Device, ...] = ("cpu", "cuda")
-    bytes_needed: Callable[[Any, Device], int] | None = None
-    counts: bool = True
+    bytes_needed: Callable[[Any, Device], int] | None = None  # besides the input, if that may not fit
+    counts: bool = True  # whether goals and "best other" compare with it; the others are for reference
 
 
 Quantity = Literal[
@@ -245,35 +228,20 @@ class Goal:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Contenders that do the same work.
-
-    Args:
-        title: what is done.
-        contenders: by name; ours first.
-        size: the type of its sizes.
-        sizes: of a full run, by device.
-        quick_sizes: of a quick run.
-        columns: quantities in its tables.
-        picture: the kind of its plot.
-        conditions: what the input is.
-        deviation_of: what "deviation" means; empty if results are not compared.
-        study: further sizes of a full run, which show how the cost grows.
-        goals: of all devices.
-        check: raises ValueError for a size that cannot be run.
-    """
+    """Contenders that do the same work."""
 
     title: str
-    contenders: dict[str, Contender]
+    contenders: dict[str, Contender]  # ours first
     size: type[Size]
     sizes: Mapping[Device, tuple[Any, ...]]
     quick_sizes: tuple[Any, ...]
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # quantities in its tables
     picture: Literal["scaling", "rates", "parts"]
-    conditions: str
-    deviation_of: str = ""
-    study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)
+    conditions: str  # what the input is
+    deviation_of: str = ""  # what "deviation" means, if results are compared
+    study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)  # sizes that show how the cost grows
     goals: tuple[Goal, ...] = ()
-    check: Callable[[Any], None] = lambda size: None
+    check: Callable[[Any], None] = lambda size: None  # raises ValueError for a size that cannot be run
 
     def full_sizes(self, device: Device) -> list[Any]:
         """All sizes of a full run, the least work first, so that times can be estimated from smaller sizes."""

@@ -22,23 +22,14 @@ _BUSY = 0.1  # cores used by others above which times are in doubt
 
 @dataclass(frozen=True)
 class Result:
-    """One contender at one size.
-
-    Args:
-        contender: its name.
-        size: of the benchmark's own type.
-        measured: None if it was skipped.
-        deviation: the error of the result; None if unknown.
-        skipped: why it was skipped.
-        estimate: seconds that it would take, if it was skipped for that.
-    """
+    """One contender at one size."""
 
     contender: str
-    size: Any
+    size: Any  # of the benchmark's type
     measured: Measurement | None = None
-    deviation: float | None = None
-    skipped: str = ""
-    estimate: float | None = None
+    deviation: float | None = None  # the error of its result, if known
+    skipped: str = ""  # why it was not measured
+    estimate: float | None = None  # seconds that it would take, if it was skipped for that
 
     @property
     def seconds(self) -> float | None:

@@ -71,7 +71,6 @@ def bench(
             fate = "will be replaced" if path in replaced else f"is left out of {RESULTS}"
             _warn(f"{path} cannot be read and {fate}: {reason}")
     runs: list[Run] = []
-    unsaved: list[Run] = []
     written: dict[Path, None] = {}
     problems: dict[str, BaseException] = {}  # by message: a full disk is one problem
 
@@ -81,22 +80,20 @@ def bench(
         except Exception as error:  # raised when the runs are shown
             problems[str(error)] = error
 
-    def save_runs() -> None:
-        while unsaved:
-            if folder is not None and unsaved[0].measured:  # else the last run with numbers stays
-                write(save_run, folder, unsaved[0])
-            del unsaved[0]
+    def keep(run: Run) -> None:
+        if folder is not None and run.measured:  # else the last run with numbers stays
+            write(save_run, folder, run)
 
     with stoppable():
         try:
             with progress_bar() as progress:
                 for run in measured_runs(jobs, command, progress):
                     runs.append(run)
-                    unsaved.append(run)
-                    save_runs()
+                    keep(run)
         except KeyboardInterrupt as stop:
             problems[""] = stop
-        save_runs()
+            for run in runs[-1:]:  # which may not have been saved yet
+                keep(run)
         if json is not None and runs:
             write(_write, Path(json), to_json(runs))
         if runs:
@@ -108,11 +105,11 @@ def bench(
         if not problems and len(empty) == len(runs):
             raise ValueError(nothing)
         _warn(nothing)
-    first, *others = sorted(problems, key=bool) or [""]  # an interruption first
-    for message in others:
+    messages = sorted(problems, key=bool)  # an interruption first
+    for message in messages[1:]:
         _warn(message)
-    if problems:
-        raise problems[first]
+    if messages:
+        raise problems[messages[0]]
 
 
 def plan(
@@ -131,10 +128,11 @@ def plan(
     Raises:
         ValueError: an unknown name, a number out of range, or no such device.
     """
-    for name in contenders:
-        if not any(name in BENCHMARKS[key].contenders for key in benchmarks):
-            known = "; ".join(f"{key}: {', '.join(BENCHMARKS[key].contenders)}" for key in benchmarks)
-            raise ValueError(f"contenders: expected some of {known}, got {name!r}")
+    everyone = {name: list(BENCHMARKS[name].contenders) for name in benchmarks}
+    for key in contenders:
+        if not any(key in keys for keys in everyone.values()):
+            known = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in everyone.items())
+            raise ValueError(f"contenders: expected some of {known}, got {key!r}")
     threads = (os.cpu_count() or 1) if threads is None else threads
     for name, value, low in (("k", k, 2), ("repeats", repeats, 1), ("threads", threads, 1), ("seed", seed, 0)):
         if value < low:
@@ -143,10 +141,8 @@ def plan(
     if device == "cuda" and not cuda:
         raise ValueError("device: expected a CUDA device for 'cuda', got none on this machine")
     place: Device = "cuda" if device == "cuda" or (device == "auto" and cuda) else "cpu"
-    everyone = {
-        name: [key for key in BENCHMARKS[name].contenders if key in (contenders or (key,))] for name in benchmarks
-    }
-    taken = {name: keys for name, keys in everyone.items() if keys}
+    taken = {name: [key for key in keys if not contenders or key in contenders] for name, keys in everyone.items()}
+    taken = {name: keys for name, keys in taken.items() if keys}
     listed = sizes not in ("full", "quick")
     if listed and len({BENCHMARKS[name].size for name in taken}) > 1:
         raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {sizes!r}")
@@ -159,8 +155,8 @@ def plan(
             benchmark.check(size)
         jobs[name] = [(key, Setting(size, k, seed, repeats, place, threads)) for size in chosen for key in keys]
     numbers = [setting.size.candidates for job in jobs.values() for _, setting in job]
-    smallest = min((number for number in numbers if number is not None), default=None)
-    if smallest is not None and k >= smallest:
+    smallest = min((number for number in numbers if number is not None), default=k + 1)
+    if k >= smallest:
         raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {k}")
     return jobs
 

@@ -1,6 +1,6 @@
-"""The page on a too strong LDReg: that its numbers are those that were measured, and how variance is split."""
+"""What the scripts in benchmarks/ measured and how: the alarm in whole trainings, and a too strong LDReg."""
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,22 +14,52 @@ from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
 
-ROOT = Path(__file__).parents[2]
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def strain() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("strain", ROOT / "benchmarks" / "strain.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def alarm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("alarm")
+
+
+@pytest.fixture
+def strain(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("strain")
+
+
+def test_the_kept_results_ring_where_they_should(alarm: ModuleType) -> None:
+    found = json.loads((BENCHMARKS / "alarm.json").read_text())
+    assert [result["name"] for result in found] == [case.name for case in alarm.cases(400)]
+    healthy = [result for result in found if result["kind"] == "healthy"]
+    assert (len(healthy), len(found)) == (20, 40)
+    assert not any(result["alarms"] or result["warnings"] for result in healthy)
+    assert sum(bool(result["alarms"]) for result in found) >= 19
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    [
+        ("healthy", "byol_ldreg"),
+        ("healthy", "mae"),
+        ("dying", "simclr"),
+        ("minlid", "simclr"),
+        ("copies", "vicreg_ldreg"),
+        ("diverging", "byol"),
+    ],
+)
+def test_the_alarm_rings_in_a_training_that_collapses(
+    alarm: ModuleType, kind: str, recipe: str, tmp_path: Path
+) -> None:
+    case = next(case for case in alarm.cases(500) if (case.kind, case.recipe) == (kind, recipe))
+    assert bool(alarm.train(case, tmp_path)["alarms"]) == (kind != "healthy")
 
 
 def test_the_page_has_the_measured_table_and_commit(strain: ModuleType) -> None:
-    found = json.loads((ROOT / "benchmarks" / "strain.json").read_text())
-    page = (ROOT / "docs" / "too-strong.md").read_text()
+    found = json.loads((BENCHMARKS / "strain.json").read_text())
+    page = (BENCHMARKS.parent / "docs" / "too-strong.md").read_text()
     assert strain.table(found) in page
     assert strain.votes_table(found) in page
     assert found["origin"]["commit"] in page
@@ -37,7 +67,7 @@ def test_the_page_has_the_measured_table_and_commit(strain: ModuleType) -> None:
 
 
 def test_the_cosines_that_the_page_tells(strain: ModuleType) -> None:
-    plain, strong = json.loads((ROOT / "benchmarks" / "strain.json").read_text())["runs"]
+    plain, strong = json.loads((BENCHMARKS / "strain.json").read_text())["runs"]
 
     def span(run: dict[str, dict[str, dict[str, float]]], name: str) -> list[float]:
         values = [found[f"cosine/log_lid,{name}"] for found in run["epochs"].values()]
