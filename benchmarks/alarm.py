@@ -82,24 +82,14 @@ def cases(seed: int) -> Iterator[Case]:
             yield Case("healthy", recipe, seed)
     for recipe in ("simclr_vit", "simclr_vit_ldreg", "byol", "byol_ldreg", "moco_ldreg", "barlow_twins"):
         yield Case("healthy", recipe, seed + 1)
-    for recipe, dying, depth in (
-        ("simclr", 1.0, 3.0),
-        ("byol_ldreg", 1.0, 100.0),
-        ("vicreg", 1.0, 3.0),
-        ("moco", 0.9, 100.0),
-        ("barlow_twins", 0.9, 100.0),
-    ):
+    all_units = (("simclr", 1.0, 3.0), ("byol_ldreg", 1.0, 100.0), ("vicreg", 1.0, 3.0))
+    for recipe, dying, depth in (*all_units, ("moco", 0.9, 100.0), ("barlow_twins", 0.9, 100.0)):
         yield Case("dying", recipe, seed, dying=dying, depth=depth)
     for recipe, beta in (("simclr_tuned", 1), ("simclr", 3), ("byol", 1), ("vicreg", 3), ("moco", 3)):
         minlid = {"regularizer": "minlid", "minlid.k": "32", "minlid.beta": str(beta)}
         yield Case("minlid", recipe, seed, minlid)
-    for recipe, copies, originals in (
-        ("simclr", 0.3, 5),
-        ("byol", 0.45, 8),
-        ("vicreg_ldreg", 0.6, 10),
-        ("mae", 0.3, 3),
-        ("moco", 0.6, 1),
-    ):
+    several = (("simclr", 0.3, 5), ("byol", 0.45, 8), ("vicreg_ldreg", 0.6, 10), ("mae", 0.3, 3))
+    for recipe, copies, originals in (*several, ("moco", 0.6, 1)):
         yield Case("copies", recipe, seed, copies=copies, originals=originals)
     for recipe, rate in (("simclr", 10.0), ("byol", 0.1), ("vicreg", 0.1), ("barlow_twins_ldreg", 1.0), ("mae", 0.1)):
         yield Case("diverging", recipe, seed, {"optimizer.lr": str(rate)})

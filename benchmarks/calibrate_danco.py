@@ -15,7 +15,7 @@ from ldreg.dimension.global_dim import REFERENCES, Reference, calibration_dimens
 K = 10
 POINTS = [32, 50, 80, 125, 200, 320, 500, 800, 1250, 2000, 3200, 5000]
 DIMENSIONS = calibration_dimensions(198)
-TABLE = Path(__file__).parents[1] / "src" / "ldreg" / "lid" / "danco_calibration.json"
+TABLE = Path(__file__).parents[1] / "src" / "ldreg" / "dimension" / "danco_calibration.json"
 # Far from the seeds of the tests and of danco itself, so that no sample is measured against itself.
 SEED = 20140801
 MAX_REPLICATES = 200

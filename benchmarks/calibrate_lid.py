@@ -24,7 +24,7 @@ from ldreg.dimension.expected import DIMENSIONS, NEIGHBORS, POINTS, Calibrated, 
 Array = NDArray[np.float64]
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "src" / "ldreg" / "lid" / "calibration.json"
+TABLE = ROOT / "src" / "ldreg" / "dimension" / "calibration.json"
 PICTURE = ROOT / "docs" / "images" / "lid_calibration.png"
 # Far from the seeds of the tests, so that no sample is measured against itself.
 SEED = 20240507

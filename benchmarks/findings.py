@@ -215,9 +215,8 @@ def tables(rows: Sequence[Result]) -> str:
         kinds[label].append(row)
         if row.eligible:
             kinds[f"eligible, k = {row.k}"].append(row)
-            kinds[
-                f"eligible, share {'to 20 %' if row.share <= 0.2 else 'to 50 %' if row.share <= 0.5 else 'above 50 %'}"
-            ].append(row)
+            share = "to 20 %" if row.share <= 0.2 else "to 50 %" if row.share <= 0.5 else "above 50 %"
+            kinds[f"eligible, share {share}"].append(row)
     for label, some in sorted(kinds.items()):
         right = str(sum(r.right for r in some)) if "eligible" in label else ""
         lines.append(
@@ -265,12 +264,8 @@ def main() -> None:
         print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
     print(tables(rows))
     kept = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
-    versions = {
-        "ldreg": ldreg.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    versions = {package.__name__: package.__version__ for package in (ldreg, torch, np)}
+    versions["python"] = platform.python_version()
     names = list(Result.__dataclass_fields__)
     kept[given.half] = {
         "command": f"python benchmarks/findings.py --half {given.half} --points {given.points}", "versions": versions,

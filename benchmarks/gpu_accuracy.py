@@ -4,11 +4,14 @@ python benchmarks/gpu_accuracy.py
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ldreg import LDReg, lid
+from ldreg.bench.regularizer import pseudocode_penalty
 from ldreg.dimension.estimators import mom
 
 
@@ -21,13 +24,6 @@ def float64_lid(x: Tensor, k: int) -> Tensor:
         distances[torch.arange(len(rows), device=x.device), rows] = torch.inf
         parts.append(mom(distances.topk(k, largest=False).values)[0])
     return torch.cat(parts)
-
-
-def pseudocode_value(x: Tensor, k: int) -> Tensor:
-    """The paper's Algorithms 1 and 2."""
-    a = torch.cdist(x, x.detach(), p=2).sort(dim=1).values
-    m = a[:, 1:k].mean(1)
-    return -0.01 * (m / (a[:, k] - m)).log().abs().mean()
 
 
 def cases() -> dict[str, Tensor]:
@@ -44,8 +40,7 @@ def cases() -> dict[str, Tensor]:
     }
 
 
-def milliseconds(work: object, repeats: int = 20) -> float:
-    assert callable(work)
+def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
     for _ in range(5):
         work()
     times = []
@@ -58,9 +53,7 @@ def milliseconds(work: object, repeats: int = 20) -> float:
     return sorted(times)[len(times) // 2] * 1e3
 
 
-def step(value: object, x: Tensor) -> object:
-    assert callable(value)
-
+def step(value: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
     def run() -> None:
         x.grad = None
         value(x).backward()
@@ -86,11 +79,11 @@ def main() -> None:
         x = torch.randn(n, d, device="cuda", requires_grad=True)
         reg = LDReg(k=64)
         line = f"{n} x {n} x {d}:"
-        for label, value in (("pseudocode", lambda z: pseudocode_value(z, 64)), ("LDReg", reg)):
+        for label, value in (("pseudocode", partial(pseudocode_penalty, k=64)), ("LDReg", reg)):
             took = milliseconds(step(value, x))
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            step(value, x)()  # type: ignore[operator]
+            step(value, x)()
             line += f"  {label} {took:7.2f} ({(torch.cuda.max_memory_allocated() - before) / 2**20:6.0f})"
         print(line)
     x = torch.randn(50_000, 2048, device="cuda")

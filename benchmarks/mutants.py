@@ -39,12 +39,8 @@ def mistakes(function: ast.FunctionDef, source: str) -> list[tuple[ast.AST, str]
     """Places in the body of a function, each with the text that replaces it."""
     found: list[tuple[ast.AST, str]] = []
     for statement in function.body:
-        messages = {
-            id(inner)
-            for node in ast.walk(statement)
-            if isinstance(node, ast.JoinedStr | ast.Raise)
-            for inner in ast.walk(node)
-        }
+        said = [node for node in ast.walk(statement) if isinstance(node, ast.JoinedStr | ast.Raise)]
+        messages = {id(inner) for node in said for inner in ast.walk(node)}
         for node in ast.walk(statement):
             if id(node) in messages:
                 continue
@@ -79,19 +75,7 @@ def changed(source: str, node: ast.AST, text: str) -> str:
 
 def killed(folder: Path, *tests: str) -> bool:
     """Whether quick tests fail."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-n",
-        "2",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not gpu",
-    ]
+    command = [sys.executable, "-m", *["pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider", "-m"], "not slow and not gpu"]
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *tests], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode == 1 or done.returncode == 2
@@ -114,10 +98,8 @@ def main(seed: int = 0, count: int = 30) -> None:
             dead = killed(folder, *first) or killed(folder)
             (folder / place).write_text(source, encoding="utf-8")
             was = (ast.get_source_segment(source, node) or "").replace("\n", " ")
-            print(
-                f"{'killed' if dead else 'ALIVE '}  {place}:{node.lineno} {function.name}: {was[:60]} -> {text[:60]}",
-                flush=True,
-            )  # type: ignore[attr-defined]
+            where = f"{place}:{node.lineno} {function.name}"  # type: ignore[attr-defined]
+            print(f"{'killed' if dead else 'ALIVE '}  {where}: {was[:60]} -> {text[:60]}", flush=True)
             alive += [] if dead else [place]
     print(f"{count - len(alive)} of {count} killed")
 

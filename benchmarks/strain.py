@@ -64,12 +64,8 @@ def forces(module: Pretraining, images: Images, device: str) -> dict[str, float]
         representations = outcome.representations.float()
         classes, within, between = variances(representations.view(2, len(rows), -1), images[1][rows].to(device))
         total = classes + within + between
-        terms = (
-            outcome.loss,
-            -penalty(LDReg(beta=1.0, k=NEIGHBORS), outcome),
-            (between / total).log(),
-            (within / total).log(),
-        )
+        log_lid = -penalty(LDReg(beta=1.0, k=NEIGHBORS), outcome)
+        terms = (outcome.loss, log_lid, (between / total).log(), (within / total).log())
         for name, term in zip(names, terms, strict=True):
             parts = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True)
             full = [torch.zeros_like(w) if p is None else p for p, w in zip(parts, weights, strict=True)]

@@ -29,6 +29,12 @@ def strain(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("strain")
 
 
+@pytest.mark.parametrize("name", ["calibrate_danco", "calibrate_lid"])
+def test_calibrations_are_written_where_they_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    assert importlib.import_module(name).TABLE.is_file()
+
+
 def test_the_kept_results_ring_where_they_should(alarm: ModuleType) -> None:
     found = json.loads((BENCHMARKS / "alarm.json").read_text())
     assert [result["name"] for result in found] == [case.name for case in alarm.cases(400)]

@@ -6,7 +6,6 @@ import platform
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -332,11 +331,10 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TerminatedError(number)
 
-    main = threading.current_thread() is threading.main_thread()  # no other may set handlers
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP) if main}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        for number in before:
-            if before[number] == signal.SIG_DFL:
+        for number, handler in before.items():
+            if handler == signal.SIG_DFL:
                 signal.signal(number, stop)
         yield
     finally:

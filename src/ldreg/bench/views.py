@@ -11,20 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
-from ldreg.bench.measure import (
-    OWN,
-    SMALL,
-    VIEWS,
-    Benchmark,
-    Contender,
-    Goal,
-    Measurement,
-    Pictures,
-    Setting,
-    measure,
-)
+from ldreg.bench.measure import OWN, SMALL, VIEWS, Benchmark, Contender, Goal, Measurement, Pictures, Setting, measure
 from ldreg.data import FileLoader, ImageFiles, RandomCrops
 from ldreg.views import Views, ViewsConfig
 from ldreg.views.config import NORMALIZATIONS
@@ -152,16 +141,6 @@ class InMemory(Dataset[Any]):
         return self.transform(self.pictures[index]), 0
 
 
-class _Endless(Sampler[int]):
-    """All indices in order, again and again, so that workers never wait for an epoch to begin."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.cycle(range(self.count))
-
-
 def _loaded(
     setting: Setting, folder: Path, transform: Callable[[Any], Any], *, files: Callable[..., Any], tensors: bool = False
 ) -> Batches:
@@ -175,7 +154,7 @@ def _loaded(
     loader = DataLoader(
         dataset,
         batch_size=setting.size.images,
-        sampler=_Endless(setting.size.images),
+        sampler=itertools.cycle(range(setting.size.images)),  # workers never wait for an epoch to begin
         num_workers=setting.threads,
         pin_memory=setting.device == "cuda",
     )
