@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import Optimizer, ParamsT
@@ -49,40 +49,29 @@ class LARS(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update all parameters that have a gradient; return the closure's loss if there is a closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            self._update(group)
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            gradients = [weight.grad for weight in weights]
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+            velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
+            decay = group["weight_decay"]
+            directions = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
+            torch._foreach_mul_(velocities, group["momentum"])
+            if group["adapt"]:
+                norms, slopes = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, gradients))
+                ratios = group["trust_coefficient"] * norms / (slopes + decay * norms)
+                # A weight of 0 could never leave it.
+                ratios = ratios.where((norms > 0) & (slopes > 0), 1.0)
+                torch._foreach_addcmul_(velocities, directions, ratios.unbind())
+            else:
+                torch._foreach_add_(velocities, directions)
+            torch._foreach_add_(weights, velocities, alpha=-group["lr"])
         return loss
-
-    def _update(self, group: dict[str, Any]) -> None:
-        weights = [weight for weight in group["params"] if weight.grad is not None]
-        if not weights:
-            return
-        gradients = [weight.grad for weight in weights]
-        for weight in weights:
-            if not self.state[weight]:
-                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
-        decay = group["weight_decay"]
-        directions = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
-        torch._foreach_mul_(velocities, group["momentum"])
-        if group["adapt"]:
-            ratios = _trust_ratios(weights, gradients, coefficient=group["trust_coefficient"], weight_decay=decay)
-            torch._foreach_addcmul_(velocities, directions, ratios.unbind())
-        else:
-            torch._foreach_add_(velocities, directions)
-        torch._foreach_add_(weights, velocities, alpha=-group["lr"])
-
-
-def _trust_ratios(weights: list[Tensor], gradients: list[Tensor], *, coefficient: float, weight_decay: float) -> Tensor:
-    """The factor of each of n weights' steps, (n,): 1 if |w| is 0, which it could never leave, or |g| is 0."""
-    weight_norms = torch.stack(torch._foreach_norm(weights))
-    gradient_norms = torch.stack(torch._foreach_norm(gradients))
-    ratios = coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms)
-    return ratios.where((weight_norms > 0) & (gradient_norms > 0), 1.0)
 
 
 # Learning rate at a global batch size (paper, appendix "Experimental Settings").
@@ -153,10 +142,11 @@ class OptimizerConfig:
             raise ValueError("decay_all: expected False without weight_decay, got True")
         if self.nesterov and self.momentum == 0:
             raise ValueError("momentum: expected a value above 0 with nesterov, got 0")
-        own = (*OPTIONS[self.name], *(() if self.name == "lars" else ("decay_all",)))
+        foreign = {option for name, options in OPTIONS.items() if name != self.name for option in options}
+        foreign |= {"decay_all"} if self.name == "lars" else set()
         for field in fields(self):
-            special = field.name == "decay_all" or any(field.name in names for names in OPTIONS.values())
-            if special and field.name not in own and (value := getattr(self, field.name)) != field.default:
+            value = getattr(self, field.name)
+            if field.name in foreign - set(OPTIONS[self.name]) and value != field.default:
                 raise ValueError(f"{field.name}: expected to be left out, as {self.name} has none, got {value}")
 
 

@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
@@ -228,7 +228,7 @@ def goal_line(verdict: Verdict) -> str:
 class Series(NamedTuple):
     """Ascending sizes that differ along one axis only."""
 
-    axis: Literal["points", "dimensions"]
+    axis: str  # points or dimensions
     fixed: int
     sizes: tuple[Points, ...]
 
@@ -240,15 +240,12 @@ class Series(NamedTuple):
 
 def series(run: Run) -> list[Series]:
     """The longest series of points along each axis, where there is one."""
-    found = []
-    for axis, other in (("points", "dimensions"), ("dimensions", "points")):
-        groups: dict[int, list[Points]] = defaultdict(list)
-        for size in run.sizes:
-            if isinstance(size, Points):
-                groups[getattr(size, other)].append(size)
-        fixed, members = max(groups.items(), key=lambda group: len(group[1]), default=(0, []))
-        if len(members) >= _FEWEST:
-            found.append(Series(axis, fixed, tuple(sorted(members))))  # type: ignore[arg-type]
+    found: list[Series] = []
+    sizes = [size for size in run.sizes if isinstance(size, Points)]
+    for place, axis in enumerate(Points._fields):
+        most, often = Counter(size[1 - place] for size in sizes).most_common(1)[0] if sizes else (0, 0)
+        if often >= _FEWEST:
+            found.append(Series(axis, most, tuple(sorted(size for size in sizes if size[1 - place] == most))))
     return found
 
 
