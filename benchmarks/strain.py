@@ -67,7 +67,8 @@ def forces(module: Pretraining, images: Images, device: str) -> dict[str, float]
         log_lid = -penalty(LDReg(beta=1.0, k=NEIGHBORS), outcome)
         terms = (outcome.loss, log_lid, (between / total).log(), (within / total).log())
         for name, term in zip(names, terms, strict=True):
-            parts = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True)
+            with method.fork.separate():  # or the gradient of a term without the loss is dropped
+                parts = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True)
             full = [torch.zeros_like(w) if p is None else p for p, w in zip(parts, weights, strict=True)]
             sums[name] += torch.cat([part.flatten() for part in full]).float() / BATCHES
     found = {f"norm/{name}": float(sums[name].norm()) for name in names}
