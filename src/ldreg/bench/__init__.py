@@ -1,4 +1,4 @@
-"""Speed and memory of ldreg beside other ways to do the same work, each measured in a process of its own.
+"""Speed and memory of ldreg and other ways to do the same work, each measured in a process of its own.
 
 A benchmark is one file: its contenders are functions, and `BENCHMARK` says at which sizes they run.
 """

@@ -109,17 +109,13 @@ def _look(run: Run, key: str) -> dict[str, Any]:
 
 def _label_sizes(axes: Axes, sizes: Sequence[Any]) -> None:
     """The sizes as ticks; labels that would touch share one."""
-    names: dict[float, list[str]] = defaultdict(list)
-    for size in sizes:
-        names[size.work].append(str(size))
-    apart = (max(names, default=1.0) / min(names, default=1.0)) ** _NEAR
-    merged: list[tuple[float, list[str]]] = []
-    for at in sorted(names):
-        if merged and at < merged[-1][0] * apart:
-            merged[-1][1].extend(names[at])
-        else:
-            merged.append((at, list(names[at])))
-    axes.set_xticks([at for at, _ in merged], ["\n".join(group) for _, group in merged])
+    ticks: dict[float, list[str]] = {}
+    ordered, last = sorted(sizes, key=lambda size: size.work), 0.0
+    for size in ordered:
+        if size.work >= last * (ordered[-1].work / ordered[0].work) ** _NEAR:
+            last = size.work
+        ticks.setdefault(last, []).append(str(size))
+    axes.set_xticks(list(ticks), ["\n".join(names) for names in ticks.values()])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
