@@ -47,9 +47,9 @@ def test_options_in_running_text_exist(name: str, capsys: pytest.CaptureFixture[
     for words in commands(name):
         kind = words[:1] if name == "evaluate" else []
         assert main([name, *kind, "--help"]) == 0
-        told = capsys.readouterr().out
+        shown = capsys.readouterr().out
         for option in (word for word in words if word.startswith("--") and "." not in word):
-            assert option in told, f"ldreg {name} {' '.join(words)}"
+            assert option in shown, f"ldreg {name} {' '.join(words)}"
 
 
 @pytest.mark.parametrize("path", sorted({*DOCUMENTS, *TEXTS}), ids=lambda path: str(path.relative_to(ROOT)))
@@ -93,13 +93,13 @@ def numbers(text: str) -> list[Number]:
 
 
 def not_in(text: str, source: str) -> list[str]:
-    """The numbers of a text that are none of the source; neither the paper's nor deviations over seeds count there."""
+    """The numbers of a text that the source lacks; the paper's numbers and standard deviations in it do not count."""
     known = numbers(re.sub(r"\(paper: [^)]*\)|± [\d.]+", "", source))
     return [number.value for number in numbers(text) if not any(_stands_for(number, one) for one in known)]
 
 
 def _stands_for(number: Number, known: Number) -> bool:
-    """Whether a number is another, rounded; whole ones are rounded of points alone, as others are counts."""
+    """Whether a number is another one rounded; whole numbers other than points are counts, which are not rounded."""
     counted = "." not in number.value and not number.points
     if counted and "." in known.value:
         return False
@@ -124,9 +124,9 @@ def test_a_wrong_number_is_found() -> None:
 def test_numbers_in_the_text_of_the_results_are_those_of_the_tables() -> None:
     readme = (ROOT / "README.md").read_text().partition("## Results\n")[2].partition("\n## ")[0]
     sections = (ROOT / "docs" / "results.md").read_text().split("\n## ")
-    told = [part for part in re.split(r"\n\n|\n(?=- )", readme.strip()) if numbers(part) and not part.startswith("|")]
-    assert len(told) >= 3
-    for part in told:
+    parts = [part for part in re.split(r"\n\n|\n(?=- )", readme.strip()) if numbers(part) and not part.startswith("|")]
+    assert len(parts) >= 3
+    for part in parts:
         titles = tuple(title for words, some in SECTIONS.items() if words in part for title in some)
         assert titles, f"say in SECTIONS where these numbers are from: {part}"
         source = "\n".join(section for section in sections if section.startswith(titles))

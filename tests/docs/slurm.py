@@ -17,7 +17,7 @@ def sbatch(script: str) -> int:
     """Run a batch script in the place of a queue; its output goes to where SLURM would write it."""
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)", Path(script).read_text(), re.MULTILINE))
     nodes, tasks = int(asked.get("nodes", 1)), int(asked.get("ntasks-per-node", 1))
-    told = {
+    variables = {
         "SLURM_JOB_ID": JOB,
         "SLURM_JOB_NAME": asked.get("job-name", Path(script).name),
         "SLURM_NNODES": str(nodes),
@@ -30,7 +30,7 @@ def sbatch(script: str) -> int:
     print(f"Submitted batch job {JOB}", flush=True)
     with Path(f"slurm-{JOB}.out").open("w") as out:
         done = subprocess.run(
-            ["bash", script], env={**os.environ, **told}, stdout=out, stderr=subprocess.STDOUT, check=False
+            ["bash", script], env={**os.environ, **variables}, stdout=out, stderr=subprocess.STDOUT, check=False
         )
     if done.returncode:
         print(Path(f"slurm-{JOB}.out").read_text())

@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, and what a page says of it to the tests alone."""
+    """A block of code, and the comments for the tests above it."""
 
     language: str
     title: str | None
@@ -180,7 +180,7 @@ def run_python(code: str, namespace: dict[str, Any], place: str) -> str:
 
 
 def run_shell(code: str, place: str) -> str:
-    """Run a block; commands of ldreg alone in this process, which saves imports, unless they start others."""
+    """Run a block; if it has only commands of ldreg, in this process, which saves imports."""
     lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
     if all(re.match(r"ldreg (?!.*([|><;&$*]|--trainer.devices))", line.partition("  #")[0]) for line in lines):
         return "".join(run_command(shlex.split(line, comments=True)[1:], place) for line in lines)

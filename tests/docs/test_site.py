@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
-# What a page loads by itself, and the attribute that says from where; links that a reader may follow are none of it.
+# Elements that load something by themselves, and the attribute with its address.
 LOADED = dict.fromkeys(("script", "img", "source", "iframe", "embed", "video", "audio"), "src")
 LOADED |= dict.fromkeys(("use", "image", "link"), "href") | {"object": "data"}
 
@@ -22,8 +22,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does; a warning is an error (which --quiet would pass over)."""
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    told = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

@@ -37,14 +37,14 @@ def test_wheel_holds_the_package_its_data_and_its_license(built: Path) -> None:
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         info = f"ldreg-{__version__}.dist-info"
-        told = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
+        metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
         entries = wheel.read(f"{info}/entry_points.txt").decode()
     assert {f"src/{name}" for name in names if not name.startswith(info)} == ours("src")
     assert {"ldreg/py.typed", f"{info}/licenses/LICENSE"} <= names
     assert "ldreg = ldreg.__main__:run" in entries
-    assert (told["Name"], told["Version"], told["License-Expression"]) == ("ldreg", __version__, "MIT")
-    assert {"all", "detection", "parquet", "train"} <= set(told.get_all("Provides-Extra") or [])
-    assert told["Project-URL"] is None  # there is no page to name yet
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == ("ldreg", __version__, "MIT")
+    assert {"all", "detection", "parquet", "train"} <= set(metadata.get_all("Provides-Extra") or [])
+    assert metadata["Project-URL"] is None  # there is no page to name yet
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_extras_bring_what_errors_promise() -> None:
             assert any(re.match(rf"{called.get(package, package)}[>=\[]", line) for line in lines), package
 
 
-def test_core_asks_for_what_measuring_needs_alone() -> None:
+def test_core_needs_no_package_of_training() -> None:
     names = {re.split(r"[>=\[]", line)[0] for line in PROJECT["dependencies"]}
     training = "torchvision timm lightly pytorch-lightning lightning pycocotools tensorboard wandb"
     assert names.isdisjoint(training.split())

@@ -71,7 +71,7 @@ LIGHT: list[tuple[list[str], int]] = [
 ]
 
 
-# What needs torch, and none of the libraries that take as long again to import.
+# Commands that import torch, but no other library that takes as long.
 TORCH_ALONE: list[tuple[list[str], int]] = [
     *(([*words, "--help"], 0) for words in HELPS if words not in QUICK),
     *((["pretrain", "--recipe", name, "--print_config"], 0) for name in recipe_names()),
@@ -91,9 +91,9 @@ def imported(modules: str, asked: list[tuple[list[str], int]], folder: Path) -> 
     code = [sys.executable, "-c", IMPORTED, modules, json.dumps([words for words, _ in asked])]
     done = subprocess.run(code, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [(words, ended) for (words, _), (ended, _) in zip(asked, told, strict=True)] == asked
-    return [found for _, found in told]
+    ended = json.loads(done.stdout)
+    assert [(words, status) for (words, _), (status, _) in zip(asked, ended, strict=True)] == asked
+    return [found for _, found in ended]
 
 
 def test_what_needs_no_torch_does_not_import_it(tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_interruption_while_importing_is_one_line_and_status_130(module: str) ->
 def test_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "x.pt").touch()
     done = without(EXTRAS, *words, folder=tmp_path)
-    told = re.fullmatch(
+    missing = re.fullmatch(
         rf'ldreg {words[0]}: error: this needs (\w+), which is not installed: pip install "ldreg\[train\]"',
         done.stderr.splitlines()[-1],
     )
-    assert told is not None, done.stderr
-    assert told[1] in TRAINING
+    assert missing is not None, done.stderr
+    assert missing[1] in TRAINING
     assert (done.returncode, done.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == [tmp_path / "x.pt"]
 

@@ -136,7 +136,7 @@ def installation(wheel: Path) -> Callable[[Path, Path], Step]:
 
 
 def borrowing(wheel: Path, *, seconds: float) -> Callable[[Path, Path], Step]:
-    """The installation of the wheel alone, all that it needs being borrowed; it is said to take so many seconds."""
+    """The installation of the wheel without its dependencies, which are borrowed; the page keeps these seconds."""
 
     def install(programs: Path, folder: Path) -> Step:
         borrow(programs, folder)
