@@ -33,16 +33,10 @@ def measure_points(
     normalize: Way | None = None,
     graphed: bool = False,
 ) -> tuple[Measurement, float | None]:
-    """Measure one way on standard normal points on the device.
+    """Measure `run` on standard normal points on the device; `error` compares its result with float64.
 
     A small call comes first: it takes imports, thread pools and buffers of libraries out of the measurement.
-
-    Args:
-        run: what is timed.
-        error: measures the error of its result; None: it computes something else.
-        setting: what to measure.
-        normalize: makes its result comparable; not timed.
-        graphed: it runs in CUDA graphs, whose memory PyTorch does not count.
+    `normalize` makes the result comparable and is not timed. PyTorch does not count the memory of CUDA graphs.
     """
     x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
     run(x[: max(_WARM_UP, 2 * k)].clone(), k)
