@@ -442,7 +442,7 @@ def strengths(module: nn.Module) -> dict[str, float]:
     {'effective_beta': 0.05...}
     """
     parts = [(name, part) for name, part in module.named_modules() if isinstance(part, LDReg)]
-    found = {}
+    found: dict[str, float] = {}
     for name, part in parts:
         prefix = f"{name}/" if len(parts) > 1 else ""
         found |= {f"{prefix}pull": float(part.pull), f"{prefix}effective_beta": float(part.effective_beta)}
