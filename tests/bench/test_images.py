@@ -67,13 +67,13 @@ def test_workers_are_timed_together(workers: bool, together: int) -> None:
 
 def test_settings_are_those_of_the_recipe() -> None:
     cifar = Setting(Batches(512, 32, "resnet18"), device="cuda")
-    settings = step.settings_of(cifar, regularized=True)
+    settings = step.settings_of(cifar, recipe="simclr_ldreg")
     trainer = settings.trainer
     assert (settings.run.batch_size, settings.encoder.name, settings.encoder.stem) == (512, "resnet18", "cifar")
     assert (trainer.precision, trainer.compile, trainer.channels_last) == ("bf16", True, True)
     assert (settings.run.regularizer, settings.regularizer["k"], settings.regularizer["beta"]) == ("ldreg", 64, 0.03)
-    assert not step.settings_of(cifar, regularized=True, compiled=False).trainer.compile
-    plain = step.settings_of(SETTING, regularized=False)
+    assert not step.settings_of(cifar, compiled=False).trainer.compile
+    plain = step.settings_of(SETTING)
     assert (plain.run.regularizer, plain.trainer.precision, plain.trainer.compile) == ("none", "fp32", False)
     assert plain.encoder.stem is None
 

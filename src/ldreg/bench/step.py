@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # they bring Lightning and timm
 
 PARTS = ("input", "views", "encoder", "loss", "LDReg", "backward", "update")  # of a step, in their order
 
+# What is trained with each regularizer; the pseudocode's takes the place of ldreg's, or of none.
+_RECIPES = {"ldreg": "simclr_ldreg", "share": "simclr_share", "pseudocode": "simclr", None: "simclr"}
 _BATCHES = {"cpu": 8, "cuda": 97}  # of the set; CIFAR-10's 50,000 images are 97 of 512
 _WARM_UP = {"cpu": 1, "cuda": 12}  # steps of each kind that compile, choose and record kernels
 _STEPS = {"cpu": 3, "cuda": 50}  # of a block
@@ -41,7 +43,7 @@ _AHEAD = 2  # batches that torch's loader has each worker make in advance
 
 
 def train(
-    setting: Setting, *, regularizer: Literal["ldreg", "pseudocode"] | None, compiled: bool = True
+    setting: Setting, *, regularizer: Literal["ldreg", "share", "pseudocode"] | None, compiled: bool = True
 ) -> tuple[Measurement, None]:
     """Time blocks of steps of the real training; blocks with and without the regularizer take turns.
 
@@ -53,7 +55,7 @@ def train(
     from ldreg.train.engine import PRECISION, quiet
     from ldreg.train.module import Pretraining
 
-    settings = settings_of(setting, regularized=regularizer == "ldreg", compiled=compiled)
+    settings = settings_of(setting, recipe=_RECIPES[regularizer], compiled=compiled)
     pixels = synthetic(setting)
     images = ResidentImages(pixels, torch.zeros(len(pixels), dtype=torch.int64), ("all",), "synthetic")
     extra_mb = watch_memory(setting.device)
@@ -87,7 +89,7 @@ def train(
     return Measurement(tuple(blocks.seconds[True]), extra_mb(), without=without, parts=blocks.parts()), None
 
 
-def settings_of(setting: Setting, *, regularized: bool, compiled: bool = True) -> "Settings":
+def settings_of(setting: Setting, *, recipe: str = "simclr", compiled: bool = True) -> "Settings":
     """The CIFAR-10 recipe with this batch and encoder."""
     from ldreg.train.recipes import load_recipe
     from ldreg.train.settings import resolve
@@ -102,10 +104,9 @@ def settings_of(setting: Setting, *, regularized: bool, compiled: bool = True) -
         "trainer.device": setting.device,
         "trainer.precision": "bf16" if cuda else "fp32",
         "trainer.compile": str(cuda and compiled).lower(),
-        **({"ldreg.k": setting.k} if regularized else {}),
+        **({} if recipe == "simclr" else {"ldreg.k": setting.k}),
     }
-    recipe = load_recipe("cifar10/simclr_ldreg" if regularized else "cifar10/simclr")
-    return resolve(recipe, [(key, str(value)) for key, value in options.items()])
+    return resolve(load_recipe(f"cifar10/{recipe}"), [(key, str(value)) for key, value in options.items()])
 
 
 def synthetic(setting: Setting) -> Tensor:
@@ -215,7 +216,7 @@ def train_lightly(setting: Setting) -> tuple[Measurement, None]:
 
     batches, extra_mb = _batches(setting), watch_memory(setting.device)
     torch.manual_seed(setting.seed)
-    config = settings_of(setting, regularized=False).encoder
+    config = settings_of(setting).encoder
     encoder: Any = build_encoder(config, channels=3, size=setting.size.pixels)
     head = SimCLRProjectionHead(encoder.dimension, encoder.dimension, 128)
     model = nn.Sequential(encoder, head).to(setting.device)
@@ -286,6 +287,7 @@ BENCHMARK = Benchmark(
     title="One training step of SimCLR",
     contenders={
         OWN: _contender(regularizer="ldreg", counts=True),
+        "ldreg (share)": _contender(regularizer="share"),
         "without LDReg": _contender(regularizer=None),
         "authors' LDReg": _contender(regularizer="pseudocode"),
         "ldreg (eager)": _contender(regularizer="ldreg", eager=True),
