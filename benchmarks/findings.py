@@ -30,7 +30,7 @@ from sources import Array, Source, sources
 import ldreg
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
-from ldreg.inspection.findings import Points, compare, find, serious
+from ldreg.inspection.findings import Points, compare, find
 from ldreg.record import Finding
 
 OUT = Path(__file__).with_name("findings.json")
@@ -128,7 +128,7 @@ def results(name: str, source: Source) -> Iterator[Result]:
         shown = y if (seed + seed // 4) % 2 else None
         points, found = measured(x, shown, k)
         apart, alarms = [], []
-        for f in serious(found):
+        for f in (f for f in found if f.serious):
             natural = f.kind in COPIES or (f.labels and {f.labels[0][0]} <= NATURAL.get(name, set()))
             (apart if natural else alarms).append(f)
         healthy.append((x, y, shown, points, found))

@@ -280,7 +280,10 @@ def write_bad(folder: Path) -> None:
             "x.npy --k 5 --compare two.npz",
             "choose one with --compare-key NAME",
         ),
-        ("x.npy --k 5 --labels labels.csv --compare-labels labels.csv", "--compare-labels was given without --compare"),
+        (
+            "x.npy --k 5 --labels labels.csv --compare-labels labels.csv",
+            "--compare-labels 'labels.csv' was given without --compare",
+        ),
         ("x.npy --k 5 --compare x.npy --compare-labels labels.csv", "without --compare and labels of the first file"),
         (
             "list.pt --k 5",

@@ -72,16 +72,22 @@ def inspect_command(
     """
     from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
-    from ldreg.inspection.files import InspectedFiles
+    from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles
 
-    files = InspectedFiles(
-        file, labels, compare, key, label_key, compare_key, compare_labels, compare_label_key, exclude, include
-    )  # fmt: skip
+    first = EmbeddingFile(file, labels, key, label_key)
+    second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
+    files = InspectedFiles(first, second, exclude, include)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if main_process:
             files.check_outputs(json=json, html=html)
+        if compare_key is not None and compare is None:
+            raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
+        for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
+            if value is not None and (compare is None or first.label_file is None):
+                needed = "--compare and labels of the first file"
+                raise ValueError(f"--compare-{option} {value!r} was given without {needed}")
         return files.read()
 
     with _all_processes("ldreg inspect") as main_process, progress_bar(shown=main_process) as progress:

@@ -88,6 +88,16 @@ def broken(text: str, width: int) -> str:
     return "\n".join(line.strip() for line in lines)
 
 
+def label_order(label: str) -> tuple[bool, int, str]:
+    """A key that sorts class labels: whole numbers by value, then words by alphabet.
+
+    >>> sorted(["10", "b", "9", "a", "-1"], key=label_order)
+    ['-1', '9', '10', 'a', 'b']
+    """
+    whole = label.removeprefix("-").isdecimal()
+    return not whole, int(label) if whole else 0, label
+
+
 def filled(text: str, width: int) -> str:
     r"""Sentences in lines of at most `width` characters, and of no more than 100, as longer ones are hard to read.
 

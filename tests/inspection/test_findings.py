@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
-from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked, serious
+from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked
 from ldreg.io.files import json_values
 from ldreg.record import Finding
 
@@ -43,6 +43,10 @@ def points(x: Tensor, k: int = 32, labels: Sequence[str] | None = None, rows: Te
 
 def kinds(found: Sequence[Finding]) -> set[str]:
     return {finding.kind for finding in found}
+
+
+def serious(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in found if finding.serious)
 
 
 def one(found: Sequence[Finding], kind: str) -> Finding:

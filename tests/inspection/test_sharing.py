@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ldreg.dimension.estimators import LIDEstimate
-from ldreg.inspection.arguments import as_device
-from ldreg.inspection.measure import _part, _Set, _Settings
-from ldreg.inspection.plane import draw
-from ldreg.inspection.sharing import Sharing
+from ldreg import distributed
+from ldreg.inspection import inspect
+from ldreg.inspection.inputs import as_device
+from ldreg.inspection.measure import _measured, _Set, _Settings, _Steps
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -25,46 +24,37 @@ def gaussian(n: int, d: int) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(0))
 
 
-def columns(found: LIDEstimate) -> list[Tensor]:
-    return [found.lid, found.standard_error, *found.neighbors]
-
-
 @pytest.mark.parametrize("world", [2, 3, 7])
-@pytest.mark.parametrize("sample", [None, 100])
+@pytest.mark.parametrize("sample", [None, 100, 2])
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
-def test_the_parts_of_all_ranks_are_the_whole(world: int, sample: int | None, estimator: Any) -> None:
+def test_the_parts_of_all_ranks_are_the_whole(
+    world: int, sample: int | None, estimator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = _Set(gaussian(250, 24) + 9, "x", torch.device("cpu"))
-    settings = _Settings(20, estimator, "paper", sample, 0)
-    rows = draw(250, sample, 0)
-    _, whole = _part(points, rows, settings, None)
-    parts = [columns(_part(points, Sharing(rank, world).share(rows), settings, None)[1]) for rank in range(world)]
-    for name, mine, expected in zip(
-        ("lid", "error", "distances", "indices"), zip(*parts, strict=True), columns(whole), strict=True
-    ):
-        assert torch.equal(torch.cat(mine), expected), name
+    settings, steps = _Settings(20, estimator, sample=sample), _Steps(None, [points], sample)
+    parts: list[list[Tensor]] = []
 
+    def kept(column: Tensor) -> Tensor:
+        parts[-1].append(column)
+        return column
 
-@pytest.mark.parametrize("count", [1, 2, 5, 64, 101])
-@pytest.mark.parametrize("world", [1, 2, 3, 8])
-def test_every_row_is_of_one_rank_and_no_rank_is_idle(count: int, world: int) -> None:
-    rows = torch.arange(count) * 3
-    shares = [Sharing(rank, world).share(rows) for rank in range(world)]
-    assert min(map(len, shares)) >= 1
-    if count >= world:
-        assert torch.equal(torch.cat(shares), rows)
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    monkeypatch.setattr(distributed, "gather_parts", kept)
+    whole = _measured(points, settings, steps)
+    for rank in range(world):
+        parts.append([])
+        _measured(points, settings, steps, rank, world)
+    near = whole.found.neighbors
+    expected = [whole.found.lid, whole.found.standard_error, torch.cat([near.distances, whole.beyond], 1)]
+    for mine, column in zip(zip(*parts, strict=True), expected, strict=False):
+        assert torch.equal(torch.cat(mine), column)
+    assert torch.equal(torch.cat([part[3] for part in parts])[:, :20], near.indices)
 
 
 def test_alone_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     # Even within a group: a process that trains with others may inspect by itself.
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
-    alone = Sharing()
-    assert alone.agreed(lambda: 3) == alone.from_first(lambda: 3) == 3
-    found = _part(
-        _Set(gaussian(30, 3), "x", torch.device("cpu")), torch.arange(30), _Settings(5, "mom", "paper", None, 0), None
-    )
-    assert alone.gathered(found[1], 30) is found[1]
+    assert inspect(gaussian(30, 3), k=5).measured == 30
 
 
 def test_each_rank_takes_the_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

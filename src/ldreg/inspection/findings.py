@@ -19,9 +19,11 @@ from torch import Tensor
 
 from ldreg.dimension.expected import gaussian_lid
 from ldreg.dimension.geometry import regular
-from ldreg.record import Finding, Kind, Severity
+from ldreg.record import SEVERITIES, Finding, Kind, Severity
 
-_ORDER: tuple[Severity, ...] = ("critical", "warning", "note")
+Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _BLOCK = 2**22  # neighbor pairs handled at a time
 _EXAMPLES = 5  # rows named for a finding, or groups of duplicates
@@ -65,6 +67,7 @@ _FALL, _FELL = 0.7, 0.04  # times the LID of the same row in the other set; shar
 _SHARED = 0.1  # of the neighbors beyond chance: rows of two sets with so many in common are of the same things
 _HIGHER = 1.25  # times the other set's quantiles
 _LOWER_RANK = 0.6  # times the other set's effective rank, which differs more between sound encoders
+_COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
 _MORE_DEGENERATE = 0.02  # of the points: so many more without a LID, or with an exact duplicate
 
 
@@ -76,13 +79,13 @@ class Points:
         lid: (n,) of the measured points.
         distances: (n, k) to their neighbors, ascending.
         indices: (n, k) rows of these neighbors.
-        rows: (n,) rows of the measured points, ascending.
+        rows: (n,) rows of the measured points, ascending; on the CPU.
         total: N.
         dimensions: D.
         effective_rank: of the covariance.
         spread: root-mean-square distance to the mean, divided by the root-mean-square norm.
         scale: root-mean-square distance to the mean.
-        dead: (n,) whether all entries of a measured point are 0; None: no point is known to be.
+        dead: (n,) whether all entries of a measured point are 0; on the CPU.
         labels: (n,) of the measured points, or None.
     """
 
@@ -94,8 +97,8 @@ class Points:
     dimensions: int
     effective_rank: float
     spread: float
-    scale: float = 0.0
-    dead: Tensor | None = None
+    scale: float
+    dead: Tensor
     labels: Sequence[str] | None = None
 
     @property
@@ -121,12 +124,7 @@ def find(points: Points) -> tuple[Finding, ...]:
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
     """Sort by severity, then by share. "nothing_unusual" is dropped if there is another finding."""
     found = [finding for finding in found if finding.kind != "nothing_unusual" or len(found) == 1]
-    return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.severity), -finding.share)))
-
-
-def serious(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings that are warnings or critical."""
-    return tuple(finding for finding in found if finding.severity != "note")
+    return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), -finding.share)))
 
 
 def _complete_collapse(points: Points) -> Finding | None:
@@ -143,14 +141,14 @@ def _degenerate(points: Points) -> list[Finding]:
     if share < _DEGENERATE:
         return []
     severity: Severity = "critical" if share >= _MANY_DEGENERATE else "warning"
-    counted = {"zero": points.lid == 0, "infinite": points.lid.isinf(), "dead": _dead(points), "noise": _noise(points)}
+    counted = {"zero": points.lid == 0, "infinite": points.lid.isinf(), "dead": points.dead, "noise": _noise(points)}
     numbers = {name: float(which.sum()) for name, which in counted.items()}
     return [_finding(points, "degenerate", severity, without, numbers)]
 
 
 def _without_lid(points: Points) -> Tensor:
     """Which points (n,) have no LID, are all zeros, or have neighbors that differ by rounding noise."""
-    return (~regular(points.lid)).cpu() | _dead(points) | _noise(points)
+    return (~regular(points.lid)).cpu() | points.dead | _noise(points)
 
 
 def _noise(points: Points) -> Tensor:
@@ -162,10 +160,6 @@ def _noise(points: Points) -> Tensor:
         return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu")
     last = points.distances[:, -1]
     return ((last > 0) & (last < _CONSTANT * points.scale) & (local_dimension(points.distances) >= 3)).cpu()
-
-
-def _dead(points: Points) -> Tensor:
-    return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu") if points.dead is None else points.dead.cpu()
 
 
 def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
@@ -198,7 +192,7 @@ def _spacings(distances: Tensor) -> Tensor:
     return (ranks * distances.double().log().diff(dim=1)).nan_to_num(nan=0.0, posinf=math.inf)
 
 
-def _scaled(points: Points) -> list[NDArray[np.float64]]:
+def _scaled(points: Points) -> list[Numbers]:
     """Log of `local_dimension` (n,) from k / 4, k / 2 and k neighbors, at least 8."""
     k = points.k
     scales = sorted({min(k, max(_FEWEST, scale)) for scale in (k // 4, k // 2, k)})
@@ -208,11 +202,11 @@ def _scaled(points: Points) -> list[NDArray[np.float64]]:
 def _positions(points: Points) -> Tensor:
     """Each neighbor (n, k) as its position among the measured points; -1: not measured."""
     place = torch.full((points.total,), -1, dtype=torch.long, device="cpu")
-    place[points.rows.cpu()] = torch.arange(len(points.rows), device="cpu")
+    place[points.rows] = torch.arange(len(points.rows), device="cpu")
     return place[points.indices.cpu()]
 
 
-def _smoothed(values: NDArray[np.float64], points: Points, indices: Tensor) -> NDArray[np.float64]:
+def _smoothed(values: Numbers, points: Points, indices: Tensor) -> Numbers:
     """Mean of a value over each point and its mutual neighbors; NaN: none.
 
     It takes out the noise of single points. Points near a collapsed group have their neighbors in it, but are not among
@@ -239,7 +233,9 @@ def _groups(points: Points) -> list[Finding]:
         return []
     near = min(k, math.ceil(max(_FEWEST, k / 4) * points.total / n))  # of a sample, only some are measured
     tree = _tree(height, indices[:, :near].numpy())
-    low = _low(_candidates(height, tree, least), height, readings, known, math.log(_highest(points)))
+    most = min(points.dimensions, points.total - 1)
+    highest = gaussian_lid(most, k, points.total) or float(most)  # of all dimensions; only outliers read more
+    low = _low(_candidates(height, tree, least), height, readings, known, math.log(highest))
     if low is None:
         return []
     edge = _edge(height, low)
@@ -257,31 +253,21 @@ def _groups(points: Points) -> list[Finding]:
     return found
 
 
-def _highest(points: Points) -> float:
-    """The LID of a Gaussian of all dimensions. Only outliers read more."""
-    most = min(points.dimensions, points.total - 1)
-    return gaussian_lid(most, points.k, points.total) or float(most)
+def _candidates(height: Numbers, tree: coo_matrix, least: int) -> list[tuple[list[Mask], bool]]:
+    """Groups that may be collapsed together, and whether they are all groups below a threshold.
 
-
-class _Candidate(NamedTuple):
-    """Groups (each (n,) of bool) that may be collapsed together, and whether they are all points below a threshold."""
-
-    groups: list[NDArray[np.bool_]]
-    whole: bool
-
-
-def _candidates(height: NDArray[np.float64], tree: coo_matrix, least: int) -> list[_Candidate]:
-    """The lowest, the two lowest, ... of the separate groups, and for some thresholds all groups below it."""
+    They are the lowest, the two lowest, ... of the separate groups, and for some thresholds all groups below it.
+    """
     levels = np.arange(np.nanmin(height), np.nanquantile(height, 1 - _LEAST_BULK) + math.log(_GAP), _STEP)
     layers = [_parts(tree, level, height <= level) for level in levels]
     separate = sorted(_basins(height, layers, least), key=lambda group: float(np.median(height[group])))
-    found = [_Candidate(separate[:count], whole=False) for count in range(1, len(separate) + 1)]
+    found = [(separate[:count], False) for count in range(1, len(separate) + 1)]
     for level, part in zip(levels, layers, strict=True):
         sizes = np.bincount(part[part >= 0], minlength=1)
         large = np.flatnonzero(sizes >= least)
         size = int(sizes[large].sum())
         if size and (height <= level + math.log(_GAP_ALL)).sum() - size <= _gain(size, len(height)):
-            found.append(_Candidate([part == label for label in large], whole=True))
+            found.append(([part == label for label in large], True))
     return found
 
 
@@ -291,12 +277,12 @@ def _gain(size: int, n: int) -> float:
 
 
 def _low(
-    candidates: Sequence[_Candidate],
-    height: NDArray[np.float64],
-    readings: NDArray[np.float64],
-    known: NDArray[np.bool_],
+    candidates: Sequence[tuple[list[Mask], bool]],
+    height: Numbers,
+    readings: Numbers,
+    known: Mask,
     highest: float,
-) -> NDArray[np.bool_] | None:
+) -> Mask | None:
     """The points of the candidate whose groups all read far less than the rest; None: there is none.
 
     Of several, the one with the most variance between group and rest is taken (Otsu). The rest counts with at most
@@ -326,7 +312,7 @@ def _low(
     return found
 
 
-def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
+def _edge(height: Numbers, among: Mask) -> float:
     """The height between a collapsed group and the rest that the fewest points have."""
     first, last = np.nanmedian(height[among]), np.nanmedian(height[~among])
     levels = np.arange(first + _STEP, max(last, first + 2 * _STEP), _STEP / 2)
@@ -334,7 +320,7 @@ def _edge(height: NDArray[np.float64], among: NDArray[np.bool_]) -> float:
     return float(levels[int(np.argmin(counts))])
 
 
-def _tree(height: NDArray[np.float64], indices: NDArray[np.int64]) -> coo_matrix:
+def _tree(height: Numbers, indices: Integers) -> coo_matrix:
     """Minimum spanning tree of the neighbor graph; an edge weighs as much as the higher of its two points."""
     n = len(height)
     start, end = np.repeat(np.arange(n), indices.shape[1]), indices.ravel()
@@ -346,7 +332,15 @@ def _tree(height: NDArray[np.float64], indices: NDArray[np.int64]) -> coo_matrix
     return coo_matrix((tree.data + low, (tree.row, tree.col)), shape=(n, n))
 
 
-def _basins(height: NDArray[np.float64], layers: Sequence[NDArray[np.int64]], least: int) -> list[NDArray[np.bool_]]:
+class _Basin(NamedTuple):
+    """The points of a group, their median height, and how many it gains as the threshold rises."""
+
+    members: Mask
+    height: float
+    added: int
+
+
+def _basins(height: Numbers, layers: Sequence[Integers], least: int) -> list[Mask]:
     """Separate groups, each connected below a threshold, that stay the same while it rises by a factor `_GAP`.
 
     A group replaces the groups inside it if it is about as low and has as clear an edge.
@@ -371,15 +365,7 @@ def _basins(height: NDArray[np.float64], layers: Sequence[NDArray[np.int64]], le
     return [basin.members for basin in found]
 
 
-class _Basin(NamedTuple):
-    """The points of a group, their median height, and how many it gains as the threshold rises."""
-
-    members: NDArray[np.bool_]
-    height: float
-    added: int
-
-
-def _parts(tree: coo_matrix, level: float, below: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _parts(tree: coo_matrix, level: float, below: Mask) -> Integers:
     """The connected component of each point below the level, and -1 for the others."""
     kept = tree.data <= level
     graph = csr_matrix((np.ones(kept.sum()), (tree.row[kept], tree.col[kept])), shape=tree.shape)
@@ -393,7 +379,7 @@ def _middle(points: Points, members: Tensor, indices: Tensor) -> tuple[int, ...]
     near = indices[inner]
     counts = torch.bincount(near[near >= 0], minlength=len(points.rows))[inner]
     best = counts.sort(descending=True, stable=True).indices[:_EXAMPLES]
-    return tuple(points.rows.cpu()[inner[best]].tolist())
+    return tuple(points.rows[inner[best]].tolist())
 
 
 def _classes(points: Points) -> list[Finding]:
@@ -445,9 +431,7 @@ def _scales(k: int) -> list[int]:
     return sorted({round(k / 2 ** (step / 2)) for step in steps})
 
 
-def _pair(
-    own: int, other: int, sizes: NDArray[np.float64], scales: Sequence[int], mean: NDArray[np.float64]
-) -> float | None:
+def _pair(own: int, other: int, sizes: Numbers, scales: Sequence[int], mean: Numbers) -> float | None:
     """Log ratio of the LID of two classes, each from the same share of its points; None: too few points."""
     wanted = [scales[-1] * min(1.0, sizes[a] / sizes[b]) for a, b in ((own, other), (other, own))]
     if min(wanted) < scales[0] / 2**0.25 or min(sizes[own], sizes[other]) <= scales[-1]:
@@ -464,7 +448,7 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     """
     found = []
     grouped = torch.tensor([row for group in groups for row in group.rows], dtype=torch.long, device="cpu")
-    reported = _dead(points) | torch.isin(points.rows.cpu(), grouped)
+    reported = points.dead | torch.isin(points.rows, grouped)
     equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
     if (exact := equal & ~reported).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "duplicates", exact, of))
@@ -486,18 +470,17 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     return found
 
 
-def _linked(points: Points, within: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
+def _linked(points: Points, within: Tensor) -> tuple[Tensor, Integers]:
     """Which points have a neighbor within their limit (n,), and the group of each row (N,) that such links make."""
-    close = points.distances <= within[:, None].to(points.distances.device)
-    start = points.rows[:, None].expand_as(close)[close].cpu().numpy()
-    end = points.indices[close].cpu().numpy()
+    close = (points.distances <= within[:, None]).cpu()
+    start, end = points.rows[:, None].expand_as(close)[close].numpy(), points.indices.cpu()[close].numpy()
     graph = csr_matrix((np.ones(len(start), bool), (start, end)), shape=(points.total, points.total))
-    return close[:, 0].cpu(), connected_components(graph, directed=False)[1]
+    return close[:, 0], connected_components(graph, directed=False)[1]
 
 
-def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: NDArray[np.int64]) -> Finding:
+def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: Integers) -> Finding:
     """A finding with one row of each of the largest groups as examples."""
-    rows = points.rows.cpu()[having].numpy()
+    rows = points.rows[having].numpy()
     _, first, counts = np.unique(groups[rows], return_index=True, return_counts=True)
     largest = np.argsort(-counts, kind="stable")[:_EXAMPLES]
     severity: Severity = "warning" if having.double().mean() >= _MANY_DUPLICATES else "note"
@@ -555,7 +538,7 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     paired = _paired(own, other)
     fell = _fell(own, other) if paired else 0.0
     numbers = {**a, **{f"other_{name}": value for name, value in b.items()}, "fell": fell}
-    mine, theirs = ({finding.kind for finding in serious(one)} & _COLLAPSES for one in (found, others))
+    mine, theirs = ({finding.kind for finding in one if finding.serious} & _COLLAPSES for one in (found, others))
     if not paired:
         mine, theirs = _without_shared(mine, found, other), _without_shared(theirs, others, own)
     if "complete_collapse" in mine ^ theirs:
@@ -576,7 +559,7 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     if not alike:
         return _compared("not_compared", numbers)
     ratios = [a[name] / b[name] for name, _ in zip(a, _BESIDE, strict=False) if b[name] > 0]
-    higher = bool(ratios) and min(ratios) > _HIGHER and not serious(found)
+    higher = bool(ratios) and min(ratios) > _HIGHER and not any(finding.serious for finding in found)
     return _compared("higher_beside" if higher else "similar_beside", numbers)
 
 
@@ -616,7 +599,7 @@ def _lower(own: Points, other: Points) -> bool:
 
 def _paired(own: Points, other: Points) -> bool:
     """Whether the rows of two sets are of the same things: they share more neighbors than by chance."""
-    if own.total != other.total or own.k != other.k or not torch.equal(own.rows.cpu(), other.rows.cpu()):
+    if own.total != other.total or own.k != other.k or not torch.equal(own.rows, other.rows):
         return False
     count = min(len(own.rows), 1000)
     some = torch.arange(count, device="cpu") * len(own.rows) // count
@@ -631,9 +614,6 @@ def _fell(own: Points, other: Points) -> float:
     change = _smoothed(np.where(np.isfinite(changes), changes, math.nan), own, _positions(own))
     limit = math.log(_FALL)
     return float((change < limit).mean() - (change > -limit).mean())
-
-
-_COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
 
 
 def _classes_beside(own: Points, other: Points) -> tuple[tuple[str, int], ...]:
@@ -684,7 +664,7 @@ def _finding(
 ) -> Finding:
     """A finding of some of the measured points, with their rows and labels."""
     members = members.cpu()
-    rows = tuple(points.rows.cpu()[members].tolist())
+    rows = tuple(points.rows[members].tolist())
     names = [] if points.labels is None else [points.labels[i] for i in members.nonzero().flatten().tolist()]
     share = len(rows) / len(points.rows)
     return Finding(

@@ -1,4 +1,4 @@
-"""All steps of an inspection, on one process or shared by several."""
+"""Measure embeddings: LID of all points, on one process or shared by several, then all else of the report."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,11 +20,10 @@ from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.dimension.streaming import resident, stream_lid
 from ldreg.inspection import findings
-from ldreg.inspection.arguments import as_device, as_embeddings, as_names, check_settings, device_name
+from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_settings
 from ldreg.inspection.interval import mean_lid, reach
-from ldreg.inspection.plane import ROWS, draw, principal_plane
-from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, Reading
-from ldreg.inspection.sharing import Sharing
+from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
+from ldreg.text import label_order
 from ldreg.version import __version__
 
 Progress = Callable[[str, float], None]
@@ -32,6 +31,8 @@ Progress = Callable[[str, float], None]
 _GLOBAL_POINTS = 5000  # settle TwoNN and DANCo, which are one number for the whole set
 _BLOCK_ROWS = 4096  # rows looked at at a time
 _MOST_COLLAPSED = 10  # points listed in a report
+# Rows that the plane of the map is fitted to, and the most numbers copied for it (64 MiB of float32).
+_PLANE_ROWS, _PLANE_NUMBERS = 4096, 2**24
 _NOT_MEASURED = Reading(None, "not measured")
 
 
@@ -55,7 +56,8 @@ def inspect(
 
     However many processes share the work, and whether the embeddings fit on the device or not, distances and LID by
     "mom" and "mle" are the same to rounding, and mostly bit for bit. Where several points tie for the k-th place, which
-    of them is named may differ, and with it LID by "tle" and the digits of confidence intervals (`lid.streaming`).
+    of them is named may differ, and with it LID by "tle" and the digits of confidence intervals
+    (`dimension.streaming`).
 
     Args:
         x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
@@ -85,29 +87,22 @@ def inspect(
     >>> 2.8 < report.mean.low < report.mean.value < report.mean.high < 3.4
     True
     """
-    sharing = Sharing(distributed.rank(), distributed.world()) if share else Sharing()
+    rank, world = (distributed.rank(), distributed.world()) if share else (0, 1)
 
-    def prepared() -> tuple["_Set", "_Set | None"]:
+    def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        points = as_embeddings(x, "x", k)
+        own = _as_set(x, "x", labels, k, device, shared=world > 1)
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
-        names = None if labels is None else as_names(labels, "labels", len(points), of="x")
-        other = None if compare is None else as_embeddings(compare, "compare", k)
-        others = None
-        if other is not None and compare_labels is not None:
-            others = as_names(compare_labels, "compare_labels", len(other), of="compare")
-        place = as_device(points, device, shared=sharing.several)
-        second = None if other is None else _Set(other, "compare", place, others)
-        return _Set(points, "x", place, names), second
+        return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
 
-    own, other = sharing.agreed(prepared)
+    sets = distributed.agreed(checked) if world > 1 else checked()
     settings = _Settings(k, estimator, convention, sample, seed)
-    with _current(own.device):
-        steps = _Steps(progress, _costs(own, other, sample))
-        measured = _measured(own, settings, sharing, steps.enter(own.step("LID")))
-        compared = None if other is None else _measured(other, settings, sharing, steps.enter(other.step("LID")))
-        return sharing.from_first(partial(_completed, measured, compared, settings, steps))
+    steps = _Steps(progress, sets, sample)
+    with _current(sets[0].device):
+        measured = [_measured(one, settings, steps, rank, world) for one in sets]
+        report = partial(_report, measured, settings, steps)
+        return distributed.from_first(report) if world > 1 else report()
 
 
 @torch.no_grad()
@@ -141,24 +136,20 @@ def quick_report(
     """
     device = x.device if device == "input" else device
     check_settings(k, sample=sample, device=device)
-    embeddings = as_embeddings(x, "x", k)
-    names = None if labels is None else as_names(labels, "labels", len(x), of="x")
-    points = _Set(embeddings, "x", as_device(embeddings, device, shared=False), names)
-    settings = _Settings(k, "mom", "paper", sample, 0)
-    with _current(points.device):
-        steps = _Steps(progress, _costs(points, None, sample))
-        measured = _measured(points, settings, Sharing(), steps.enter("LID"))
-        report, _ = _described(measured, settings, steps, quick=True, plane=plane)
-        steps.finish()
-        return report
+    own = _as_set(x, "x", labels, k, device)
+    settings, steps = _Settings(k, sample=sample), _Steps(progress, [own], sample)
+    with _current(own.device):
+        report, _ = _described(_measured(own, settings, steps), settings, steps, quick=True, plane=plane)
+    steps.enter("done")
+    return report
 
 
 class _Settings(NamedTuple):
     k: int
-    estimator: Estimator
-    convention: Convention
-    sample: int | None
-    seed: int
+    estimator: Estimator = "mom"
+    convention: Convention = "paper"
+    sample: int | None = None
+    seed: int = 0
 
 
 class _Set(NamedTuple):
@@ -173,6 +164,16 @@ class _Set(NamedTuple):
         """The name of a step of its measurement in the progress."""
         return f"comparison: {name}" if self.name == "compare" else name
 
+    def costs(self, sample: int | None) -> dict[str, float]:
+        """Rough number of multiplications of every step, its weight in the progress."""
+        n, d = self.x.shape
+        spectrum = n * d * min(n, d) + 4.0 * min(n, d) ** 3
+        part = min(n, _GLOBAL_POINTS)
+        search = n * n * (d + 50) / 2 if sample is None or sample >= n else float(sample) * n * (d + 50)
+        costs = {"LID": search, "spectrum": spectrum, "RankMe": spectrum, "map": 200.0 * min(n, _PLANE_ROWS) * d}
+        costs |= {"TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0), "findings": 5000.0 * n}
+        return {self.step(name): cost for name, cost in costs.items()}
+
 
 class _Measured(NamedTuple):
     """Rows (n,) of a set, their LID among all of it, and distances after the k-th; complete on rank 0 only."""
@@ -186,27 +187,32 @@ class _Measured(NamedTuple):
 class _Steps:
     """Turns the progress of each step into the progress of the whole."""
 
-    def __init__(self, report: Progress | None, costs: dict[str, float]) -> None:
-        self.report, self.costs, self.total = report, costs, sum(costs.values())
-        self.before, self.cost = 0.0, 0.0
+    def __init__(self, report: Progress | None, sets: Sequence[_Set], sample: int | None) -> None:
+        self.report, self.before, self.cost = report, 0.0, 0.0
+        self.costs = {name: cost for one in sets for name, cost in one.costs(sample).items()}
 
     def enter(self, name: str) -> Callable[[float], None] | None:
-        """Begin a step, which ends the one before; the result takes the fraction of this step that is done."""
-        self.before, self.cost = self.before + self.cost, self.costs[name]
+        """Begin a step, or with "done" the end; the result takes the fraction of this step that is done."""
+        self.before, self.cost = self.before + self.cost, self.costs.get(name, 0.0)
         if self.report is None:
             return None
-        report, before, cost = self.report, self.before, self.cost
+        report, before, cost, total = self.report, self.before, self.cost, sum(self.costs.values())
 
         def advance(fraction: float) -> None:
-            report(name, (before + cost * fraction) / self.total)
+            report(name, 1.0 if name == "done" else (before + cost * fraction) / total)
 
         advance(0.0)
         return advance
 
-    def finish(self) -> None:
-        """End the last step."""
-        if self.report is not None:
-            self.report("done", 1.0)
+
+def _as_set(
+    value: Any, name: str, labels: Any, k: int, device: str | torch.device | None, *, shared: bool = False
+) -> _Set:
+    """Checked embeddings and labels."""
+    x = as_embeddings(value, name, k)
+    argument = "compare_labels" if name == "compare" else "labels"
+    names = None if labels is None else as_names(labels, argument, len(x), of=name)
+    return _Set(x, name, as_device(x, device, shared=shared), names)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -214,36 +220,53 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _measured(
-    points: _Set, settings: _Settings, sharing: Sharing, progress: Callable[[float], None] | None
-) -> _Measured:
+def draw(points: int, sample: int | None, seed: int) -> Tensor:
+    """Rows of a set, ascending: all of them, or `sample` of them drawn at random.
+
+    >>> draw(4, 9, 0)
+    tensor([0, 1, 2, 3])
+    """
+    if sample is None or sample >= points:
+        return torch.arange(points, device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(points, generator=generator, device="cpu")[:sample].sort().values
+
+
+def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1) -> _Measured:
+    """LID of the rows of a set; of several ranks, each measures its share."""
     rows = draw(len(points.x), settings.sample, settings.seed)
-    placed, part = sharing.agreed(partial(_part, points, sharing.share(rows), settings, progress))
-    values, errors, (distances, indices) = sharing.gathered(part, len(rows))
-    k = settings.k
-    near = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
-    return _Measured(placed, rows, LIDEstimate(values, errors, near), distances[:, k:])
+    start, stop = (len(rows) * place // world for place in (rank, rank + 1))
+    mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
+    measure = partial(_lid, points, mine, settings, steps.enter(points.step("LID")))
+    if world == 1:
+        points, found = measure()
+    else:
+        points, part = distributed.agreed(measure)
+        columns = (part.lid, part.standard_error, *part.neighbors)
+        values, errors, *near = (distributed.gather_parts(column[: stop - start]) for column in columns)
+        found = LIDEstimate(values, errors, Neighbors(*near))
+    place, k = points.x.device, settings.k
+    distances, indices = (column.to(place) for column in found.neighbors)
+    nearest = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
+    estimates = LIDEstimate(found.lid.to(place), found.standard_error.to(place), nearest)
+    return _Measured(points, rows, estimates, distances[:, k:])
 
 
-def _part(
+def _lid(
     points: _Set, rows: Tensor, settings: _Settings, progress: Callable[[float], None] | None
 ) -> tuple[_Set, LIDEstimate]:
     """The set, on its device where it fits there, and the LID of some of its rows among all of it."""
     k, estimator, convention, *_ = settings
-    beyond = min(reach(k), len(points.x) - 1 - k)
-    x = resident(points.x, k + beyond, points.device)
-    measure = partial(
-        stream_lid,
-        estimator=estimator,
-        convention=convention,
-        device=points.device,
-        progress=progress,
-        beyond=beyond,
-    )
+    further = min(reach(k), len(points.x) - 1 - k)
+    x = resident(points.x, k + further, points.device)
+    options: dict[str, Any] = {"estimator": estimator, "convention": convention, "device": points.device}
+    options |= {"progress": progress, "beyond": further}
     try:
         if len(rows) == len(x):  # without a reference, a set against itself costs half the arithmetic
-            return points._replace(x=x), measure(x, k)
-        return points._replace(x=x), measure(_some(x, rows), k, x, self_index=rows)
+            return points._replace(x=x), stream_lid(x, k, **options)
+        first, last = int(rows[0]), int(rows[-1])
+        queries = x[first : last + 1] if last - first + 1 == len(rows) else x[rows]  # a slice is not copied
+        return points._replace(x=x), stream_lid(queries, k, x, self_index=rows, **options)
     except ValueError as error:
         refuse_nonfinite(points.x, points.name)
         argument, _, rest = str(error).partition(": ")
@@ -252,62 +275,52 @@ def _part(
         raise
 
 
-def _some(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows, ascending, of x; not copied where they follow one another."""
-    first, last = int(rows[0]), int(rows[-1])
-    return x[first : last + 1] if last - first + 1 == len(rows) else x[rows]
-
-
-def _completed(measured: _Measured, compared: _Measured | None, settings: _Settings, steps: _Steps) -> DimensionReport:
+def _report(measured: Sequence[_Measured], settings: _Settings, steps: _Steps) -> DimensionReport:
     """The report, once LID is known."""
-    own, points = _described(measured, settings, steps)
-    if compared is None:
-        steps.finish()
-        return own
-    other, others = _described(compared, settings, steps)
-    steps.finish()
-    found = findings.compare(points, others, own.findings, other.findings)
-    distance = fisher_rao(own.mean.value, other.mean.value).item()
-    comparison = Comparison(replace(other, title="comparison"), distance)
-    return replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
+    (own, points), *rest = [_described(one, settings, steps) for one in measured]
+    steps.enter("done")
+    for other, others in rest:
+        found = findings.compare(points, others, own.findings, other.findings)
+        comparison = Comparison(replace(other, title="comparison"), fisher_rao(own.mean.value, other.mean.value).item())
+        own = replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
+    return own
 
 
 def _described(
     measured: _Measured, settings: _Settings, steps: _Steps, *, quick: bool = False, plane: bool = True
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
-    (x, _, device, names), rows = measured.points, measured.rows
-    near = _near(measured)
+    points, rows, found, further = measured
+    x, _, device, names = points
     labels = None if names is None else [names[row] for row in rows.tolist()]
-    lid, distances = near.found.lid, near.found.neighbors.distances
-    wide = lid.double()
+    distances = found.neighbors.distances
+    wide = found.lid.double()
     ordinary = wide[regular(wide)]
     low, median, high = numpy.quantile(ordinary.cpu(), (0.25, 0.5, 0.75)).tolist() if len(ordinary) else [math.nan] * 3
-    mean = mean_lid(near.found, near.rows, len(x), beyond=near.beyond)
-    collapsed = _most_collapsed(near.found, near.rows, labels)
-    classes = () if labels is None else _classes(near, labels)
+    mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further)
+    mean = mean_of()
 
-    steps.enter(measured.points.step("spectrum"))
+    steps.enter(points.step("spectrum"))
     shares, scale = scaled_eigenvalues(x, device=device)
     rank, eigenvalues = entropy_rank(shares).item(), (shares / scale / scale).cpu()
-    steps.enter(measured.points.step("RankMe"))
+    steps.enter(points.step("RankMe"))
     singular = math.nan if quick else rankme(x, device=device).item()
-    steps.enter(measured.points.step("map"))
+    steps.enter(points.step("map"))
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(measured.points, settings.seed, steps)
+    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, settings.seed, steps)
 
-    steps.enter(measured.points.step("findings"))
-    points = findings.Points(
-        lid=lid,
+    steps.enter(points.step("findings"))
+    seen = findings.Points(
+        lid=found.lid,
         distances=distances,
-        indices=near.found.neighbors.indices,
-        rows=near.rows,
+        indices=found.neighbors.indices,
+        rows=rows,
         total=x.shape[0],
         dimensions=x.shape[1],
         effective_rank=rank,
         spread=relative_spread(x, device=device).item(),
         scale=eigenvalues.sum().sqrt().item(),
-        dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.to(x.device).split(_BLOCK_ROWS)]),
+        dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
     )
     report = DimensionReport(
@@ -318,7 +331,7 @@ def _described(
         estimator=settings.estimator,
         convention=settings.convention,
         seed=settings.seed,
-        device=device_name(device),
+        device=f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type,
         mean=mean,
         quartiles=(low, median, high),
         frechet_variance=frechet_variance(wide).item() if len(ordinary) else math.nan,
@@ -333,20 +346,20 @@ def _described(
         twonn=whole[0],
         danco=whole[1],
         comparison=None,
-        most_collapsed=collapsed,
-        classes=classes,
-        index=rows.cpu(),
-        lid=lid.cpu(),
-        standard_error=near.found.standard_error.cpu(),
+        most_collapsed=_most_collapsed(found, rows, labels),
+        classes=() if labels is None else _classes(found, labels, mean_of),
+        index=rows,
+        lid=found.lid.cpu(),
+        standard_error=found.standard_error.cpu(),
         kth_distance=distances[:, -1].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
         labels=None if labels is None else tuple(labels),
         version=__version__,
         expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
-        findings=findings.find(points),
+        findings=findings.find(seen),
     )
-    return report, points
+    return report, seen
 
 
 def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings: _Settings) -> Expected:
@@ -366,14 +379,6 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
     return Expected(usual, dimension, note)
 
 
-def _near(measured: _Measured) -> _Measured:
-    """Move the results to the device that holds the points."""
-    place = measured.points.x.device
-    (distances, indices), (values, errors) = measured.found.neighbors, measured.found[:2]
-    found = LIDEstimate(values.to(place), errors.to(place), Neighbors(distances.to(place), indices.to(place)))
-    return _Measured(measured.points, measured.rows.to(place), found, measured.beyond.to(place))
-
-
 def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
     """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
     order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED].tolist()
@@ -389,24 +394,18 @@ def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) 
     )
 
 
-def _classes(near: _Measured, labels: list[str]) -> tuple[ClassLID, ...]:
+def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], MeanLID]) -> tuple[ClassLID, ...]:
+    """LID of the measured points of each class."""
     members: dict[str, list[int]] = {}
     for position, label in enumerate(labels):
         members.setdefault(label, []).append(position)
-    found = []
-    for label in sorted(members, key=_label_order):
-        rows = torch.tensor(members[label], device=near.rows.device)
-        mean = mean_lid(near.found, near.rows, len(near.points.x), rows, near.beyond)
-        ordinary = int(regular(near.found.lid[rows]).sum())
-        coinciding = int((near.found.neighbors.distances[rows, -1] == 0).sum())
-        found.append(ClassLID(label, len(rows), ordinary, mean, coinciding))
-    return tuple(found)
-
-
-def _label_order(label: str) -> tuple[bool, int, str]:
-    """Sort whole numbers by value, then words by alphabet."""
-    whole = label.removeprefix("-").isdecimal()
-    return not whole, int(label) if whole else 0, label
+    classes = []
+    for label in sorted(members, key=label_order):
+        own = torch.tensor(members[label], device=found.lid.device)
+        ordinary = int(regular(found.lid[own]).sum())
+        coinciding = int((found.neighbors.distances[own, -1] == 0).sum())
+        classes.append(ClassLID(label, len(own), ordinary, mean_of(own), coinciding))
+    return tuple(classes)
 
 
 def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
@@ -426,18 +425,28 @@ def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
     return reading("TwoNN", twonn), reading("DANCo", partial(danco, seed=seed))
 
 
-def _costs(points: _Set, other: _Set | None, sample: int | None) -> dict[str, float]:
-    """Rough number of multiplications of every step, its weight in the progress."""
-    n, d = points.x.shape
-    spectrum = n * d * min(n, d) + 4.0 * min(n, d) ** 3
-    part = min(n, _GLOBAL_POINTS)
-    costs = {"LID": _search_cost(points.x, sample), "spectrum": spectrum, "RankMe": spectrum}
-    costs |= {"map": 200.0 * min(n, ROWS) * d, "TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0)}
-    costs["findings"] = 5000.0 * n
-    own = {points.step(name): cost for name, cost in costs.items()}
-    return own if other is None else {**own, **_costs(other, None, sample)}
+def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.device | None = None) -> Tensor:
+    """Coordinates (n, 2) of some rows of x (N, D) on its first two principal axes, for a map.
 
-
-def _search_cost(x: Tensor, sample: int | None) -> float:
-    n, d = x.shape
-    return n * n * (d + 50) / 2 if sample is None or sample >= n else float(sample) * n * (d + 50)
+    The axes are those of a few thousand rows drawn at random, found by subspace iteration. Each points where its
+    largest component is positive, so that the same data give the same map. Computed on the device (None: where x is),
+    to which a few thousand rows come at a time.
+    """
+    device = x.device if device is None else device
+    most = min(_PLANE_ROWS, max(16, _PLANE_NUMBERS // x.shape[1]))
+    block = x[draw(len(x), most, seed)].to(device).to(torch.promote_types(x.dtype, torch.float32), copy=True)
+    center = (block / len(block)).sum(0)  # the sum alone may overflow
+    block -= center
+    # Scaled to 1, or squares would overflow or vanish for data of extreme size.
+    block /= block.abs().max().clamp_min(torch.finfo(block.dtype).tiny)
+    generator = torch.Generator().manual_seed(seed)
+    shape = x.shape[1], min(8, *x.shape)
+    axes = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(block)
+    for _ in range(12):
+        axes = torch.linalg.qr(block.T @ (block @ axes)).Q
+    turn = torch.linalg.svd(block @ axes, full_matrices=False).Vh.T
+    axes = (axes @ turn)[:, :2]
+    axes = axes * torch.where(axes.gather(0, axes.abs().argmax(0, keepdim=True)) < 0, -1, 1)
+    parts = torch.split(rows, most)
+    flat = torch.cat([(x[part].to(device).to(block.dtype) - center) @ axes for part in parts])
+    return torch.nn.functional.pad(flat, (0, 2 - flat.shape[1]))

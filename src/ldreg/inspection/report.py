@@ -157,12 +157,18 @@ class DimensionReport:
         """
         from ldreg.report.words import sentence
 
-        arrays = ("index", "lid", "standard_error", "kth_distance", "eigenvalues")
-        plain = {**self._plain(), "degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
+        del arrays["coordinates"]
+        plain = {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
+        plain |= {"degenerate": self.degenerate, "degenerate_share": self.degenerate_share}
         plain["in_words"] = self.in_words()
-        plain["findings"] = [_of_a_set(finding, sentence(finding, self)) for finding in self.findings]
-        compared = {} if self.comparison is None else {"comparison": self.comparison.to_dict()}
-        return {**json_values(plain), **compared, **{name: _column(getattr(self, name)) for name in arrays}}
+        for entry, finding in zip(plain["findings"], self.findings, strict=True):
+            entry["text"] = sentence(finding, self)
+            del entry["of"]
+        plain["comparison"] = None if self.comparison is None else self.comparison.to_dict()
+        found: dict[str, Any] = json_values(plain | arrays)
+        return found
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
@@ -182,11 +188,6 @@ class DimensionReport:
         return inspection_text(self)
 
     __repr__ = __str__  # what a notebook shows; that of a dataclass prints every array
-
-    def _plain(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["comparison"] = None  # has arrays of its own
-        return {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
 
 
 def findings_in_words(report: DimensionReport, of: str, rows: Sequence[int] | None = None) -> list[Finding]:
@@ -210,11 +211,3 @@ def _nested(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_nested(item) for item in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
-def _of_a_set(finding: Finding, text: str) -> dict[str, Any]:
-    return {name: value for name, value in asdict(finding).items() if name != "of"} | {"text": text}
-
-
-def _column(values: Tensor) -> list[Any]:
-    return [json_values(value) for value in values.tolist()]

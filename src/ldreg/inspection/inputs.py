@@ -1,0 +1,234 @@
+"""What is inspected: the files of `ldreg inspect`, and the checked arguments of `ldreg.inspect`."""
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+from ldreg.dimension.estimators import Convention, Estimator, check_options
+from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
+from ldreg.distributed import local_rank
+from ldreg.inspection.report import DimensionReport
+from ldreg.io.embeddings import load_embeddings, table_columns
+from ldreg.io.files import check_outputs, check_page_path
+from ldreg.io.labels import label_arrays, load_labels
+
+_WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
+_HINTED = 3  # arrays of a file that may be labels
+_TABLES = (".csv", ".tsv", ".parquet")
+_NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
+
+
+class EmbeddingFile(NamedTuple):
+    """A file of embeddings, the file of their labels, and the names of the arrays or columns in both."""
+
+    path: str
+    labels: str | None = None
+    key: str | None = None
+    label_key: str | None = None
+
+    @property
+    def label_file(self) -> str | None:
+        """The file that the labels are read from."""
+        return self.labels or (self.path if self.label_key is not None else None)
+
+
+class InspectedFiles(NamedTuple):
+    """The files that `ldreg inspect` reads, and which columns of tables are dimensions."""
+
+    first: EmbeddingFile
+    second: EmbeddingFile | None = None
+    exclude: str | None = None
+    include: str | None = None
+
+    def check_outputs(self, *, json: str | None, html: str | None) -> None:
+        """Check before the work that the outputs can be written and replace no input, and the page only a page."""
+        read = [path for one in (self.first, self.second) if one for path in (one.path, one.labels) if path is not None]
+        check_outputs(inputs=read, outputs=[json, html])
+        if html is not None:
+            check_page_path(Path(html), option="--html")
+
+    def read(self) -> tuple[Any, Any, Any, Any]:
+        """Embeddings, labels, second embeddings and their labels, each None where there are none."""
+        first, second = self.first, self.second
+        for one in (first, second):
+            if one is not None and Path(one.path).is_dir():
+                advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
+                raise IsADirectoryError(f"{one.path}: expected a file of embeddings, got a folder; {advice}")
+        excluded = _without_labels(first, _names(self.exclude))
+        x, labels = self._read(first, excluded, second)
+        if second is None:
+            return x, labels, None, None
+        if second.label_key is None and second.labels and Path(second.labels).suffix.lower() not in _NAMELESS:
+            second = second._replace(label_key=first.label_key)
+        # The first file's label column is no dimension of the second either, unless that has a label column of its own.
+        others = _without_labels(second, _names(self.exclude) if second.label_file == second.path else excluded)
+        try:
+            return x, labels, *self._read(second, others, first)
+        except ValueError as error:
+            message = str(error).replace(" --key ", " --compare-key ").replace(" --label-key ", " --compare-label-key ")
+            raise ValueError(message) from error
+
+    def _read(self, one: EmbeddingFile, excluded: list[str], other: EmbeddingFile | None) -> tuple[Any, Any]:
+        """Embeddings and labels of one file."""
+        x = load_embeddings(
+            one.path, key=one.key, exclude=_of(one, excluded, other), include=_of(one, _names(self.include), other)
+        )
+        labels = one.label_file
+        return x, None if labels is None else load_labels(labels, key=one.label_key, count=len(x))
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Name the file in an error about the argument that was read from it."""
+        files = {"x": self.first.path, "compare": self.second and self.second.path}
+        try:
+            yield
+        except ValueError as error:
+            argument, colon, rest = str(error).partition(": ")
+            if not colon or files.get(argument) is None:
+                raise
+            rest = rest.replace("; try k=", "; try --k ")  # as the option is written
+            raise ValueError(f"{files[argument]}: {rest}") from error
+
+    def label_hint(self, points: int) -> str:
+        """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
+        names = [] if self.first.label_file else label_arrays(self.first.path, points)
+        options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
+        return f"{self.first.path} holds what may be labels: {options} measures LID per class" if names else ""
+
+    def with_titles(self, report: DimensionReport) -> DimensionReport:
+        """The report with the names of its files, each as long as needed to tell them apart."""
+        first, second, found = self.first, self.second, report.comparison
+        titles = [Path(one.path).name for one in (first, second) if one]
+        if second is None or found is None:
+            return replace(report, title=titles[0])
+        if titles[0] == titles[1] and Path(first.path) != Path(second.path):
+            titles = [first.path, second.path]
+        elif titles[0] == titles[1]:
+            titles = [titles[0] if one.key is None else f"{titles[0]}, {one.key}" for one in (first, second)]
+            titles[1] += " again" if titles[0] == titles[1] else ""
+        return replace(report, title=titles[0], comparison=replace(found, other=replace(found.other, title=titles[1])))
+
+
+def _names(option: str | None) -> list[str]:
+    return [] if option is None else [name.strip() for name in option.split(",")]
+
+
+def _of(one: EmbeddingFile, names: list[str], other: EmbeddingFile | None) -> list[str]:
+    """The named columns that are for a file: all but those that only the other file has."""
+    if not names or other is None:
+        return names
+    own, others = table_columns(one.path), table_columns(other.path)
+    return [name for name in names if name in own or name not in others]
+
+
+def _without_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
+    """The columns of a table that are no dimensions: those excluded, and its labels."""
+    in_table = one.label_file == one.path and Path(one.path).suffix.lower() in _TABLES
+    if not in_table or one.label_key is None or one.label_key in excluded:
+        return excluded
+    return [*excluded, one.label_key]
+
+
+def check_settings(
+    k: int,
+    *,
+    estimator: Estimator = "mom",
+    convention: Convention = "paper",
+    sample: int | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+) -> None:
+    """Raise ValueError for settings of `inspect` that are wrong whatever the data."""
+    check_options(k, estimator, convention)
+    if as_whole(k) is None:
+        raise ValueError(f"k: expected an integer, got {k!r}")
+    number, start = as_whole(sample), as_whole(seed)
+    if sample is not None and (number is None or number < 1):
+        raise ValueError(f"sample: expected at least 1, got {sample!r}")
+    if start is None or not -(2**63) <= start < 2**64:  # what torch can seed a generator with
+        raise ValueError(f"seed: expected an integer from -2^63 to 2^64 - 1, got {seed!r}")
+    if device is None or str(device) == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu or cuda, got {str(device)!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: torch finds no CUDA device for {str(device)!r}; expected cpu or auto")
+
+
+def as_embeddings(value: Any, name: str, k: int) -> Tensor:
+    """A floating tensor (N, D) of more than k rows; a tensor is not copied. ValueError otherwise."""
+    if isinstance(value, str | PathLike):
+        raise ValueError(f"{name}: expected an array (N, D), got {value!r}; files are for the command `ldreg inspect`")
+    if len(shape := getattr(value, "shape", ())) > 2:
+        raise no_matrix(shape, name)
+    with warnings.catch_warnings():
+        # torch warns that a read-only memory-mapped array must not be written to; nothing here writes.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        x = as_matrix(value, name).detach()
+    points, dimensions = x.shape
+    if k >= points:
+        smaller = min(64, 2 ** int(math.log2(points / 2))) if points >= 4 else 0
+        hint = f"; try k={smaller}" if smaller else ""
+        hint += "; are rows and columns exchanged?" if dimensions > _WIDE * points else ""
+        raise ValueError(f"{name}: expected more points than k, which is {k}, got {points}{hint}")
+    return x
+
+
+def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
+    """A label for each point, as text; ValueError for another number of labels, or for rows of several."""
+    if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
+        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
+    if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    values = [_plain(value) for value in _plain(labels)]
+    if len(values) != points:
+        raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {len(values)}")
+    if isinstance(values[0], list):
+        shape = (points, len(values[0]))
+        raise ValueError(f"{name}: expected one for each row of {of}, got shape {shape}; argmax(1) names one-hot rows")
+    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    """An array as a list or number; anything else unchanged."""
+    return value.tolist() if isinstance(value, Tensor | numpy.ndarray) else value
+
+
+def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
+    """The device to measure x on: the wanted one, or else a GPU if there is one, or else that of x.
+
+    Ranks that share the work take one GPU each unless a device is wanted.
+
+    Raises:
+        ValueError: there are fewer GPUs than ranks.
+    """
+    if wanted is not None and str(wanted) != "auto":
+        device = torch.device(wanted)
+    elif x.device.type == "cpu" and torch.cuda.is_available():
+        device = torch.device("cuda")
+    else:
+        device = x.device
+    if str(device) != "cuda":  # the CPU, or a GPU by its number
+        return device
+    if not shared:
+        return torch.device("cuda", torch.cuda.current_device())
+    if local_rank() >= torch.cuda.device_count():
+        raise ValueError(
+            f"device: expected a GPU for each process of this machine, got {torch.cuda.device_count()} for "
+            f"{local_rank() + 1} or more"
+        )
+    return torch.device("cuda", local_rank())
