@@ -155,7 +155,7 @@ def test_an_evaluation_and_the_card_of_a_run_are_records(tmp_path: Path) -> None
                 ("points", 1.5, "points: float in place of int"),
                 ("classes", {"a": "x"}, "classes: a: str in place of a number"),
                 ("notes", "all", "notes: str in place of list"),
-                ("findings", [{"of": "images"}], "findings: an object with ['of']"),
+                ("findings", [{"of": "images"}], "findings: no key 'kind'"),
                 ("findings", [{**FOUND, "severity": "bad"}], "findings: severity: 'bad' in place of one of critical"),
                 ("findings", [{**FOUND, "share": []}], "findings: share: list in place of a number"),
                 ("most_collapsed", {}, "most_collapsed: dict in place of list"),

@@ -556,24 +556,24 @@ def _run(name: str, words: list[str], *, command: CommandLine) -> None:
 
 def _without_command(words: Sequence[str]) -> int:
     """Print the help or the version, or say which command was meant."""
-    asks_help = bool(words) and words[-1] in ("-h", "--help")
     kinds = _kinds(words[0]) if words else []
     group = words[0] if kinds else ""
-    if not words or (asks_help and len(words) == (2 if group else 1)):
+    if not words or (words[-1] in ("-h", "--help") and len(words) == (2 if group else 1)):
         print(_overview(group), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
         print(f"ldreg {__version__}")
         return 0
-    if group:
-        found = repr(words[1]) if len(words) > 1 else "nothing"
-        proposed = did_you_mean(words[1], kinds) if len(words) > 1 else ""
-        if len(words) > 1 and Path(words[1]).exists():
-            proposed = f"; the kind comes first: ldreg {group} KIND {words[1]}"
-        raise ValueError(f"kind: expected one of {', '.join(kinds)}, got {found}{proposed}")
-    names = [*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS), "--help", "--version"]
-    proposed = did_you_mean(words[0], names) or "; ldreg --help lists all"
-    raise ValueError(f"unknown command {words[0]!r}{proposed}")
+    if not group:
+        names = [*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS), "--help", "--version"]
+        proposed = did_you_mean(words[0], names) or "; ldreg --help lists all"
+        raise ValueError(f"unknown command {words[0]!r}{proposed}")
+    if len(words) == 1:
+        raise ValueError(f"kind: expected one of {', '.join(kinds)}, got nothing")
+    proposed = did_you_mean(words[1], kinds)
+    if Path(words[1]).exists():
+        proposed = f"; the kind comes first: ldreg {group} KIND {words[1]}"
+    raise ValueError(f"kind: expected one of {', '.join(kinds)}, got {words[1]!r}{proposed}")
 
 
 def _kinds(group: str) -> list[str]:

@@ -11,8 +11,8 @@ import re
 import shlex
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
@@ -101,17 +101,23 @@ class Option:
         return self.key.rpartition(".")[2]
 
     @property
+    def value_type(self) -> Any:
+        """The type that may be given for an optional value."""
+        members = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else ()
+        others = [member for member in members if member is not type(None)]
+        return others[0] if len(others) == 1 and len(members) == 2 else self.kind
+
+    @property
     def is_switch(self) -> bool:
         """Whether it may stand without a value."""
-        return _without_none(self.kind) is bool
+        return self.value_type is bool
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The words it takes; empty if any."""
         if self.is_switch:
             return ("true", "false")
-        kind = _without_none(self.kind)
-        return tuple(map(str, get_args(kind))) if get_origin(kind) is Literal else ()
+        return tuple(map(str, get_args(self.value_type))) if get_origin(self.value_type) is Literal else ()
 
 
 def options_of(function: Callable[..., Any]) -> list[Option]:
@@ -127,29 +133,24 @@ def options_of(function: Callable[..., Any]) -> list[Option]:
         elif kind not in (Settings, CommandLine):
             positional = parameter.default is parameter.empty
             default = None if positional else parameter.default
-            text = helps.get(name, "")
-            found.append(Option(name, _without_none(kind), default, text, dashes=dashes, positional=positional))
+            option = Option(name, kind, default, helps.get(name, ""), dashes=dashes, positional=positional)
+            found.append(replace(option, kind=option.value_type))
     return found
 
 
 def fields_of(config: type, prefix: str = "", *, only: Iterable[str] | None = None) -> list[Option]:
     """The options that the fields of a dataclass, or the parameters of a class, make."""
-    helps = _helps(config)
-    hints = get_type_hints(config if is_dataclass(config) else vars(config)["__init__"])
-    found = []
-    for name, default in _defaults(config):
-        if only is None or name in only:
-            key = f"{prefix}.{name}" if prefix else name
-            found.append(Option(key, hints[name], default, helps.get(name, ""), prefix))
-    return found
-
-
-def _defaults(config: type) -> Iterator[tuple[str, Any]]:
-    if not is_dataclass(config):
-        yield from ((name, entry.default) for name, entry in inspect.signature(config).parameters.items())
-        return
-    for entry in fields(config):
-        yield entry.name, entry.default if entry.default_factory is MISSING else entry.default_factory()
+    if is_dataclass(config):
+        hints = get_type_hints(config)
+        makers = {entry.name: entry.default_factory for entry in fields(config)}
+        defaults = {entry.name: entry.default for entry in fields(config)}
+        defaults |= {name: make() for name, make in makers.items() if make is not MISSING}
+    else:
+        hints = get_type_hints(vars(config)["__init__"])
+        defaults = {name: entry.default for name, entry in inspect.signature(config).parameters.items()}
+    helps, group = _helps(config), f"{prefix}." if prefix else ""
+    chosen = [name for name in defaults if only is None or name in only]
+    return [Option(f"{group}{name}", hints[name], defaults[name], helps.get(name, ""), prefix) for name in chosen]
 
 
 def _helps(documented: Any) -> dict[str, str]:
@@ -157,13 +158,6 @@ def _helps(documented: Any) -> dict[str, str]:
     classes = documented.__mro__[-2::-1] if isinstance(documented, type) else (documented,)
     found = [entry for each in classes for entry in parse_docstring(each.__doc__ or "").params]
     return {entry.arg_name: " ".join((entry.description or "").split()) for entry in found}
-
-
-def _without_none(kind: Any) -> Any:
-    """The type that may be given for an optional value."""
-    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ()
-    others = [member for member in members if member is not type(None)]
-    return others[0] if len(others) == 1 and len(members) == 2 else kind
 
 
 def parse(command: Command, words: Sequence[str], *, command_line: CommandLine = CommandLine("")) -> dict[str, Any]:
@@ -277,7 +271,7 @@ def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) ->
     try:
         given = vars(parser.parse_args([f"--{key}={value}" for key, value in values.items()], defaults=False).as_flat())
     except ArgumentError as error:
-        raise ValueError(complaint(error, shown)) from error
+        raise ValueError(_complaint(error, shown)) from error
     return {key: given.get(key, option.default) for key, option in known.items()}
 
 
@@ -290,19 +284,19 @@ def _parser(kinds: tuple[tuple[str, Any], ...]) -> ArgumentParser:
     return parser
 
 
-def complaint(error: ArgumentError, shown: Mapping[str, str]) -> str:
+def _complaint(error: ArgumentError, shown: Mapping[str, str]) -> str:
     """What jsonargparse says of a wrong value, in one line: the option, what was expected, what came."""
+
+    def either(found: re.Match[str]) -> str:
+        kinds = [kind for kind in found[1].split(", ") if kind != "NoneType"]
+        return f"expected {' or '.join(kinds)}, got "
+
     message = re.sub(r"(Got|Given) value:$", r"\1 value: ''", " ".join(str(error).split()))  # as of an unset $VARIABLE
     message = re.sub(r"<class '(\w+)'>", r"\1", message)
-    message = re.sub(r"Does not validate .+? Subtypes: \[(.+?)\] Errors: .+ Given value: ", _either, message)
+    message = re.sub(r"Does not validate .+? Subtypes: \[(.+?)\] Errors: .+ Given value: ", either, message)
     message = re.sub(r"Expected an? (.+)\. Got value: ", r"expected \1, got ", message)
     message = re.sub(r"typing\.Literal\[(.+?)\]", r"one of \1", message)
     return re.sub(r'^Parser key "([^"]+)": ', lambda found: f"{shown[found[1]]}: ", message)
-
-
-def _either(found: re.Match[str]) -> str:
-    kinds = [kind for kind in found[1].split(", ") if kind != "NoneType"]
-    return f"expected {' or '.join(kinds)}, got "
 
 
 def nearest(name: str, names: Iterable[str], *, count: int = 3) -> str:
@@ -374,19 +368,15 @@ def options_help(options: Sequence[Option], metavars: Mapping[str, str] | None =
 
 def _entry(option: Option, metavar: str) -> str:
     """An option with its values, meaning and default."""
-    value = "" if option.is_switch and not option.default else f" {metavar or _metavar(option)}"
+    if not metavar:
+        words = {int: "N", float: "X", str: "TEXT"}
+        metavar = f"{{{','.join(option.choices)}}}" if option.choices else words.get(option.value_type, "[A,B,...]")
+    value = "" if option.is_switch and not option.default else f" {metavar}"
     head = f"  {option.key.upper()}" if option.positional else f"  {option.flag}{value}"
     lines = textwrap.wrap(option.help + _default(option), _WIDTH - _INDENT)
     if len(head) < _INDENT and lines:
         head = f"{head:<{_INDENT}}{lines.pop(0)}"
     return "\n".join([head, *(" " * _INDENT + line for line in lines)])
-
-
-def _metavar(option: Option) -> str:
-    kind = _without_none(option.kind)
-    if option.choices:
-        return f"{{{','.join(option.choices)}}}"
-    return {int: "N", float: "X", str: "TEXT"}.get(kind, "[A,B,...]")
 
 
 def _default(option: Option) -> str:

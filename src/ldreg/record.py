@@ -121,7 +121,9 @@ def _reader(kind: Any) -> Reader:
         return _PLAIN[kind]
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
-        return partial(_read_object, kind, {key: _reader(hints[key]) for key in getattr(kind, "in_json", hints)})
+        named = {key: _reader(hints[key]) for key in getattr(kind, "in_json", hints)}
+        required = {entry.name for entry in fields(kind) if entry.default is entry.default_factory is MISSING}
+        return partial(_read_object, kind, named, required)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return arguments[1]  # type: ignore[no-any-return]
@@ -149,10 +151,12 @@ def _read_tuple(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
     return tuple(read(item) for read, item in zip(readers, value, strict=True))
 
 
-def _read_object(kind: Callable[..., T], readers: Mapping[str, Reader], value: Any) -> T:
-    if _typed(dict, value).keys() != readers.keys():
-        raise ValueError(f"an object with {sorted(value)} in place of {sorted(readers)}")
-    return kind(**{key: _read_as(key, value[key], read) for key, read in readers.items()})
+def _read_object(kind: Callable[..., T], readers: Mapping[str, Reader], required: set[str], value: Any) -> T:
+    if unknown := sorted(_typed(dict, value).keys() - readers.keys()):
+        raise ValueError(f"the unknown key {unknown[0]!r}")
+    if missing := sorted(required - value.keys()):
+        raise ValueError(f"no key {missing[0]!r}")
+    return kind(**{key: _read_as(key, item, readers[key]) for key, item in value.items()})
 
 
 def _read_as(key: str, value: Any, read: Reader) -> Any:
@@ -319,14 +323,8 @@ class Record:
         return len(self.lid) if self.points is None else self.points
 
     def __post_init__(self) -> None:
-        """Check that the lists fit each other and that shares are from 0 to 1."""
-        belonging = (
-            ("lid", self.lid, "map"),
-            ("labels", self.labels, "map"),
-            ("tsne_labels", self.tsne_labels, "tsne"),
-        )
-        for name, values, points in belonging:
-            expected = len(getattr(self, points))
+        for name, points in (("lid", "map"), ("labels", "map"), ("tsne_labels", "tsne")):
+            values, expected = getattr(self, name), len(getattr(self, points))
             if expected and values and len(values) != expected:
                 raise ValueError(
                     f"{name}: expected {expected} values, one for each point of {points}, got {len(values)}"
@@ -343,8 +341,7 @@ class Record:
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write strict JSON, floats to nine digits; null stands for numbers that are not finite."""
         values = {"schema": SCHEMA, **{entry.name: getattr(self, entry.name) for entry in fields(self)}}
-        lines = [f"  {json.dumps(key)}: {json.dumps(_plain(value), allow_nan=False)}" for key, value in values.items()]
-        write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_json(path, {key: _plain(value) for key, value in values.items()})
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> Self:
@@ -357,14 +354,9 @@ class Record:
             OSError: the file cannot be read.
         """
         try:
-            content = upgrade(json.loads(read_text(path), parse_constant=_refuse_constant))
-            readers = {name: _reader(kind) for name, kind in get_type_hints(cls, include_extras=True).items()}
-            required = {entry.name for entry in fields(cls) if entry.default is entry.default_factory is MISSING}
-            if unknown := sorted(content.keys() - readers.keys()):
-                raise ValueError(f"the unknown key {unknown[0]!r}")
-            if missing := sorted(required - content.keys()):
-                raise ValueError(f"no key {missing[0]!r}")
-            return cls(**{key: _read_as(key, value, readers[key]) for key, value in content.items()})
+            kind: Any = cls
+            read: Self = _reader(kind)(upgrade(json.loads(read_text(path), parse_constant=_refuse_constant)))
+            return read
         except NewerSchemaError as error:
             raise ValueError(f"{path}: {error}") from error
         except UnicodeDecodeError as error:
@@ -393,6 +385,12 @@ class PointCloud:
     radius: float
 
 
+def write_json(path: str | PathLike[str], values: Mapping[str, Any]) -> None:
+    """Write strict JSON (no NaN or Infinity), one key per line."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in values.items()]
+    write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def is_share(name: str) -> bool:
     """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
 
@@ -418,7 +416,7 @@ def origin(environment: Mapping[str, Any], **more: Any) -> dict[str, str | float
 
 
 class NewerSchemaError(ValueError):
-    """A file was written by a newer version of ldreg."""
+    """A newer version of ldreg wrote the file."""
 
 
 def upgrade(content: Any) -> dict[str, Any]:

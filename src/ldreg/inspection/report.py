@@ -1,6 +1,5 @@
 """The typed record of one inspection: numbers and arrays, written as text, JSON or a page."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ldreg.io.files import json_values, write_atomically
-from ldreg.record import Finding
+from ldreg.record import Finding, write_json
 
 
 @dataclass(frozen=True)
@@ -172,8 +171,7 @@ class DimensionReport:
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
-        lines = [f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self.to_dict().items()]
-        write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_json(path, self.to_dict())
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write a self-contained page: summary, figures, tables; it makes no request and runs no script."""

@@ -47,13 +47,26 @@ _CURVES = {
 
 @dataclass(frozen=True)
 class Card:
-    """A drawing under its title and caption, with a legend of lines if it shows several sets."""
+    """A figure under its title and caption, with a legend of lines if it shows several sets.
+
+    All ids in its drawing start with `name`.
+    """
 
     title: str
     caption: str
-    drawing: Markup
+    figure: Figure
+    name: str
     legend: Sequence[str] = ()
-    wide: bool = False
+
+    @property
+    def drawing(self) -> Markup:
+        """The figure as SVG."""
+        return Markup(svg(self.figure, self.name))
+
+    @property
+    def wide(self) -> bool:
+        """Whether it takes a whole row of the page."""
+        return self.figure.get_figwidth() > _WIDE
 
 
 @dataclass(frozen=True)
@@ -76,10 +89,10 @@ class Section:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "study"
 
     def cards(self) -> Iterable[Card]:
-        """The figures, drawn."""
+        """The figures under their titles."""
         for place, (text, figure) in enumerate(self.figures.items()):
             title, _, caption = text.partition("\n")
-            yield _card(title, caption, figure, f"{self.name}-{place}", wide=figure.get_figwidth() > _WIDE)
+            yield Card(title, caption, figure, f"{self.name}-{place}")
 
 
 @plain_style()
@@ -188,12 +201,6 @@ def _paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-def _card(
-    title: str, caption: str, figure: Figure, name: str, legend: Sequence[str] = (), *, wide: bool = False
-) -> Card:
-    return Card(title, caption, Markup(svg(figure, name)), legend, wide)
-
-
 def _tiles(report: DimensionReport) -> list[tuple[str, str, list[str]]]:
     """Name, value and remarks of the most important numbers; a second set's numbers are among the remarks."""
     own = _own_tiles(report)
@@ -263,7 +270,7 @@ def _histogram(samples: Sequence[_Sample], quartiles: tuple[float, float, float]
         caption += f" Points without a defined LID are left out: {', '.join(omitted)}."
     names = [f"{one.name}: {f'geometric mean {number(one.mean)}' if one.regular else _NO_LID}" for one in samples]
     figure = plots.histogram([one.lid for one in samples], [one.mean for one in samples], quartiles=quartiles)
-    yield _card("How LID is spread", caption, figure, "histogram", names if len(samples) > 1 else ())
+    yield Card("How LID is spread", caption, figure, "histogram", names if len(samples) > 1 else ())
 
 
 def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
@@ -277,7 +284,7 @@ def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
         for one, some in zip(samples, known, strict=True)
     ]
     figure = plots.spectrum([one.eigenvalues for one in samples], [one.rank for one in samples])
-    yield _card("Global spectrum", caption, figure, "spectrum", names if len(samples) > 1 else ())
+    yield Card("Global spectrum", caption, figure, "spectrum", names if len(samples) > 1 else ())
 
 
 def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array]) -> Iterable[Card]:
@@ -291,7 +298,7 @@ def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array]) -> Itera
     for place, (one, figure) in enumerate(zip(samples, figures, strict=True)):
         if figure is not None:
             title = "Where LID is low" + (f" in {one.name}" if several else "")
-            yield _card(title, caption + _thinned(one.regular), figure, f"map-{place}")
+            yield Card(title, caption + _thinned(one.regular), figure, f"map-{place}")
 
 
 def _thinned(points: int) -> str:
@@ -308,7 +315,7 @@ def _density(sets: Sequence[DimensionReport], samples: Sequence[_Sample]) -> Ite
     distances = [one.kth_distance.double().numpy()[some] for one, some in zip(sets, keep, strict=True)]
     lids = [one.lid[some] for one, some in zip(samples, keep, strict=True)]
     figure = plots.density(distances, lids, [one.mean for one in samples], k=sets[0].k)
-    yield _card("LID against density", caption, figure, "density", names if len(sets) > 1 else ())
+    yield Card("LID against density", caption, figure, "density", names if len(sets) > 1 else ())
 
 
 def _class_cards(report: DimensionReport) -> Iterable[Card]:
@@ -326,7 +333,7 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
             caption += f" Bars: {report.title}; diamonds: the same classes of {other.title}."
         shown = tables.shown_classes(report, _DRAWN_CLASSES)
         figure = plots.class_bars(shown, report.mean.value, others if other else None)
-        yield _card("LID per class", caption + ("" if others else of_first), figure, "classes")
+        yield Card("LID per class", caption + ("" if others else of_first), figure, "classes")
     caption = "The same map, colored by label."
     labels = [row.label for row in classes]
     if len(classes) > len(COLORS):
@@ -334,7 +341,7 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
         labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
     points = report.coordinates.numpy()
     figure = plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
-    yield _card("Where the classes are", caption + of_first, figure, "map-classes")
+    yield Card("Where the classes are", caption + of_first, figure, "map-classes")
 
 
 def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
@@ -351,7 +358,7 @@ def _curves(records: Sequence[Record]) -> Iterable[tuple[str, Card]]:
             low, high = metric_value(key, min(start)), metric_value(key, max(start))
             caption += f" Epoch 0 is the untrained encoder: {low if low == high else f'{low} to {high}'}."
         figure = plots.curve(lines, share=is_share(key))
-        yield key, _card(metric_title(key), caption, figure, f"curve-{place}", names)
+        yield key, Card(metric_title(key), caption, figure, f"curve-{place}", names)
 
 
 def _run_maps(records: Sequence[Record]) -> list[Card]:
@@ -366,7 +373,7 @@ def _run_maps(records: Sequence[Record]) -> list[Card]:
         ),
     }
     return [
-        _card(f"{name}: {kind}", "", figure, f"map-{short}-{place}")
+        Card(f"{name}: {kind}", "", figure, f"map-{short}-{place}")
         for place, name in enumerate(run_names(records))
         for kind, (short, figures) in kinds.items()
         if (figure := figures[place]) is not None

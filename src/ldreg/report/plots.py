@@ -37,7 +37,7 @@ from ldreg.report.style import (
     short,
     wrapped,
 )
-from ldreg.text import number
+from ldreg.text import label_order, number
 
 Point = tuple[float, float]
 Values = Sequence[float | None]
@@ -266,7 +266,7 @@ def class_maps(
 def class_map(
     points: Array, labels: Sequence[str], named: Sequence[str], *, classes: int, principal: bool = True
 ) -> Figure:
-    """Points (N, 2) with the `named` of all `classes` in color and the others gray; `principal` names the axes."""
+    """Points (N, 2) with the `named` of all `classes` in color, the others gray; `principal` names the axes."""
     points, codes = _thinned(points, _class_codes(labels, named))
     figure, axes = canvas()
     for gray in (True, False):
@@ -279,7 +279,6 @@ def class_map(
 
 
 def _map_axes(axes: Axes, *, principal: bool = True) -> None:
-    """Axes of a map, where only relative places mean something."""
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xticks=[], yticks=[])
     if principal:
@@ -362,13 +361,8 @@ def _draw_cloud(axes: Axes, cloud: PointCloud, *, close: bool) -> PathCollection
 
 
 def class_order(labels: Sequence[Sequence[str] | None]) -> list[str]:
-    """All classes once: numbers by value, then words.
-
-    >>> class_order([["10", "b", "9"], None, ["a", "9"]])
-    ['9', '10', 'a', 'b']
-    """
-    found = {label for own in labels for label in own or ()}
-    return sorted(found, key=lambda label: (0, int(label), "") if label.isdecimal() else (1, 0, label))
+    """All classes once: numbers by value, then words."""
+    return sorted({label for own in labels for label in own or ()}, key=label_order)
 
 
 def colored_classes(classes: Sequence[str]) -> Sequence[str]:
@@ -399,12 +393,11 @@ def _thinned(*arrays: Array) -> tuple[Array, ...]:
 
 
 def _dot_size(points: int) -> float:
-    """Area of a dot in a plot of this many points."""
     return float(numpy.clip(12_000 / max(points, 1), 2.5, 16))
 
 
 def _draw_dots(axes: Axes, points: Array, **look: Any) -> PathCollection:
-    """Draw points (N, 2), as one picture within an SVG."""
+    """Points (N, 2), as one picture within an SVG."""
     return axes.scatter(points[:, 0], points[:, 1], linewidths=0, rasterized=True, **look)
 
 
@@ -431,10 +424,6 @@ class Series:
     color_group: int = 0
     area: bool = False
 
-    def sorted_points(self) -> Array:
-        """The points (N, 2) by x."""
-        return _sorted(self.points, 2)
-
     def look(self) -> dict[str, Any]:
         """Color, marker and line for matplotlib."""
         color = COLORS[self.color_group % len(COLORS)]
@@ -454,7 +443,7 @@ def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = Fa
     figure, axes = canvas(height=2.9 + 0.22 * rows)
     for place, one in enumerate(series):
         _draw_line(axes, one, place)
-    every = numpy.concatenate([one.sorted_points() for one in series])
+    every = numpy.concatenate([_sorted(one.points, 2) for one in series])
     values = every[numpy.isfinite(every[:, 1]), 1]
     if share:
         percent_axis(axes)
@@ -462,7 +451,7 @@ def lines(series: Sequence[Series], *, xlabel: str, ylabel: str, logx: bool = Fa
         axes.set_yticks([])
     elif not share and values.min() > 0 and values.max() > WIDE_RANGE * values.min():
         log_axis(axes, "y")
-    _scale_x(axes, every[:, 0], logx=logx)
+    _scale_x(axes, numpy.unique(every[:, 0]), logx=logx)
     label_axes(axes, xlabel, ylabel)
     _line_legend(figure, series)
     return figure
@@ -507,7 +496,7 @@ def _line_legend(figure: Figure, series: Sequence[Series]) -> None:
 
 
 def _draw_line(axes: Axes, one: Series, place: int) -> None:
-    points, look = one.sorted_points(), one.look()
+    points, look = _sorted(one.points, 2), one.look()
     dense = len(points) >= _MARKED
     every = max(1, len(points) // 6) if dense else None
     axes.plot(*numpy.where(numpy.isfinite(points), points, numpy.nan).T, **look, markevery=every)
@@ -532,10 +521,9 @@ def _sorted(rows: Sequence[tuple[float, ...]], width: int) -> Array:
     return numpy.asarray(sorted(rows, key=lambda row: row[0]), dtype=float).reshape(-1, width)
 
 
-def _scale_x(axes: Axes, values: Array, *, logx: bool) -> None:
-    distinct = numpy.unique(values)
+def _scale_x(axes: Axes, distinct: Array, *, logx: bool) -> None:
     if not logx:
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=bool((values == values.round()).all())))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=bool((distinct == distinct.round()).all())))
         if len(distinct) == 1:
             axes.set_xticks(distinct.tolist())
         return
@@ -597,17 +585,17 @@ def bars(
 
 def _draw_bar(axes: Axes, x: float, value: float | None, error: float | None, *, share: bool, **look: Any) -> None:
     """A bar with its value at its end, or a word where there is no value."""
-    if value is None or not math.isfinite(value):
-        text, end, color, rotation = (
-            (_COLLAPSED, 0.0, INK, 90) if value is not None else ("not measured", 0.0, GRAY, 90)
-        )
+    end, color, rotation = 0.0, INK, 90
+    if value is None:
+        text, color = "not measured", GRAY
+    elif not math.isfinite(value):
+        text = _COLLAPSED
     else:
         axes.bar(x, value, **look, linewidth=0)
-        reach = 0.0
+        text, end, rotation = f"{100 * value:.1f}" if share else number(value), value, 0
         if error is not None and math.isfinite(error):
             axes.errorbar(x, value, yerr=error, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
-            reach = math.copysign(error, value)
-        text, end, color, rotation = f"{100 * value:.1f}" if share else number(value), value + reach, INK, 0
+            end += math.copysign(error, value)
     axes.annotate(
         text, (x, end), (0, 2 if end >= 0 else -2), textcoords="offset points", ha="center",
         va="bottom" if end >= 0 else "top", fontsize=8, color=color, rotation=rotation,

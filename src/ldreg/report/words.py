@@ -2,28 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from ldreg.inspection.report import DimensionReport
+from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.record import ACCURACIES, Finding, Record, brief
-from ldreg.report.tables import (
-    Cell,
-    Table,
-    class_table,
-    collapsed_table,
-    quantity_tables,
-    rendered,
-    result_table,
-    run_class_table,
-    run_names,
-    runs_as_rows,
-    setting,
-    setting_table,
-    text_parts,
-)
+from ldreg.report import tables
+from ldreg.report.tables import Cell, Table, run_names, setting
 from ldreg.text import count, number, percent, printable
 
 # Which number to use for what: once in every report.
@@ -39,7 +25,6 @@ FEW_RUNS = 3  # of more runs, a terminal shows runs as rows
 _NAMED_CLASSES = 5
 _MENTIONED = 0.01  # of the rows of both sets
 _DOMINANT = 0.5  # of a group's points: the label of so many describes it
-_FINDINGS_OF_A_KIND = 3  # shown as text
 _CLASSES_AS_TEXT = 10  # the lowest; the page has all
 _NAMED_SETTINGS = 6
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
@@ -121,7 +106,6 @@ def _degenerate(found: Finding, report: DimensionReport) -> dict[str, str]:
 
 
 def _group(found: Finding, report: DimensionReport) -> dict[str, str]:
-    """The labels that a group is made of."""
     if not found.labels:
         return {"classes": ""}
     label, points = found.labels[0]
@@ -131,20 +115,20 @@ def _group(found: Finding, report: DimensionReport) -> dict[str, str]:
 
 
 def _beside(found: Finding, report: DimensionReport) -> dict[str, str]:
+    numbers, labels = found.numbers, found.labels
     names = {"lid_5": "5 % quantile of LID", "lid_50": "median LID", "effective_rank": "effective rank"}
     pairs = [
-        f"{shown} {number(found.numbers[name])} (there {number(found.numbers[f'other_{name}'])})"
-        for name, shown in names.items()
+        f"{shown} {number(numbers[name])} (there {number(numbers[f'other_{name}'])})" for name, shown in names.items()
     ]
-    shares = [found.numbers[name] for name in ("degenerate", "other_degenerate")]
-    if any(shares):
-        pairs.append(f"degenerate points {percent(shares[0])} (there {percent(shares[1])})")
+    own, other = (numbers[name] for name in ("degenerate", "other_degenerate"))
+    if own or other:
+        pairs.append(f"degenerate points {percent(own)} (there {percent(other)})")
     fallen = classes = ""
-    if (fell := found.numbers.get("fell", 0.0)) >= _MENTIONED:
+    if (fell := numbers.get("fell", 0.0)) >= _MENTIONED:
         fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
-    if found.labels:
-        named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED_CLASSES])
-        more = f" and {count(len(found.labels) - _NAMED_CLASSES)} more" if len(found.labels) > _NAMED_CLASSES else ""
+    if labels:
+        named = ", ".join(printable(label) for label, _ in labels[:_NAMED_CLASSES])
+        more = f" and {count(len(labels) - _NAMED_CLASSES)} more" if len(labels) > _NAMED_CLASSES else ""
         classes = f" Classes that read far less than there: {named}{more}."
     return {"pairs": ", ".join(pairs), "fallen": fallen, "classes": classes}
 
@@ -183,7 +167,7 @@ def in_words(records: Sequence[Record]) -> list[str]:
     """Which settings differ, what may be chance, and what must not be compared; empty for a single run."""
     if len(records) < 2:
         return []
-    keys = [row[0].text for row in setting_table(records, differing=True).rows]
+    keys = [row[0].text for row in tables.setting_table(records, differing=True).rows]
     if len(keys) > _NAMED_SETTINGS:
         differing = f"The runs differ in {len(keys)} settings."
     else:
@@ -257,9 +241,10 @@ def what_was_measured(records: Sequence[Record]) -> list[str]:
 
 
 def _measured(record: Record) -> Iterator[str]:
+    images = record.images
     if record.measured and record.k is not None:
-        some = record.images is not None and record.images > record.measured
-        of, what = (f" of {count(record.images or 0)}", "LID") if some else ("", "LID and effective rank")
+        some = images is not None and images > record.measured
+        of, what = (f" of {count(images or 0)}", "LID") if some else ("", "LID and effective rank")
         yield f"{what}: {count(record.measured)}{of} training images, k = {record.k}"
         if some:
             yield "effective rank: all of them"
@@ -284,37 +269,26 @@ def _listed(parts: Sequence[str]) -> str:
 
 def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = False) -> str:
     """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
-    classes = class_table(report, stacked=True)
-    tables = [
-        *quantity_tables(report, stacked=True),
-        collapsed_table(report, row="row "),
-        *([classes] if classes else []),
-    ]
+    classes = tables.class_table(report, stacked=True)
+    shown = [*tables.quantity_tables(report, stacked=True), tables.collapsed_table(report, row="row ")]
+    shown += [] if classes is None else [classes]
     scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
         scope.append(f"compared with {printable(other.title)}, {_size(other)}")
     parts: list[RenderableType] = [
-        *_finding_parts(report),
+        *(
+            Text(_mark(found.severity) + found.text, style=_STYLES[found.severity])
+            for found in brief(findings_in_words(report, ""))
+        ),
         "",
         Text(printable(report.title), style="bold"),
         Text("\n".join(scope)),
         "",
-        *(part for table in tables for part in text_parts(table, width=width)),
+        *(part for table in shown for part in tables.text_parts(table, width=width)),
         Text(USES, style="dim"),
     ]
-    return rendered(parts, width=width, color=color)
-
-
-def _finding_parts(report: DimensionReport) -> Iterator[Text]:
-    """A paragraph per finding; of many of one kind, the first few."""
-    for kind, group in groupby(report.findings, key=lambda finding: finding.kind):
-        found = list(group)
-        for finding in found[:_FINDINGS_OF_A_KIND]:
-            yield Text(_mark(finding.severity) + sentence(finding, report), style=_STYLES[finding.severity])
-        if rest := found[_FINDINGS_OF_A_KIND:]:
-            share = percent(sum(finding.share for finding in rest))
-            yield Text(f"{len(rest)} more findings of the kind {kind}, {share} of the points.")
+    return tables.rendered(parts, width=width, color=color)
 
 
 def _mark(severity: str) -> str:
@@ -337,17 +311,17 @@ def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool =
     parts: list[RenderableType] = [Text(_mark(severity) + line) for severity, line in finding_lines(records)]
     parts += [""] if parts else []
     if len(records) <= FEW_RUNS:
-        tables = [result_table(records), *_lowest_classes(records)]
+        shown = [tables.result_table(records), *_lowest_classes(records)]
     else:
-        tables = [runs_as_rows(result_table(records))]
+        shown = [tables.runs_as_rows(tables.result_table(records))]
     measured = what_was_measured(records)
     words = [*in_words(records), *(measured if len(measured) == 1 else []), *notes(records)]
-    parts += [part for table in tables for part in text_parts(table, width=width)]
-    return rendered([*parts, Text(" ".join(words))], width=width, color=color)
+    parts += [part for table in shown for part in tables.text_parts(table, width=width)]
+    return tables.rendered([*parts, Text(" ".join(words))], width=width, color=color)
 
 
 def _lowest_classes(records: Sequence[Record]) -> list[Table]:
-    table = run_class_table(records)
+    table = tables.run_class_table(records)
     rows = list(table.rows[:_CLASSES_AS_TEXT])
     if more := len(table.rows) - len(rows):
         rows.append([Cell(f"({more} more)"), *[Cell("")] * len(records)])
