@@ -151,9 +151,6 @@ def test_noise_around_a_constant_is_a_complete_collapse() -> None:
     assert [finding.kind for finding in found] == ["complete_collapse"]
     assert found[0].numbers["spread"] < 1e-4
     assert compare(low, digits, found, find(digits)).kind == "collapsed_beside"
-
-
-def test_equal_rows_are_a_complete_collapse() -> None:
     (finding,) = find(points(torch.ones(100, 8), 16))
     assert (finding.kind, finding.numbers["equal"]) == ("complete_collapse", 1.0)
 
@@ -179,13 +176,15 @@ def test_duplicates_are_counted_by_group() -> None:
     assert len(finding.examples) == 2
 
 
-def test_near_duplicates() -> None:
-    x = normal(1000, 16)
-    x[:100] = x[100:200] + 1e-3 * normal(100, 16, 1)
-    found = find(points(x, 16))
+@pytest.mark.parametrize(("n", "d", "count", "noise", "k"), [(1000, 16, 100, 1e-3, 16), (2000, 64, 600, 1e-4, 64)])
+def test_near_duplicates(n: int, d: int, count: int, noise: float, k: int) -> None:
+    x = normal(n, d)
+    x[:count] = x[n // 2 : n // 2 + count] + noise * normal(count, d, 1)
+    found = find(points(x, k))
     finding = one(found, "near_duplicates")
-    assert (finding.share, finding.rows) == (0.2, tuple(range(200)))
-    assert finding.numbers == {"groups": 100, "largest": 2}
+    assert (finding.severity, finding.share) == ("warning", 2 * count / n)
+    assert finding.rows == (*range(count), *range(n // 2, n // 2 + count))
+    assert finding.numbers == {"groups": count, "largest": 2}
     assert "duplicates" not in kinds(found)
 
 
@@ -342,24 +341,12 @@ def test_outliers_do_not_make_the_rest_a_collapsed_group() -> None:
         assert serious(find(points(x, 64))) == ()
 
 
-def test_points_among_dead_rows_are_no_group() -> None:
-    x = normal(2000, 128) * torch.arange(1, 129) ** -0.6
-    x[:200] = 0
-    assert "collapsed_group" not in kinds(find(points(x, 64)))
-
-
-@pytest.mark.parametrize("k", [16, 32])
-def test_tied_distances_are_no_group(k: int) -> None:
-    counts = torch.poisson(torch.full((1000, 30), 0.3), generator=torch.Generator().manual_seed(0))
-    assert "collapsed_group" not in kinds(find(points(counts, k)))
-
-
-def test_more_near_copies_are_no_weaker_finding() -> None:
-    for count in (200, 600):
-        x = normal(2000, 64)
-        x[:count] = x[1000 : 1000 + count] + 1e-4 * normal(count, 64, 1)
-        finding = one(find(points(x, 64)), "near_duplicates")
-        assert (finding.severity, finding.share) == ("warning", count / 1000)
+def test_dead_rows_and_tied_distances_make_no_group() -> None:
+    dead = normal(2000, 128) * torch.arange(1, 129) ** -0.6
+    dead[:200] = 0
+    tied = torch.poisson(torch.full((1000, 30), 0.3), generator=torch.Generator().manual_seed(0))
+    for x, k in ((dead, 64), (tied, 16), (tied, 32)):
+        assert "collapsed_group" not in kinds(find(points(x, k)))
 
 
 def test_a_class_of_few_measured_points_is_not_judged() -> None:

@@ -16,7 +16,7 @@ from ldreg.dimension import streaming
 from ldreg.dimension.estimators import LIDEstimate, estimate_lid
 from ldreg.dimension.search import Neighbors
 from ldreg.dimension.spectrum import effective_rank, rankme
-from ldreg.inspection import check_settings, inspect, mean_lid, measure, principal_plane
+from ldreg.inspection import inspect, mean_lid, measure, principal_plane
 
 Array = NDArray[np.float64]
 COVERAGE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coverage.py"))
@@ -64,18 +64,12 @@ def test_global_dimensions_are_those_of_their_functions() -> None:
     assert report.eigenvalues.shape == (6,)
 
 
-@pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
-def test_estimator_is_passed_on(estimator: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"estimator": "mle"}, {"estimator": "tle"}, {"convention": "pseudocode"}])
+def test_estimator_and_convention_are_passed_on(options: dict[str, Any]) -> None:
     x = gaussian(100, 4)
-    report = inspect(x, k=12, estimator=estimator)
-    torch.testing.assert_close(report.lid, estimate_lid(x, 12, estimator=estimator).lid)
-    assert report.estimator == estimator
-
-
-def test_convention_is_passed_on() -> None:
-    x = gaussian(100, 4)
-    report = inspect(x, k=12, convention="pseudocode")
-    torch.testing.assert_close(report.lid, estimate_lid(x, 12, convention="pseudocode").lid)
+    report = inspect(x, k=12, **options)
+    torch.testing.assert_close(report.lid, estimate_lid(x, 12, **options).lid)
+    assert {name: getattr(report, name) for name in options} == options
 
 
 def test_sample_measures_some_points_among_all() -> None:
@@ -87,16 +81,14 @@ def test_sample_measures_some_points_among_all() -> None:
     torch.testing.assert_close(part.kth_distance, whole.kth_distance[part.index])
     assert {point.index for point in part.most_collapsed} <= set(part.index.tolist())
     assert part.effective_rank == whole.effective_rank
+    assert inspect(x, k=20, sample=301).measured == 300
 
 
-def test_sample_depends_on_the_seed_alone() -> None:
+@pytest.mark.parametrize("seeds", [(1, 1, 2), (-(2**63), -(2**63), 2**64 - 1)])
+def test_sample_depends_on_the_seed_alone(seeds: tuple[int, ...]) -> None:
     x = gaussian(100, 3)
-    first, again, other = (inspect(x, k=8, sample=20, seed=seed).index.tolist() for seed in (1, 1, 2))
+    first, again, other = (inspect(x, k=8, sample=20, seed=seed).index.tolist() for seed in seeds)
     assert first == again != other
-
-
-def test_sample_of_more_than_there_is_measures_all() -> None:
-    assert inspect(gaussian(50, 3), k=8, sample=51).measured == 50
 
 
 def test_classes_hold_their_own_points() -> None:
@@ -135,21 +127,15 @@ def test_classes_follow_the_sample() -> None:
 
 
 def test_degenerate_points_are_counted_and_left_out() -> None:
-    # Ten equal rows (LID 0), six mutually equally far ones far away (LID inf), the rest regular.
+    # Ten equal rows (LID 0), six mutually equally far ones far away (LID inf), the rest regular, two of them equal.
     apart = torch.cat([torch.full((6, 4), 1000.0), 100 * torch.eye(6)], dim=1)
     x = torch.cat([torch.full((10, 10), 50.0), apart, torch.nn.functional.pad(gaussian(60, 4), (0, 6))])
+    x[70] = x[30]
     report = inspect(x, k=5)
-    assert (report.zero, report.infinite, report.duplicated) == (10, 6, 10)
+    assert (report.zero, report.infinite, report.duplicated) == (10, 6, 12)
     assert report.degenerate_share == pytest.approx(16 / 76)
     assert report.mean.value == pytest.approx(report.lid[16:].log().mean().exp().item(), rel=1e-5)
     assert [point.index for point in report.most_collapsed] == list(range(10))
-
-
-def test_a_duplicated_point_is_counted_though_its_lid_is_regular() -> None:
-    x = gaussian(60, 3)
-    x[7] = x[3]
-    report = inspect(x, k=10)
-    assert (report.duplicated, report.degenerate) == (2, 0)
 
 
 def test_nothing_regular_leaves_the_numbers_undefined() -> None:
@@ -196,13 +182,6 @@ def test_a_second_set_is_measured_as_if_it_were_the_first(sample: int | None) ->
     assert torch.equal(comparison.other.coordinates, alone.coordinates)
 
 
-def test_comparison_with_a_moved_copy_is_zero() -> None:
-    x = gaussian(100, 3).double()
-    comparison = inspect(x, k=10, compare=3 * x + 7).comparison
-    assert comparison is not None
-    assert comparison.fisher_rao == pytest.approx(0, abs=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_are_measured(dtype: torch.dtype) -> None:
     x = gaussian(100, 4).to(dtype)
@@ -245,48 +224,36 @@ def test_progress_rises_from_zero_to_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 20}, r"^x: expected more points than k, which is 20, got 20; try k=8$"),
+        ({"k": 20}, r"^x: .* got 20; try k=8$"),
         ({"x": gaussian(3, 40), "k": 5}, r"^x: .* got 3; are rows and columns exchanged\?$"),
         ({"x": gaussian(40, 384), "k": 64}, r"^x: .* got 40; try k=16; are rows and columns exchanged\?$"),
-        (
-            {"x": "file.npy"},
-            r"^x: expected an array \(N, D\), got 'file.npy'; files are for the command `ldreg inspect`",
-        ),
-        ({"k": 1}, r"k: .*got 1"),
-        ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: expected more points than k, which is 6, got 5; try k=2$"),
-        ({"labels": [1, 2, 3]}, r"^labels: expected 20, one for each row of x, got 3"),
-        ({"labels": "labels.csv"}, r"^labels: expected 20, one for each row of x, got 'labels.csv'$"),
-        ({"labels": np.array(3)}, r"^labels: expected 20, one for each row of x, got array\(3\)$"),
-        ({"labels": np.eye(20)[:, :3]}, r"^labels: expected one for .*, got shape \(20, 3\); argmax\(1\) names"),
-        ({"labels": [1] * 20, "compare_labels": [1] * 20}, r"^compare_labels: expected compare and labels with them"),
-        ({"compare": gaussian(9, 3), "compare_labels": [1] * 9}, r"^compare_labels: expected compare and labels"),
+        ({"x": "file.npy"}, r"^x: .* got 'file.npy'; .*`ldreg inspect`"),
+        ({"k": 1}, r"^k: .*got 1"),
+        ({"compare": torch.randn(5, 3), "k": 6}, r"^compare: .* got 5; try k=2$"),
+        ({"labels": [1, 2, 3]}, r"^labels: expected 20, .* got 3"),
+        ({"labels": "labels.csv"}, r"^labels: expected 20, .* got 'labels.csv'$"),
+        ({"labels": np.array(3)}, r"^labels: expected 20, .* got array\(3\)$"),
+        ({"labels": np.eye(20)[:, :3]}, r"^labels: .* got shape \(20, 3\); argmax\(1\)"),
+        ({"labels": [1] * 20, "compare_labels": [1] * 20}, r"^compare_labels: .* compare"),
+        ({"compare": gaussian(9, 3), "compare_labels": [1] * 9}, r"^compare_labels: .* labels"),
         (
             {"labels": [1] * 20, "compare": gaussian(9, 3), "compare_labels": [1, 2]},
-            r"^compare_labels: expected 9, one for each row of compare, got 2$",
+            r"^compare_labels: expected 9, .* got 2$",
         ),
-        ({"sample": 0}, r"sample: expected at least 1, got 0"),
-        ({"seed": 2**64}, r"^seed: expected an integer from -2\^63 to 2\^64 - 1, got 18446744073709551616$"),
+        ({"sample": 0}, r"^sample: .* got 0"),
+        ({"seed": 2**64}, r"^seed: .* got 18446744073709551616$"),
         ({"seed": -(2**63) - 1}, r"^seed: .*, got -9223372036854775809$"),
-        ({"device": "abacus"}, r"device: expected auto, cpu or cuda, got 'abacus'"),
-        ({"estimator": "guess"}, r"estimator: .*'guess'"),
-        ({"x": torch.randn(20)}, r"x: .*\(20,\)"),
-        ({"x": torch.randn(20, 2, 2)}, r"x: .*\(20, 2, 2\); pool or flatten all axes but the first"),
-        ({"x": torch.full((20, 2), math.nan)}, r"x: .*NaN"),
+        *(({"device": name}, f"^device: .*got '{name}'") for name in ("abacus", "meta", "mps")),
+        ({"estimator": "guess"}, r"^estimator: .*'guess'"),
+        ({"x": torch.randn(20)}, r"^x: .*\(20,\)"),
+        ({"x": torch.randn(20, 2, 2)}, r"^x: .*\(20, 2, 2\)"),
         ({"x": torch.full((20, 2), 2e38) * torch.tensor([1.0, -1.0]).repeat(10).unsqueeze(1)}, r"^x: .*up to 2e.38$"),
-        (
-            {"compare": torch.full((20, 2), math.inf)},
-            r"^compare: .* NaN or inf in 20 of 20 rows \(from 0: 0, 1, 2, 3, 4, \.\.\.\)",
-        ),
+        ({"compare": torch.full((20, 2), math.inf)}, r"^compare: .* 20 of 20 rows \(from 0: 0, 1, 2, 3, 4, \.\.\.\)"),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         inspect(**{"x": gaussian(20, 3), "k": 5, **change})
-
-
-@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
-def test_the_first_and_the_last_seed_are_taken(seed: int) -> None:
-    assert inspect(gaussian(40, 3), k=5, sample=20, seed=seed).seed == seed
 
 
 @pytest.mark.parametrize("name", ["x", "compare"])
@@ -371,11 +338,8 @@ class TestPlane:
         expected = centered @ torch.linalg.svd(centered, full_matrices=False).Vh[:2].T
         found = principal_plane(x, torch.arange(300))
         torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-6, atol=1e-6)
-
-    def test_holds_the_rows_asked_for(self) -> None:
-        x = gaussian(100, 6)
         rows = torch.tensor([4, 50, 99])
-        torch.testing.assert_close(principal_plane(x, rows), principal_plane(x, torch.arange(100))[rows])
+        torch.testing.assert_close(principal_plane(x, rows), found[rows])
 
     @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
     def test_keeps_its_shape_at_any_scale(self, scale: float) -> None:
@@ -383,13 +347,11 @@ class TestPlane:
         found = principal_plane(x * scale, torch.arange(100))
         torch.testing.assert_close(found / scale, principal_plane(x, torch.arange(100)), rtol=1e-3, atol=1e-3)
 
-    def test_of_one_dimension_is_a_line(self) -> None:
+    def test_of_one_dimension_is_a_line_and_of_equal_points_the_origin(self) -> None:
         found = principal_plane(gaussian(20, 1), torch.arange(20))
         assert found.shape == (20, 2)
         assert (found[:, 1] == 0).all()
         assert (found[:, 0] != 0).any()
-
-    def test_of_equal_points_is_the_origin(self) -> None:
         assert not principal_plane(torch.ones(20, 3), torch.arange(20)).any()
 
 
@@ -479,9 +441,3 @@ class TestInterval:
         expected = math.exp(sum(math.log(interval.value) for interval in intervals) / len(intervals))
         covered = sum(interval.low <= expected <= interval.high for interval in intervals) / len(intervals)
         assert 0.92 <= covered <= 0.99
-
-
-@pytest.mark.parametrize("device", ["meta", "mps", "nonsense"])
-def test_devices_that_do_not_serve_are_refused(device: str) -> None:
-    with pytest.raises(ValueError, match="device: expected auto, cpu or cuda, got"):
-        check_settings(5, device=device)

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ import torch
 
 from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, MeanLID, Reading
-from ldreg.record import Record
+from ldreg.record import Finding, PointCloud, Record, Thumbnail
+from ldreg.report.pages import Section, clouds_section, comparison_page, inspection_page, study_page
+from ldreg.report.plots import Series, bars, lines, scatter_panels
+from ldreg.report.tables import Cell, Table
+from ldreg.thumbnails import data_uri
 
 MakeReport = Callable[..., DimensionReport]
 MakeRun = Callable[..., Record]
@@ -127,6 +132,59 @@ def two_runs() -> list[Record]:
     settings = {**plain.settings, "regularizer": "ldreg", "ldreg.beta": 0.01}
     results = {**plain.results, "lid": 10.0, "linear": 0.953, "knn": 0.95}
     return [plain, _run("SimCLR + LDReg", settings=settings, results=results)]
+
+
+# Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
+# style, in a comment, in SVG, in what is unescaped twice.
+PAYLOADS = [
+    "<script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 1'>",
+    '"><svg onload="window.hit = 1">',
+    "' autofocus onfocus='window.hit = 1' x='",
+    "</title></style></textarea><script>window.hit = 1</script>",
+    "--><script>window.hit = 1</script><!--",
+    "]]></text></svg><script>window.hit = 1</script>",
+    "javascript:window.hit=1",
+    "&lt;script&gt;window.hit = 1&lt;/script&gt;",
+    "&#60;script&#62;window.hit = 1&#60;/script&#62;",
+    "<iframe srcdoc='<script>top.hit = 1</script>'></iframe>",
+    "<base href='http://127.0.0.1:9/'><link rel=stylesheet href=x>",
+    "$\\frac{<script>}{window.hit}$ {{7*7}} ${7*7} {% raw %}",
+    "\u202e<script>window.hit = 1</script>\x00\x1b[31m\u2028",
+]
+TESTED_IMAGE = data_uri(torch.zeros(1, 8, 8, dtype=torch.uint8))
+
+
+@pytest.fixture(scope="session")
+def hostile_pages() -> dict[str, str]:
+    """A page of each kind, all of whose words are payloads."""
+    whole = " ".join(PAYLOADS)
+    report = _make(
+        names=tuple(PAYLOADS), comparison=PAYLOADS[0], title=whole, command=whole, version=whole, device=whole,
+        most_collapsed=tuple(CollapsedPoint(i, 1.0, 0.5, word) for i, word in enumerate(PAYLOADS)),
+        danco=Reading(None, whole), twonn=Reading(None, whole),
+    )  # fmt: skip
+    images = [Thumbnail(TESTED_IMAGE, i, 1.0, word, word[::-1]) for i, word in enumerate(PAYLOADS)]
+    labels = [PAYLOADS[place % len(PAYLOADS)] for place in range(40)]
+    run = _run(
+        PAYLOADS[2], settings={word: [word] for word in PAYLOADS}, results={f"knn/{word}": 0.5 for word in PAYLOADS},
+        curves={whole: [(0, 1.0), (1, 2.0)]}, labels=labels, tsne=[(0, 1)] * 40, tsne_labels=labels, notes=PAYLOADS,
+        origin={"command": whole, **{word: word for word in PAYLOADS}}, most_collapsed=images, least_collapsed=images,
+        classes=dict.fromkeys(PAYLOADS, 1.0), findings=[Finding(whole, "note", 1.0, {}, of=whole, text=whole)],
+    )  # fmt: skip
+    cells = [Cell(whole, whole, "agrees")] * 2
+    figures = {
+        f"{whole}\n{whole}": lines([Series(whole, [(1, 2.0), (2, 3.0)])], xlabel=whole, ylabel=whole),
+        f"{whole} bars": bars([whole], [(whole, [1.0])], ylabel=whole),
+        f"{whole} panels": scatter_panels([(whole, [(0, 0), (1, 1)], [whole, "y"])], columns=1),
+    }
+    study = Section(whole, f"{whole}\n\n{whole}", Table([whole, f"{whole} 2"], [cells]), figures)
+    cloud = PointCloud(whole, torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
+    return {
+        "inspect": inspection_page(report, further=[clouds_section(whole, whole, [cloud])]),
+        "report": comparison_page([_run(), run], title=whole),
+        "study": study_page(whole, whole, [study, *(replace(study, title=f"{i}") for i in range(3))], footer=whole),
+    }
 
 
 @pytest.fixture
