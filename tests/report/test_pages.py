@@ -224,7 +224,7 @@ def test_undefined_values_are_dashes_and_gaps(make_run: MakeRun) -> None:
     )
     root = body(comparison_page([odd, make_run()], title="odd"))
     assert table(root, "Results")["LID, geometric mean"] == ["–", "8.00"]
-    assert "left out: 20 of SimCLR (1)" in pictures(root)["How LID is spread"]
+    assert "20 of SimCLR (1)" in pictures(root)["How LID is spread"]
     assert not re.search(r"\bnan\b", words(root), re.IGNORECASE)
 
 
