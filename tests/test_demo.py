@@ -155,6 +155,7 @@ def test_plain_runs_of_one_seed_are_equal() -> None:
     assert first.lid != other.lid
 
 
-def test_no_epochs_are_refused() -> None:
+def test_no_epochs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^epochs: "):
-        plain_run("SimCLR", beta=0.0, epochs=0)
+        demo(tmp_path / "demo", epochs=0)
+    assert not (tmp_path / "demo").exists()

@@ -91,18 +91,16 @@ def demo(
         raise ValueError(f"epochs: expected at least 1, got {epochs}")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed: expected 0 to 2**63 - 1, got {seed}")
-    report_progress = progress or (lambda name, done: None)
+    step = progress or (lambda name, done: None)
     out.mkdir(parents=True, exist_ok=True)
     runs = []
     for place, (name, recipe) in enumerate(RECIPES.items()):
-        report_progress(f"training {name}", 0.4 * place)
+        step(f"training {name}", 0.4 * place)
         runs.append(_run(name, recipe, out / "runs", epochs=epochs, seed=seed))
         runs[-1].to_json(out / f"{Path(recipe).name}.json")
-    collapsed = collapse_and_cure(seed=seed, progress=lambda done: report_progress("local collapse", 0.8 + 0.05 * done))
-    reached = reach_targets(
-        TARGETS, steps=steps, seed=seed, progress=lambda done: report_progress("targets", 0.85 + 0.1 * done)
-    )
-    report_progress("drawing", 0.95)
+    collapsed = collapse_and_cure(seed=seed, progress=lambda done: step("local collapse", 0.8 + 0.05 * done))
+    reached = reach_targets(TARGETS, steps=steps, seed=seed, progress=lambda done: step("targets", 0.85 + 0.1 * done))
+    step("drawing", 0.95)
     _draw_panels(collapsed, reached, out)
     sections = [
         clouds_section("Local collapse that global dimension does not see", _COLLAPSE_TEXT, collapsed),
@@ -110,7 +108,7 @@ def demo(
     ]
     report = out / "report.html"
     write_atomically(report, comparison_page(runs, title="SimCLR on digits, without and with LDReg", further=sections))
-    report_progress("done", 1.0)
+    step("done", 1.0)
     return Demo(runs, reached, report)
 
 
@@ -143,13 +141,7 @@ def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int)
 
 
 def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, thumbnails: int = 12) -> Record:
-    """Train SimCLR on digits in plain PyTorch, with LDReg of strength `beta` (0: without it), and measure it.
-
-    Raises:
-        ValueError: fewer than one epoch.
-    """
-    if epochs < 1:
-        raise ValueError(f"epochs: expected at least 1, got {epochs}")
+    """Train SimCLR on digits in plain PyTorch, with LDReg of strength `beta` (0: without it), and measure it."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -259,13 +251,6 @@ def _contrast(embeddings: Tensor) -> Tensor:
 
 
 def _pictures(images: Tensor, report: DimensionReport, rows: Tensor) -> list[Thumbnail]:
-    labels = report.labels or [""] * len(images)
-    return [
-        Thumbnail(
-            data_uri((images[row] * 255).round().to(torch.uint8)),
-            index=row,
-            lid=report.lid[row].item(),
-            label=labels[row],
-        )
-        for row in rows.tolist()
-    ]
+    labels, lid = report.labels or [""] * len(images), report.lid.tolist()
+    pictures = (images * 255).round().to(torch.uint8)
+    return [Thumbnail(data_uri(pictures[row]), row, lid[row], labels[row]) for row in rows.tolist()]

@@ -107,7 +107,7 @@ def _scalar(value: Any) -> str | float | int | bool | None:
 
 
 def _origin(value: Any) -> dict[str, Any]:
-    """Scalars by name, of which some are counted with."""
+    """Scalars by name; those that are calculated with are checked further."""
     read = dict.fromkeys(("held_out", "tested", "seed", "at_once", "workers"), _reader(int | None))
     read |= dict.fromkeys(("epochs", "minutes"), _number)
     found = _typed(dict, value).items()
@@ -160,7 +160,7 @@ def _read_object(kind: Callable[..., T], readers: Mapping[str, Reader], required
 
 
 def _read_as(key: str, value: Any, read: Reader) -> Any:
-    """The value as it is read, or an error that says which it is."""
+    """Read a value; an error names its key."""
     try:
         return read(value)
     except (TypeError, ValueError) as error:
@@ -280,7 +280,7 @@ class Record:
         least_collapsed: images of highest LID, the highest first
         tsne: points in the plane by t-SNE
         tsne_labels: the class of every point, in the order of `tsne`
-        images: training images that the representations are of, of which LID was measured at `points`
+        images: number of training images; LID was measured on `points` of them
         tested: test images that accuracies are measured on
         voters: neighbors that vote in kNN classification
         notes: sentences on what is missing here and why

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 Reporter = Callable[[str, float], None]
 
@@ -16,15 +15,8 @@ _PATIENCE = 2.0  # seconds before a progress bar appears
 _PAUSE = 5.0  # least seconds between two lines of progress
 
 
-class Text(Protocol):
-    """Text for a given width, with or without color codes."""
-
-    def __call__(self, *, width: int, color: bool) -> str:
-        """Render the text."""
-
-
-def show(text: Text, *, widest: int = 100) -> None:
-    """Print text as wide as the terminal, in color if the terminal supports it."""
+def show(text: Callable[..., str], *, widest: int = 100) -> None:
+    """Print `text(width=..., color=...)` as wide as the terminal, in color if the terminal supports it."""
     print_text(text(width=columns(widest=widest), color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
 
 

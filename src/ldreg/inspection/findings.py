@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ldreg.dimension.expected import gaussian_lid
 from ldreg.dimension.geometry import regular
-from ldreg.record import SEVERITIES, Finding, Kind, Severity
+from ldreg.record import Finding, Kind, Severity, most_serious_first
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -123,8 +123,7 @@ def find(points: Points) -> tuple[Finding, ...]:
 
 def ranked(found: Sequence[Finding]) -> tuple[Finding, ...]:
     """Sort by severity, then by share. "nothing_unusual" is dropped if there is another finding."""
-    found = [finding for finding in found if finding.kind != "nothing_unusual" or len(found) == 1]
-    return tuple(sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), -finding.share)))
+    return tuple(most_serious_first(sorted(found, key=lambda finding: -finding.share)))
 
 
 def _complete_collapse(points: Points) -> Finding | None:

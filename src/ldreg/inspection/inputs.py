@@ -100,7 +100,7 @@ class InspectedFiles(NamedTuple):
             raise ValueError(f"{files[argument]}: {rest}") from error
 
     def label_hint(self, points: int) -> str:
-        """Which option takes labels that lie beside the embeddings; empty where labels were given or there are none."""
+        """The option for labels in the file of the embeddings; empty if labels were given or there are none."""
         names = [] if self.first.label_file else label_arrays(self.first.path, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
         return f"{self.first.path} holds what may be labels: {options} measures LID per class" if names else ""
@@ -148,7 +148,7 @@ def check_settings(
     device: str | torch.device | None = None,
     seed: int = 0,
 ) -> None:
-    """Raise ValueError for settings of `inspect` that are wrong whatever the data."""
+    """Raise ValueError for settings of `inspect` that are wrong for any data."""
     check_options(k, estimator, convention)
     if as_whole(k) is None:
         raise ValueError(f"k: expected an integer, got {k!r}")

@@ -61,9 +61,11 @@ def mean_lid(
     mean = logs.mean()
     if n == 1:
         return MeanLID(mean.exp().item(), math.nan, math.nan)
+    from scipy.special import stdtrit
+
     deviations = logs - mean
     squares = torch.stack([deviations.square().sum(), *_added(found, rows, points, members, deviations, beyond)])
-    margin = _student(n - 1) * (squares.max() / (n * (n - 1))).sqrt()
+    margin = float(stdtrit(n - 1, 0.975)) * (squares.max() / (n * (n - 1))).sqrt()
     return MeanLID(mean.exp().item(), (mean - margin).exp().item(), (mean + margin).exp().item())
 
 
@@ -127,10 +129,3 @@ def _slope(distances: Tensor, beyond: Tensor, width: float) -> Tensor:
     offsets = ranks - ranks.double().mean()
     slope = (logs @ offsets)[:, None] / offsets.square().sum()  # NaN where there is one rank
     return torch.where(torch.isfinite(slope), slope, 0)
-
-
-def _student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))

@@ -363,7 +363,7 @@ def _described(
 
 
 def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings: _Settings) -> Expected:
-    """What Gaussian points of the same covariance read, and of which dimension they are that read this LID."""
+    """The LID of Gaussian points with the same covariance, and the dimension of Gaussian points with this LID."""
     k, estimator, convention, *_ = settings
     n, dimensions = shape
     note = beyond(estimator, k, n, dimensions) or ("no point has a LID" if math.isnan(lid) else "")

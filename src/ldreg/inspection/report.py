@@ -55,11 +55,11 @@ class ClassLID:
 
 @dataclass(frozen=True)
 class Expected:
-    """LID beside that of as many Gaussian points with as many neighbors; None: not known, for the reason in `note`.
+    """LID compared with as many Gaussian points at the same k; None: not known, for the reason in `note`.
 
     Args:
-        gaussian_lid: LID that Gaussian points with the covariance of the set read
-        gaussian_dimension: dimension of the standard Gaussian that reads the LID of the set
+        gaussian_lid: LID of Gaussian points with the covariance of the set
+        gaussian_dimension: dimension of the standard Gaussian with the LID of the set
         note: why a number is not known
     """
 

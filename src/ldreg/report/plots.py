@@ -318,7 +318,7 @@ def scatter_panels(panels: Sequence[Panel], *, columns: int) -> Figure:
 
 
 def draw_cloud(cloud: PointCloud, *, close: bool = False) -> Figure:
-    """One point cloud colored by LID, for a page that writes its numbers beside it."""
+    """One point cloud colored by LID, without its numbers."""
     figure = Figure(figsize=(2.9, 2.9), layout="constrained")
     _draw_cloud(figure.add_subplot(), cloud, close=close)
     return figure

@@ -35,7 +35,7 @@ _MANY_DECADES = 300.0  # an axis with a larger ratio labels powers of ten only
 
 @contextmanager
 def plain_style() -> Iterator[None]:
-    """Use matplotlib's defaults, whatever a matplotlibrc or a notebook sets; needed for drawing and for saving."""
+    """Use matplotlib's defaults, not those of a matplotlibrc or a notebook; needed for drawing and for saving."""
     with matplotlib.style.context("default"), warnings.catch_warnings():
         # An emoji in a label: an SVG holds it as text, which the browser has a font for.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

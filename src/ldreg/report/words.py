@@ -141,7 +141,7 @@ _PARTS: dict[str, Callable[[Finding, DimensionReport], dict[str, str]]] = {
 }
 
 
-# Runs beside one another
+# Comparisons of runs
 
 
 def finding_lines(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -192,7 +192,7 @@ def _chance(records: Sequence[Record]) -> str:
 
 
 def accuracy_noise(records: Sequence[Record]) -> float:
-    """The largest difference of an accuracy to the first run, in points, that the test images alone may make."""
+    """The largest difference of an accuracy to the first run, in points, that the choice of test images explains."""
     base, *others = records
     noise = 0.0
     for record in others:
