@@ -22,7 +22,7 @@ from typing import (
 )
 
 from ldreg.io.files import json_values, read_text, write_atomically
-from ldreg.text import percent, printable
+from ldreg.text import one_line, percent, printable
 from ldreg.thumbnails import png_size
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ CURVES = {  # metrics of a run's log, and the names of their curves in its recor
 }
 _FINDINGS_OF_A_KIND = 3  # that are listed one by one
 _LARGEST_RESULT = 1e30  # of an evaluation
-_LONGEST = 300  # characters of an error about a file
 
 
 Kind = Literal[
@@ -362,9 +361,7 @@ class Record:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: expected the record of a run, got a file that is not text") from error
         except (ValueError, TypeError, RecursionError) as error:
-            reason = printable(" ".join(str(error).split()))
-            reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
-            raise ValueError(f"{path}: expected the record of a run, got {reason}") from error
+            raise ValueError(f"{path}: expected the record of a run, got {one_line(str(error))}") from error
 
 
 @dataclass(frozen=True, eq=False)

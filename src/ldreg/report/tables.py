@@ -5,7 +5,7 @@ numbers cannot, and importing pandas would add a third of a second to every comm
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Literal
@@ -265,87 +265,83 @@ def _aligned(texts: Sequence[str]) -> list[str]:
 
 # Tables of an inspection
 
-_Row = tuple[str, str, str]  # name, value, explanation
+_Rows = dict[str, tuple[str, str]]  # value and explanation by name
 
 
 def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[Table]:
     """Local and global dimensionality; of two sets in columns side by side or, `stacked`, one below the other."""
-    if report.comparison is None:
-        found = {title: [list(map(Cell, row)) for row in rows(report)] for title, rows in _QUANTITIES.items()}
-        return [Table(["", "", ""], rows, title=title, explained=True) for title, rows in found.items()]
-    other, tables = report.comparison.other, []
-    for title, rows in _QUANTITIES.items():
-        first, second = ({name: (value, remark) for name, value, remark in rows(one)} for one in (report, other))
-        cells = []
+    found = report.comparison
+    tables = []
+    for title, rows in {"Local dimensionality": _local_rows, "Global dimensionality": _global_rows}.items():
+        first, cells = rows(report), []
+        if found is None:
+            cells = [_cells(name, *row) for name, row in first.items()]
+            tables.append(Table(["", "", ""], cells, title=title, explained=True))
+            continue
+        other, second = found.other, rows(found.other)
         for name in {**first, **second} if len(first) >= len(second) else {**second, **first}:
-            (value, remark), (beside, its_remark) = first.get(name, (_DASH, "")), second.get(name, (_DASH, ""))
-            own, its, shared = ("", "", remark) if remark == its_remark else (remark, its_remark, "")
+            (value, remark), (its_value, its_remark) = (own.get(name, (_DASH, "")) for own in (first, second))
             if stacked:
-                cells += [list(map(Cell, (name, value, remark))), list(map(Cell, (f"  {other.title}", beside, its)))]
+                shared = "" if remark == its_remark else its_remark
+                cells += [_cells(name, value, remark), _cells(f"  {other.title}", its_value, shared)]
+            elif remark == its_remark:
+                cells.append(_cells(name, value, its_value, remark))
             else:
-                cells.append([Cell(name), Cell(value, remark=own), Cell(beside, remark=its), Cell(shared)])
-        if title == "Local dimensionality":
-            distance = report.comparison.fisher_rao
+                cells.append([Cell(name), Cell(value, remark=remark), Cell(its_value, remark=its_remark), Cell("")])
+        if rows is _local_rows:
             ratio = f"to {other.title}: |ln({number(report.mean.value)} / {number(other.mean.value)})|"
-            words = (number(distance), "" if math.isnan(distance) else ratio)
-            cells.append([*map(Cell, ("Fisher-Rao distance", *([] if stacked else [_DASH]), *words))])
+            words = [number(found.fisher_rao), "" if math.isnan(found.fisher_rao) else ratio]
+            cells.append(_cells("Fisher-Rao distance", *([] if stacked else [_DASH]), *words))
         columns = ["", "", ""] if stacked else ["", report.title, other.title, ""]
         tables.append(Table(columns, cells, title=title, explained=True))
     return tables
 
 
-def _local_rows(report: DimensionReport) -> list[_Row]:
+def _cells(*texts: str) -> list[Cell]:
+    return [Cell(text) for text in texts]
+
+
+def _local_rows(report: DimensionReport) -> _Rows:
     low, median, high = map(number, report.quartiles)
-    expected, gaussian = report.expected, []
+    mean, expected = report.mean, report.expected
+    rows = {"LID, geometric mean": (number(mean.value), f"95 % confidence {interval(mean.low, mean.high)}")}
     if expected.gaussian_lid is not None:
-        gaussian.append(("LID of a Gaussian", number(expected.gaussian_lid), "with the same covariance, k and N"))
+        rows["LID of a Gaussian"] = (number(expected.gaussian_lid), "with the same covariance, k and N")
     if expected.gaussian_dimension is not None:
-        gaussian.append(
-            ("Gaussian dimension", number(expected.gaussian_dimension), "of a Gaussian that reads this LID")
-        )
+        rows["Gaussian dimension"] = (number(expected.gaussian_dimension), "of a Gaussian that reads this LID")
     degenerate = f"LID 0: {count(report.zero)}; infinite: {count(report.infinite)}; of {count(report.measured)}"
-    confidence = f"95 % confidence {interval(report.mean.low, report.mean.high)}"
-    return [
-        ("LID, geometric mean", number(report.mean.value), confidence),
-        *gaussian,
-        ("LID, 5 % quantile", number(report.lid_low), "falls first where a part collapses"),
-        ("LID, median", median, f"quartiles {low} and {high}"),
-        ("LID, arithmetic mean", number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
-        ("Fréchet variance", number(report.frechet_variance), "variance of ln LID"),
-        ("Degenerate points", percent(report.degenerate_share), degenerate),
-        ("Exact duplicates", count(report.duplicated), "points with one; LID reads low there"),
-    ]
+    return rows | {
+        "LID, 5 % quantile": (number(report.lid_low), "falls first where a part collapses"),
+        "LID, median": (median, f"quartiles {low} and {high}"),
+        "LID, arithmetic mean": (number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
+        "Fréchet variance": (number(report.frechet_variance), "variance of ln LID"),
+        "Degenerate points": (percent(report.degenerate_share), degenerate),
+        "Exact duplicates": (count(report.duplicated), "points with one; LID reads low there"),
+    }
 
 
-def _global_rows(report: DimensionReport) -> list[_Row]:
-    return [
-        ("Effective rank", number(report.effective_rank), "entropy of the covariance spectrum"),
-        ("RankMe", number(report.rankme), "entropy of the singular values, uncentered"),
-        _reading("TwoNN", report.twonn, "two nearest neighbors; reads low above 20"),
-        _reading("DANCo", report.danco, "angles and norms of neighbors"),
-    ]
+def _global_rows(report: DimensionReport) -> _Rows:
+    return {
+        "Effective rank": (number(report.effective_rank), "entropy of the covariance spectrum"),
+        "RankMe": (number(report.rankme), "entropy of the singular values, uncentered"),
+        "TwoNN": _reading(report.twonn, "two nearest neighbors; reads low above 20"),
+        "DANCo": _reading(report.danco, "angles and norms of neighbors"),
+    }
 
 
-_QUANTITIES: dict[str, Callable[[DimensionReport], list[_Row]]] = {
-    "Local dimensionality": _local_rows,
-    "Global dimensionality": _global_rows,
-}
-
-
-def _reading(name: str, reading: Reading, meaning: str) -> _Row:
+def _reading(reading: Reading, meaning: str) -> tuple[str, str]:
     remark = reading.note if reading.value is None else f"{meaning}; {reading.note}" if reading.note else meaning
-    return name, number(reading.value), remark
+    return number(reading.value), remark
 
 
 def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
     """The points of lowest LID; `row` is what their numbers start with."""
     rows = [
-        [f"{row}{point.index}", number(point.lid), number(point.standard_error), point.label or ""]
+        _cells(f"{row}{point.index}", number(point.lid), number(point.standard_error), point.label or "")
         for point in report.most_collapsed
     ]
     columns = ["row", "LID", "± s.e.", "label" if report.labels is not None else ""]
-    cells = [list(map(Cell, texts)) for texts in rows]
-    return Table(columns, cells, title=f"Points of lowest LID{of}", explained=True)
+    return Table(columns, rows, title=f"Points of lowest LID{of}", explained=True)
 
 
 def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | None:
@@ -360,7 +356,7 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
             pair = [row, others[row.label]] if row.label in others else [row]
             values = [*(number(one.mean.value) for one in pair), _DASH][:2]
             points = "; ".join(dict.fromkeys(count(one.count) for one in pair))
-            rows.append([*map(Cell, (row.label, *values, points))])
+            rows.append(_cells(row.label, *values, points))
         return Table(["class", report.title, other, "points"], rows, title="LID per class")
     shown, rows = shown_classes(report, _CLASSES_AS_TEXT) if stacked else report.classes, []
     for row in shown:
@@ -368,12 +364,12 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
         if row.label in others:
             rows.append(_class_row(f"  {other}", others[row.label]))
     if left_out := len(report.classes) - len(shown):
-        rows.append([*map(Cell, (f"({left_out} more)", "", "", "lowest and highest by LID are shown"))])
+        rows.append(_cells(f"({left_out} more)", "", "", "lowest and highest by LID are shown"))
     return Table(["class", "LID", "points", "95 % confidence"], rows, title="LID per class", explained=True)
 
 
 def _class_row(name: str, row: ClassLID) -> list[Cell]:
-    return [*map(Cell, (name, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high)))]
+    return _cells(name, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high))
 
 
 def settings(report: DimensionReport) -> list[tuple[str, str]]:
@@ -510,7 +506,7 @@ def setting_table(records: Sequence[Record], *, differing: bool) -> Table:
     for key in dict.fromkeys(key for record in records for key in record.settings):
         values = [setting(record, key) for record in records]
         if not differing or len(set(values)) > 1:
-            rows.append([*map(Cell, (key, *values))])
+            rows.append(_cells(key, *values))
     return Table(["", *run_names(records)], rows, title="Settings that differ" if differing else "All settings")
 
 
@@ -528,16 +524,12 @@ def _fisher_rao_row(means: Sequence[float]) -> list[list[Cell]]:
     distances = [abs(log - logs[0]) for log in logs[1:]]
     if not any(map(math.isfinite, distances)):
         return []
-    return [[Cell("Fisher-Rao distance of LID"), Cell(_DASH), *(Cell(number(each)) for each in distances)]]
+    return [_cells("Fisher-Rao distance of LID", _DASH, *map(number, distances))]
 
 
 def runs_as_rows(table: Table) -> Table:
     """The values of a table with rows and columns exchanged."""
-    rows = [
-        [Cell(name), *(Cell(row[place].text) for row in table.rows)]
-        for place, name in enumerate(table.columns)
-        if place
-    ]
+    rows = [_cells(name, *(row[place].text for row in table.rows)) for place, name in enumerate(table.columns) if place]
     return Table([table.title, *(row[0].text for row in table.rows)], rows)
 
 
