@@ -54,7 +54,8 @@ THUMBNAIL: dict[str, Any] = {"image": encoded(4, 4), "index": 3, "lid": 1.0, "la
 
 
 def read(tmp_path: Path, content: Any) -> Record:
-    (tmp_path / "a.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    (tmp_path / "a.json").write_bytes(text.encode() if isinstance(text, str) else text)
     return Record.from_json(tmp_path / "a.json")
 
 
@@ -119,6 +120,7 @@ def test_an_evaluation_and_the_card_of_a_run_are_records(tmp_path: Path) -> None
     ("content", "reason"),
     [
         ("[1]", "list in place of dict"),
+        (b"\x80\x02weights", "a file that is not text"),
         ("{", "Expecting property name"),
         ('{"name": "a", "settings": {}, "results": {}, "origin": {"speed": NaN}}', "NaN in place of a number"),
         ('{"name": "a", "settings": {}, "results": {}, "origin": {"speed": 1e999}}', "origin: speed: a number too"),
@@ -135,30 +137,23 @@ def test_an_evaluation_and_the_card_of_a_run_are_records(tmp_path: Path) -> None
                 ("results", {"knn": 95}, "results: expected knn as a share from 0 to 1"),
                 ("settings", {"b": {}}, "settings: b: dict in place of a plain value"),
                 ("origin", {"hardware": {}}, "origin: hardware: dict in place of a plain value"),
-                ("origin", {"hardware": [1]}, "origin: hardware: list in place of a plain value"),
                 ("origin", {"held_out": -1}, "origin: held_out: -1 in place of a count"),
                 ("origin", {"held_out": 1.5}, "origin: held_out: float in place of int"),
                 ("origin", {"tested/digits": "x"}, "origin: tested/digits: str in place of a number"),
-                ("origin", {"seed": "zero"}, "origin: seed: str in place of a number"),
                 ("origin", {"minutes": True}, "origin: minutes: bool in place of a number"),
                 ("curves", {"lid": [[None, 1]]}, "curves: lid: null in place of a number"),
                 ("curves", {"lid": [[1e300, 1]]}, "curves: lid: a number too large"),
-                ("curves", {"lid": [[1, 1e300]]}, "curves: lid: a number too large"),
                 ("map", [[1, 2, 3]], "map: 3 values in place of 2"),
                 ("map", [[1e31, 0]], "map: a number too large, expected at most 1e+30"),
-                ("tsne", [[0, -1e31]], "tsne: a number too large, expected at most 1e+30"),
                 ("tsne", [[1, 2], [3]], "tsne: 1 values in place of 2"),
                 ("tsne_labels", [1], "tsne_labels: int in place of str"),
                 ("lid", [1e-320], "lid: a number too small"),
                 ("k", -2, "k: -2 in place of a count"),
-                ("k", "many", "k: str in place of a number"),
-                ("points", 1.5, "points: float in place of int"),
                 ("classes", {"a": "x"}, "classes: a: str in place of a number"),
                 ("notes", "all", "notes: str in place of list"),
                 ("findings", [{"of": "images"}], "findings: no key 'kind'"),
                 ("findings", [{**FOUND, "severity": "bad"}], "findings: severity: 'bad' in place of one of critical"),
                 ("findings", [{**FOUND, "share": []}], "findings: share: list in place of a number"),
-                ("most_collapsed", {}, "most_collapsed: dict in place of list"),
             ]
         ),
         *(
@@ -174,12 +169,6 @@ def test_other_files_are_refused(tmp_path: Path, content: Any, reason: str) -> N
     with pytest.raises(ValueError, match=re.escape(reason)) as error:
         read(tmp_path, content)
     assert str(error.value).startswith(f"{tmp_path / 'a.json'}: expected the record of a run, got ")
-
-
-def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_bytes(b"\x80\x02weights")
-    with pytest.raises(ValueError, match=r"run\.json: expected the record of a run, got a file that is not text"):
-        Record.from_json(tmp_path / "run.json")
 
 
 def test_records_are_checked() -> None:
@@ -206,17 +195,14 @@ def test_many_findings_of_a_kind_are_counted() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_small_images_keep_their_pixels(channels: int) -> None:
+def test_small_images_keep_their_pixels_and_large_ones_their_shape(channels: int) -> None:
     image = torch.arange(channels * 20, dtype=torch.uint8).view(channels, 4, 5)
     picture = Image.open(BytesIO(base64.b64decode(data_uri(image).removeprefix(PREFIX))))
     assert (picture.size, picture.mode) == ((5, 4), "L" if channels == 1 else "RGB")
     pixel = picture.getpixel((2, 3))
     assert (list(pixel) if isinstance(pixel, tuple) else [pixel]) == image[:, 3, 2].tolist()
-
-
-def test_large_images_shrink_and_keep_their_shape() -> None:
-    assert png_size(data_uri(torch.zeros(3, 300, 600, dtype=torch.uint8))) == (64, 32)
-    noise = torch.randint(0, 256, (3, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    assert png_size(data_uri(torch.zeros(channels, 300, 600, dtype=torch.uint8))) == (64, 32)
+    noise = torch.randint(0, 256, (channels, 64, 64), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     assert png_size(data_uri(noise)) == (64, 64)  # the largest that a thumbnail gets
 
 

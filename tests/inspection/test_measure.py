@@ -104,6 +104,9 @@ def test_classes_hold_their_own_points() -> None:
         assert row.mean.low < row.mean.value < row.mean.high
     assert report.labels == tuple(labels)
     assert all(point.label == labels[point.index] for point in report.most_collapsed)
+    part = inspect(x, labels, k=15, sample=25)
+    assert part.labels == tuple(labels[i] for i in part.index.tolist())
+    assert sum(row.count for row in part.classes) == 25
 
 
 @pytest.mark.parametrize(
@@ -119,13 +122,6 @@ def test_classes_hold_their_own_points() -> None:
 )
 def test_labels_of_any_kind_name_the_same_classes(labels: Any) -> None:
     assert [row.label for row in inspect(gaussian(50, 3), labels, k=8).classes] == ["0", "1"]
-
-
-def test_classes_follow_the_sample() -> None:
-    labels = ["a"] * 30 + ["b"] * 70
-    report = inspect(gaussian(100, 3), labels, k=8, sample=25)
-    assert report.labels == tuple(labels[i] for i in report.index.tolist())
-    assert sum(row.count for row in report.classes) == 25
 
 
 def test_degenerate_points_are_counted_and_left_out() -> None:
@@ -149,14 +145,11 @@ def test_nothing_regular_leaves_the_numbers_undefined() -> None:
     assert [finding.kind for finding in report.findings] == ["complete_collapse"]
 
 
-def test_too_few_points_for_one_estimator_leave_the_rest() -> None:
+def test_global_dimensions_of_few_and_of_many_points(monkeypatch: pytest.MonkeyPatch) -> None:
     report = inspect(gaussian(8, 3), k=4)
     assert report.danco.value is None
-    assert report.danco.note == "not available: expected at least 12 distinct points, got 8"
+    assert "got 8" in report.danco.note
     assert report.mean.value > 0
-
-
-def test_large_sets_take_global_dimensions_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_GLOBAL_POINTS", 64)
     report = inspect(gaussian(200, 3), k=8)
     assert report.danco.value == 64
@@ -197,19 +190,15 @@ def test_a_read_only_memory_map_is_measured_as_it_is(tmp_path: Path) -> None:
     torch.testing.assert_close(inspect(mapped, k=10).lid, inspect(x, k=10).lid)
 
 
-def test_the_same_input_gives_the_same_report() -> None:
+def test_the_same_input_gives_the_same_report_and_leaves_random_state_alone() -> None:
     x, labels = gaussian(100, 4), ["a", "b"] * 50
-    first, second = (inspect(x, labels, k=10, compare=x[:50], sample=60) for _ in range(2))
-    assert first.to_dict() == second.to_dict()
-    assert torch.equal(first.coordinates, second.coordinates)
-
-
-def test_random_state_of_the_caller_is_left_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    inspect(gaussian(100, 4), k=10, sample=20)
+    first, second = (inspect(x, labels, k=10, compare=x[:50], sample=60) for _ in range(2))
     assert torch.equal(torch.rand(2), expected)
+    assert first.to_dict() == second.to_dict()
+    assert torch.equal(first.coordinates, second.coordinates)
 
 
 def test_progress_rises_from_zero_to_one() -> None:
