@@ -391,7 +391,8 @@ def _classes(points: Points) -> list[Finding]:
         return []
     names, of = np.unique(np.asarray(points.labels), return_inverse=True)
     sizes = np.bincount(of) * points.total / len(points.rows)
-    scales = _scales(points.k)
+    steps = range(math.floor(2 * math.log2(points.k / _FEWEST)) + 1)  # of a square root of two
+    scales = sorted({round(points.k / 2 ** (step / 2)) for step in steps})
     logs = np.stack([local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales])
     fit = np.isfinite(logs)
     count = np.stack([np.bincount(of[row], minlength=len(names)) for row in fit])
@@ -422,12 +423,6 @@ def _classes(points: Points) -> list[Finding]:
             members = torch.from_numpy(of == c)
             found.append(_finding(points, "collapsed_class", "warning", members, numbers))
     return found
-
-
-def _scales(k: int) -> list[int]:
-    """Numbers of neighbors from 8 to k, in steps of a square root of two."""
-    steps = range(math.floor(2 * math.log2(k / _FEWEST)) + 1)
-    return sorted({round(k / 2 ** (step / 2)) for step in steps})
 
 
 def _pair(own: int, other: int, sizes: Numbers, scales: Sequence[int], mean: Numbers) -> float | None:

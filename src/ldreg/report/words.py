@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -9,7 +10,7 @@ from rich.text import Text
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.record import ACCURACIES, Finding, Record, brief
 from ldreg.report import tables
-from ldreg.report.tables import Cell, Table, run_names, setting
+from ldreg.report.tables import Cell, run_names, setting
 from ldreg.text import count, number, percent, printable
 
 # Which number to use for what: once in every report.
@@ -311,18 +312,15 @@ def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool =
     parts: list[RenderableType] = [Text(_mark(severity) + line) for severity, line in finding_lines(records)]
     parts += [""] if parts else []
     if len(records) <= FEW_RUNS:
-        shown = [tables.result_table(records), *_lowest_classes(records)]
+        shown = [tables.result_table(records)]
+        classes = tables.run_class_table(records)
+        rows = list(classes.rows[:_CLASSES_AS_TEXT])
+        if more := len(classes.rows) - len(rows):
+            rows.append([Cell(f"({more} more)"), *[Cell("")] * len(records)])
+        shown += [replace(classes, rows=rows)] if rows else []
     else:
         shown = [tables.runs_as_rows(tables.result_table(records))]
     measured = what_was_measured(records)
     words = [*in_words(records), *(measured if len(measured) == 1 else []), *notes(records)]
     parts += [part for table in shown for part in tables.text_parts(table, width=width)]
     return tables.rendered([*parts, Text(" ".join(words))], width=width, color=color)
-
-
-def _lowest_classes(records: Sequence[Record]) -> list[Table]:
-    table = tables.run_class_table(records)
-    rows = list(table.rows[:_CLASSES_AS_TEXT])
-    if more := len(table.rows) - len(rows):
-        rows.append([Cell(f"({more} more)"), *[Cell("")] * len(records)])
-    return [Table(table.columns, rows, title=table.title)] if rows else []
