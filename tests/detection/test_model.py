@@ -13,8 +13,8 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.coco import read_coco
-from ldreg.evaluate.detection.config import DetectionConfig, lr_factor
 from ldreg.evaluate.detection.model import (
     Anchors,
     MaskRCNN,
@@ -25,7 +25,7 @@ from ldreg.evaluate.detection.model import (
     mask_targets,
     paste,
 )
-from ldreg.evaluate.detection.run import measure_statistics, parameter_groups
+from ldreg.evaluate.detection.run import lr_factor, measure_statistics, parameter_groups
 from ldreg.evaluate.detection.samples import Sample, TrainingSamples, readable
 
 Encoders = Callable[..., LoadedEncoder]
@@ -226,8 +226,6 @@ def test_the_schedule_is_detectron2s() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "3x"}, "schedule: expected one of 1x, 2x"),
-        ({"norm": "group"}, "norm: expected one of batch, frozen"),
         ({"iterations": 0}, "iterations: expected at least 1"),
         ({"iterations": 10, "warmup_iterations": 10}, "warmup_iterations: expected fewer than the 10"),
         ({"batch_size": 6, "devices": 4}, "batch_size: expected a multiple of the 4 devices"),

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ldreg.encoders import LoadedEncoder
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.coco import Scene, encode, rasterize, read_split, write_generated
-from ldreg.evaluate.detection.config import DetectionConfig
 from ldreg.evaluate.detection.model import Res5Heads
 from ldreg.evaluate.detection.run import (
     RESULT,
@@ -275,7 +275,7 @@ from pathlib import Path
 import torch
 
 from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
-from ldreg.evaluate.detection.config import DetectionConfig
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.run import detect
 
 torch.manual_seed(0)

@@ -441,7 +441,7 @@ def test_a_name_like_a_datasets_gets_a_hint_if_there_are_no_classes(
     (tmp_path / "known" / "cifar-10-batches-py").mkdir(parents=True)
     known = DataConfig("folder", str(tmp_path / "known"), resident="no")
     assert said("cifar1O", known).endswith(
-        "; 'cifar1O' is no known dataset and was read as a folder of your own, nearest: cifar10, cifar100"
+        "; 'cifar1O' is no known dataset and was read as a folder, nearest: cifar10, cifar100"
     )
     assert "nearest" not in said("photos", known)
     assert "nearest" not in said("folder", known)

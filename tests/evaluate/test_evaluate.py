@@ -317,8 +317,8 @@ def name_of(kind: str, *words: str) -> str:
     data = resolve({}, [(key, value) for key, value in pairs if key.startswith("data.")]).data
     if kind == "transfer":
         datasets = dataset_configs(config.datasets, own=DataConfig(), reading=DataConfig())
-        return label("transfer", config, datasets=datasets)
-    return label(kind, config, data=data, own=DataConfig())
+        return label("transfer", config, [*datasets.values()])
+    return label(kind, config, [data], own=DataConfig())
 
 
 def test_other_settings_and_images_have_results_of_their_own() -> None:
@@ -343,15 +343,12 @@ def test_other_settings_and_images_have_results_of_their_own() -> None:
 
 def test_what_has_no_say_in_a_result_does_not_rename_it() -> None:
     own = DataConfig("folder", "/data/images", limit=400)
-    more = {"precision": None, "size": None}
-    assert label("knn", KnnConfig(), data=own, own=own, more=more) == "knn-folder"
-    assert label("knn", KnnConfig(), data=replace(own, workers=3, cache="x"), own=own) == "knn-folder"
-    assert label("knn", KnnConfig(), data=replace(own, limit=None), own=own) == "knn-folder-all"
+    assert label("knn", KnnConfig(), [own], own=own, precision=None, size=None) == "knn-folder"
+    assert label("knn", KnnConfig(), [replace(own, workers=3, cache="x")], own=own) == "knn-folder"
+    assert label("knn", KnnConfig(), [replace(own, limit=None)], own=own) == "knn-folder-all"
     assert name_of("dimension", "--html", "x.html") == "dimension-digits"
-    assert label("knn", KnnConfig(), data=DataConfig("cifar10", "/a")) == "knn-cifar10"
-    assert label("knn", KnnConfig(), data=DataConfig(), more={"precision": "bf16", "size": 16}) == (
-        "knn-bf16-size16-digits"
-    )
+    assert label("knn", KnnConfig(), [DataConfig("cifar10", "/a")]) == "knn-cifar10"
+    assert label("knn", KnnConfig(), [DataConfig()], precision="bf16", size=16) == "knn-bf16-size16-digits"
 
 
 def test_k_defaults_to_that_of_the_run_and_small_classes_give_a_warning(

@@ -14,7 +14,7 @@ from tests.evaluate.short import short_run
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
-from ldreg.evaluate import measure, records
+from ldreg.evaluate import records
 from ldreg.evaluate.features import Features, features
 from ldreg.evaluate.records import evaluated, record, rows_of
 from ldreg.evaluate.source import Source, open_source
@@ -262,8 +262,8 @@ def test_what_was_evaluated_is_not_measured_again(copy: Source, monkeypatch: pyt
     measured = record(copy, thumbnails=0).results
     for kind in ("knn", "linear"):
         assert main(["evaluate", kind, str(copy.path)]) == 0
-    monkeypatch.setattr(measure, "knn_accuracy", None)
-    monkeypatch.setattr(measure, "linear_accuracy", None)
+    monkeypatch.setattr(records, "knn_accuracy", None)
+    monkeypatch.setattr(records, "linear_accuracy", None)
     found = record(copy, thumbnails=0).results
     assert found == {name: pytest.approx(value, rel=1e-8, nan_ok=True) for name, value in measured.items()}
     other = open_source(copy.path, data=[("data.limit", "150")])  # other images

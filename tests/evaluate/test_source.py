@@ -58,7 +58,7 @@ def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path:
     assert judged is not None
     assert tested is not None
     assert (judged.validation, tested.validation) == (0.2, 0)
-    names = [label("knn", KnnConfig(), data=data, own=judged) for data in (judged, tested)]
+    names = [label("knn", KnnConfig(), [data], own=judged) for data in (judged, tested)]
     assert names == ["knn-digits-validation0.2", "knn-digits"]
     with pytest.raises(ValueError, match=r"the run's own 0\.2, .*, got 0\.5"):
         open_source(part, data=[("data.validation", "0.5")])

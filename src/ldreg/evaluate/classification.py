@@ -1,4 +1,4 @@
-"""Linear evaluation of an encoder on one set or several, and fine-tuning."""
+"""Linear evaluation of an encoder on one dataset or several, and fine-tuning."""
 
 import hashlib
 import json
@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +18,14 @@ from torch import Tensor
 from ldreg.data import DataConfig, ImageSet, derived_seed, load_images, worker_count
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.features import Features, Progress, Setup, images_key, plain_views
+from ldreg.evaluate.features import Progress, Setup, images_key, plain_views
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.evaluate.protocols import (
     FinetuneConfig,
     LinearConfig,
-    Plan,
     ProtocolName,
     augmentation,
     fitted_plan,
-    identity,
     warn_small,
     with_run_augmentation,
 )
@@ -44,37 +42,27 @@ _NAMED = 5  # classes named in a message
 
 @dataclass(frozen=True)
 class ClassifierResult:
-    """The accuracy of a classifier and how it was trained.
+    """The accuracy of a classifier and how it was trained; one fitted to representations has no epochs.
 
-    Args:
-        accuracy: share of the test images classified correctly after the last epoch, which is reported.
-        best: the same after the best epoch, which the test images themselves have chosen; None without epochs.
-        epochs: passes over the training images; 0 for a classifier fitted to cached representations.
-        steps: of the optimizer, over all epochs; 0 without epochs.
-        batch_size: images of a step over all processes, or None.
-        lr: peak learning rate, or None.
-        classes: how many.
-        train_images: how many.
-        test_images: how many were classified.
-        minutes: of the training, over all interruptions.
-        history: loss and accuracy after every epoch.
+    `accuracy` is the share of test images classified correctly after the last epoch. `best` is that of the best epoch,
+    which the test images have chosen. `history` has loss and accuracy after each epoch.
     """
 
     accuracy: float
-    best: float | None
-    epochs: int
-    steps: int
-    batch_size: int | None
-    lr: float | None
     classes: int
     train_images: int
     test_images: int
     minutes: float
+    best: float | None = None
+    epochs: int = 0
+    steps: int = 0
+    batch_size: int | None = None
+    lr: float | None = None
     history: tuple[dict[str, float], ...] = ()
 
 
 def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet, ImageSet]:
-    """The training and test images of a set for training and testing classifiers.
+    """The training and test images of a set for classification.
 
     Training images without a label (STL-10 has 100,000) are left out, with a warning if `say` is true.
 
@@ -97,11 +85,7 @@ def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet
 def check_classes(
     train: Tensor, test: Tensor, train_classes: Sequence[str], test_classes: Sequence[str], *, data: str
 ) -> Tensor:
-    """Check that labels (N,) and (M,) of both splits fit classification; return the rows of known training labels.
-
-    Raises:
-        ValueError: as `load_classification`.
-    """
+    """Check that labels (N,) and (M,) of both splits fit classification; return the rows of known training labels."""
     known = (train >= 0).nonzero().squeeze(1)
     labeled = int((test >= 0).sum())
     if not len(known):
@@ -142,26 +126,25 @@ def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearCo
     """The accuracy of a linear classifier on the encoder's representations of a set with labels and both splits.
 
     The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
-    whose representations come from the cache; the fast one takes both from there. After an interruption the
-    same call resumes after the last whole epoch; a finished training is not repeated.
+    whose representations are cached; the fast one takes both from the cache. After an interruption the same call
+    resumes after the last whole epoch; a finished training is not repeated.
 
     Raises:
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
-    _check_devices(config, setup.devices)
     train, test = load_classification(data)
+    _check_options(config, setup, images=len(train))
     if config.protocol == "fast":
         return _fitted(encoder, data, config, setup, train=train, test=test)
-    plan = fitted_plan(config, images=len(train), devices=setup.devices)
-    warn_small(plan, config, images=len(train), data=data.name)
-    tested = setup.features(encoder, data, "test", test)
-    return _trained(f"linear-{config.protocol}", encoder, data, config, plan, setup, train=train, test=tested)
+    return _trained(f"linear-{config.protocol}", encoder, data, config, setup, train=train, test=test)
 
 
-def _check_devices(config: LinearConfig, devices: int) -> None:
-    if config.protocol == "fast" and devices > 1:
-        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {devices}")
+def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
+    if config.protocol != "fast":
+        fitted_plan(config, images=images, devices=setup.devices)
+    elif setup.devices > 1:
+        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
 
 
 def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, setup: Setup) -> ClassifierResult:
@@ -173,9 +156,7 @@ def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, s
     train, test = load_classification(data)
     if config.fraction < 1:
         train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    plan = fitted_plan(config, images=len(train), devices=setup.devices)
-    warn_small(plan, config, images=len(train), data=data.name)
-    return _trained("finetune", encoder, data, config, plan, setup, train=train, test=test)
+    return _trained("finetune", encoder, data, config, setup, train=train, test=test)
 
 
 def _trained(
@@ -183,37 +164,40 @@ def _trained(
     encoder: LoadedEncoder,
     data: DataConfig,
     config: LinearConfig | FinetuneConfig,
-    plan: Plan,
     setup: Setup,
     *,
     train: ImageSet,
-    test: ImageSet | Features,
+    test: ImageSet,
 ) -> ClassifierResult:
-    """Train a classifier: on the frozen encoder if `test` are representations, else with a copy of the encoder."""
+    """Train a classifier on the frozen encoder, or with a copy of it."""
     from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
 
-    views = augmentation(config, data)
-    frozen = isinstance(test, Features)
-    settings = identity(
-        encoder,
-        plan,
-        train,
-        kind="linear" if frozen else "finetune",
-        test=test.key if isinstance(test, Features) else images_key(test),
-        precision=setup.precision,
-        **views,
-    )
-    if isinstance(test, Features):
-        module, dimension = encoder.module, test.representations.shape[1]
+    plan, views = fitted_plan(config, images=len(train), devices=setup.devices), augmentation(config, data)
+    warn_small(plan, config, images=len(train), data=data.name)
+    if isinstance(config, LinearConfig):
+        tested = setup.features(encoder, data, "test", test)
+        kind, key, count = "linear", tested.key, len(tested.labels)
+        module, dimension = encoder.module, tested.representations.shape[1]
     else:
+        tested, kind, key, count = None, "finetune", images_key(test), len(test)
         module = deepcopy(encoder.module).requires_grad_(True).train()
         dimension = int(module.dimension)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {  # all that the result depends on; the number of processes does not count
+        "encoder": encoder.key,
+        "plan": asdict(plan),
+        "train": images_key(train),
+        "kind": kind,
+        "test": key,
+        "precision": setup.precision,
+        **views,
+    }
+    del settings["plan"]["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
     classifier = Classifier(
         module,
-        linear_head(dimension, len(train.classes), normalized=frozen, seed=plan.seed),
+        linear_head(dimension, len(train.classes), normalized=kind == "linear", seed=plan.seed),
         plain_views(encoder, **views),
         train=train,
-        test=test,
+        test=test if tested is None else tested,
         plan=plan,
         precision=setup.precision,
         workers=worker_count(data, processes=setup.devices),
@@ -223,15 +207,15 @@ def _trained(
     history = classifier.history
     return ClassifierResult(
         accuracy=history[-1]["accuracy"],
-        best=max(epoch["accuracy"] for epoch in history),
-        epochs=len(history),
-        steps=len(history) * classifier.steps_per_epoch,
-        batch_size=plan.batch_size,
-        lr=plan.peak_lr,
         classes=len(train.classes),
         train_images=len(train),
-        test_images=len(test.labels),
+        test_images=count,
         minutes=minutes,
+        best=max(epoch["accuracy"] for epoch in history),
+        epochs=len(history),
+        steps=len(history) * plan.steps(len(train)),
+        batch_size=plan.batch_size,
+        lr=plan.peak_lr,
         history=tuple(history),
     )
 
@@ -242,19 +226,13 @@ def folder_name(title: str, identity: Any) -> str:
     return f"{title}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-@dataclass(frozen=True)
-class SavedFit:
-    """A fitted logistic regression: test accuracy, steps, whether it converged, and minutes."""
+class SavedFit(NamedTuple):
+    """A fitted logistic regression."""
 
     accuracy: float
     iterations: int
     converged: bool
     minutes: float
-
-    def __post_init__(self) -> None:
-        fits = [type(value) for value in astuple(self)] == [float, int, bool, float]
-        if not fits or not (0 <= self.accuracy <= 1 and self.iterations >= 0 and 0 <= self.minutes < math.inf):
-            raise ValueError("expected an accuracy, iterations, whether they converged, and minutes")
 
 
 def read_fit(path: Path) -> SavedFit | None:
@@ -262,7 +240,12 @@ def read_fit(path: Path) -> SavedFit | None:
     if not path.is_file():
         return None
     try:
-        return SavedFit(**json.loads(read_text(path)))
+        fit = SavedFit(**json.loads(read_text(path)))
+        if [type(value) for value in fit] != [float, int, bool, float]:
+            raise ValueError("expected an accuracy, iterations, whether they converged, and minutes")
+        if not (0 <= fit.accuracy <= 1 and fit.iterations >= 0 and 0 <= fit.minutes < math.inf):
+            raise ValueError("expected an accuracy from 0 to 1, and no negative number")
+        return fit
     except (OSError, ValueError, TypeError, RecursionError) as error:
         logger.warning("%s: cannot be used and is made again (%s)", path, one_line(str(error), 200))
         return None
@@ -286,21 +269,10 @@ def _fitted(
         found = linear_accuracy(x, known.labels, x_test, asked.labels, strength=strength, iterations=iterations)
         fit = SavedFit(found.accuracy, found.iterations, found.converged, (time.monotonic() - started) / 60)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(fit)) + "\n")
+        write_atomically(path, json.dumps(fit._asdict()) + "\n")
     if not fit.converged and fit.iterations >= iterations:  # else rounding keeps the gradient above the tolerance
         logger.warning("iterations: %d did not bring the fit to its end", fit.iterations)
-    return ClassifierResult(
-        accuracy=fit.accuracy,
-        best=None,
-        epochs=0,
-        steps=0,
-        batch_size=None,
-        lr=None,
-        classes=len(known.classes),
-        train_images=len(known.labels),
-        test_images=len(asked.labels),
-        minutes=fit.minutes,
-    )
+    return ClassifierResult(fit.accuracy, len(known.classes), len(known.labels), len(asked.labels), fit.minutes)
 
 
 def linear_on(
@@ -311,10 +283,7 @@ def linear_on(
     device: str = "auto",
     cache: Path | None = None,
 ) -> float:
-    """Accuracy of a linear classifier on any set with labels and both splits, after the last epoch.
-
-    Errors are those of `linear_evaluation`.
-    """
+    """Accuracy of a linear classifier on any set with labels and both splits, as by `linear_evaluation`."""
     config = with_run_augmentation(LinearConfig(protocol), source)
     setup = Setup(source.results_folder, device, cache=cache)  # type: ignore[arg-type]  # which torch_device checks
     return linear_evaluation(source.encoder, data, config, setup).accuracy
@@ -331,10 +300,8 @@ def transfer(
     """
     for name, data in datasets.items():
         with _naming(name, data):
-            _check_devices(config, setup.devices)
             train, _ = load_classification(data, say=False)
-            if config.protocol != "fast":
-                fitted_plan(config, images=len(train), devices=setup.devices)
+            _check_options(config, setup, images=len(train))
     found = {}
     for place, (name, data) in enumerate(datasets.items()):
         part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))
@@ -352,22 +319,17 @@ def _naming(name: str, data: DataConfig) -> Iterator[None]:
         message = str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}"
         near = [one for one in similar_datasets(name) if one != "folder"]
         if data.name == "folder" != name and near and not _has_classes(data):
-            message += (
-                f"; {name!r} is no known dataset and was read as a folder of your own, nearest: {', '.join(near)}"
-            )
+            message += f"; {name!r} is no known dataset and was read as a folder, nearest: {', '.join(near)}"
         raise ValueError(message) from error
 
 
 def _has_classes(data: DataConfig) -> bool:
-    """Whether there are images with labels to train and to test on."""
     try:
-        return all(bool((load_images(data, split).labels >= 0).all()) for split in ("train", "test"))
+        return all(load_images(data, split).labeled for split in ("train", "test"))
     except ValueError:
         return False
 
 
 def _part(progress: Progress | None, name: str, place: int, count: int) -> Progress | None:
     """The progress of one of several datasets as progress of the whole."""
-    if progress is None:
-        return None
-    return lambda step, fraction: progress(f"{name}: {step}", (place + fraction) / count)
+    return progress and (lambda step, fraction: progress(f"{name}: {step}", (place + fraction) / count))

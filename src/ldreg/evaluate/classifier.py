@@ -11,7 +11,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import LambdaCallback
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -39,10 +39,9 @@ _ROWS, _IMAGES = 16384, 1024  # batch of representations, and of images, without
 def linear_head(dimension: int, classes: int, *, normalized: bool, seed: int) -> nn.Module:
     """A classifier (B, dimension) to (B, classes), drawn by the seed: weights of deviation 0.01, no bias.
 
-    If `normalized`, a batch norm without scale and shift comes first, as is usual for probes trained by LARS (He et
-    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, appendix A.1) and in the code of LDReg's
-    authors: one learning rate then fits encoders of any scale. Its statistics are the mean over all batches so far,
-    because a frozen encoder's representations do not drift.
+    If `normalized`, a batch norm without scale and shift comes first, as in the code of LDReg's authors and in He et
+    al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, appendix A.1: one learning rate then fits
+    encoders of any scale. Its statistics are the mean over all batches, as a frozen encoder does not drift.
 
     >>> linear_head(8, 3, normalized=True, seed=0)
     Sequential(
@@ -61,17 +60,7 @@ class Classifier(pl.LightningModule):
     """Trains a head on an encoder's representations of augmented images, by cross-entropy.
 
     Each step draws for the batch of all processes from (seed, epoch, batch), and each process takes its part of the
-    draw, so that two processes train as one does.
-
-    Args:
-        encoder: images (B, C, size, size) to representations (B, D).
-        head: representations to logits (B, classes).
-        views: of which there is one, the augmentation.
-        train: labeled images.
-        test: labeled images where the encoder is trained, or their representations where it is frozen.
-        plan: of the training.
-        precision: of the arithmetic.
-        workers: decoding processes of a set of files.
+    draw, so that two processes train as one does. `test` are representations if the encoder is frozen, else images.
     """
 
     def __init__(
@@ -93,7 +82,7 @@ class Classifier(pl.LightningModule):
         self._outside: tuple[nn.Module, ...] = (encoder,) if self.frozen else ()
         if not self.frozen:
             self.encoder = encoder
-        self.train_images, self._test = train, test
+        self._train, self._test = train, test
         self._precision, self._workers = precision, workers
         self._losses: list[Tensor] = []
         self._batches: Loader | None = None
@@ -102,7 +91,7 @@ class Classifier(pl.LightningModule):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
-        return self.plan.steps(len(self.train_images))
+        return self.plan.steps(len(self._train))
 
     def on_fit_start(self) -> None:
         """Move a frozen encoder to the device, in evaluation mode."""
@@ -119,18 +108,18 @@ class Classifier(pl.LightningModule):
     def train_dataloader(self) -> Loader:
         """The batches of this process."""
         world = self.trainer.world_size
-        shared: dict[str, Any] = {
+        options: dict[str, Any] = {
             "batch_size": self.plan.batch_size // world,
             "seed": self.plan.seed,
             "rank": self.global_rank,
             "world": world,
+            "device": self.device,
         }
         made: Any
-        if isinstance(self.train_images, ImageFiles):
-            crop = partial(_crop, self.views)
-            made = FileLoader(self.train_images, workers=self._workers, crop=crop, device=self.device, **shared)
+        if isinstance(self._train, ImageFiles):
+            made = FileLoader(self._train, workers=self._workers, crop=partial(_crop, self.views), **options)
         else:
-            made = ResidentLoader(self.train_images, device=self.device, **shared)
+            made = ResidentLoader(self._train, **options)
         made.sampler = made  # whose set_epoch Lightning calls
         self._batches = made
         return made  # type: ignore[no-any-return]
@@ -177,12 +166,9 @@ class Classifier(pl.LightningModule):
         else:
             part = torch.arange(len(test))[self.global_rank :: self.trainer.world_size]
             if len(part):
-                batches = plain_batches(
-                    test.take(part), self.views, device=self.device, batch_size=_IMAGES // 2, workers=self._workers
-                )
-                network = nn.Sequential(self.encoder, self.head)
-                pairs = ((batch.images, batch.labels) for batch in batches)
-                autocast = AUTOCAST[self._precision]
+                how: dict[str, Any] = {"device": self.device, "batch_size": _IMAGES // 2, "workers": self._workers}
+                pairs = ((one.images, one.labels) for one in plain_batches(test.take(part), self.views, **how))
+                network, autocast = nn.Sequential(self.encoder, self.head), AUTOCAST[self._precision]
                 found += _counts(*representations(network, pairs, device=self.device, autocast=autocast))
             if active():
                 dist.all_reduce(found)
@@ -216,12 +202,7 @@ def _crop(views: Views, image: Tensor, generator: torch.Generator) -> Tensor:
     return views.crop(with_channels(image, views.channels), generator)
 
 
-def train_classifier(
-    classifier: Classifier,
-    folder: Path,
-    settings: Mapping[str, Any],
-    setup: Setup,
-) -> float:
+def train_classifier(classifier: Classifier, folder: Path, settings: Mapping[str, Any], setup: Setup) -> float:
     """Train a classifier, or resume the training whose checkpoint lies in the folder; return the minutes it took.
 
     `settings` are everything that the result depends on. The history of a finished training comes from its checkpoint.
@@ -242,6 +223,9 @@ def train_classifier(
             if not classifier.frozen:
                 classifier.encoder = synchronize_batch_norm(classifier.encoder, device=setup.place)
             classifier.head = synchronize_batch_norm(classifier.head, device=setup.place)
+        # The checkpoint comes after the measurement, which it holds, and before the display.
+        measurement = LambdaCallback(on_train_epoch_end=lambda *_: classifier.end_epoch())
+        display = LambdaCallback(on_train_epoch_end=lambda trainer, _: _show(classifier, trainer, setup.progress))
         with closing(classifier):
             fitted = fit(
                 classifier,
@@ -251,14 +235,21 @@ def train_classifier(
                 device=setup.device,
                 devices=setup.devices,
                 precision=setup.precision,
-                callbacks=[_Measurement()],
-                displays=[_Display(setup.progress)] if setup.progress else [],
+                callbacks=[measurement],
+                displays=[display],
                 max_epochs=classifier.plan.schedule.epochs,
                 limit_train_batches=classifier.steps_per_epoch,
             )
         if fitted.trainer.is_global_zero:
             (folder / PREVIOUS).unlink(missing_ok=True)
         return fitted.minutes
+
+
+def _show(classifier: Classifier, trainer: pl.Trainer, progress: Progress | None) -> None:
+    if progress is not None and trainer.is_global_zero:
+        done, last, epochs = len(classifier.history), classifier.history[-1], classifier.plan.schedule.epochs
+        values = f"loss {number(last['loss'])}  accuracy {number(last['accuracy'])}"
+        progress(f"epoch {done}/{epochs}  {values}", done / epochs)
 
 
 def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
@@ -269,23 +260,3 @@ def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
         logger.warning("%s, so training begins anew", error)
         return None
     return saved if saved and saved.settings == json.loads(json.dumps(settings)) else None
-
-
-class _Measurement(Callback):
-    """Measure after each epoch, so that the checkpoint has it."""
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module
-        module.end_epoch()
-
-
-class _Display(Callback):
-    """Show the last loss and accuracy after each epoch."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: Classifier) -> None:  # type: ignore[override]  # the only module
-        if trainer.is_global_zero:
-            done, last, epochs = len(module.history), module.history[-1], module.plan.schedule.epochs
-            values = f"loss {number(last['loss'])}  accuracy {number(last['accuracy'])}"
-            self._progress(f"epoch {done}/{epochs}  {values}", done / epochs)

@@ -8,17 +8,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from ldreg.data import DataConfig
 from ldreg.data.datasets import MissingSplitError
-from ldreg.dimension.estimators import Convention, Estimator
 from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.build import BEGINNINGS
@@ -26,8 +25,11 @@ from ldreg.evaluate.classification import ClassifierResult, finetune, linear_eva
 from ldreg.evaluate.features import Setup
 from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
 from ldreg.evaluate.protocols import (
+    NEIGHBORS,
+    DimensionConfig,
     FinetuneConfig,
     LinearConfig,
+    OutputConfig,
     TransferConfig,
     dataset_configs,
     dataset_paths,
@@ -35,7 +37,7 @@ from ldreg.evaluate.protocols import (
 )
 from ldreg.evaluate.source import READING, Source, open_source, reading_settings
 from ldreg.extras import require
-from ldreg.inspection import check_settings, inspect
+from ldreg.inspection import inspect
 from ldreg.io.files import check_page_path, json_values, write_atomically
 from ldreg.options import Option, Settings, built, fields_of, typed
 from ldreg.record import SCHEMA
@@ -45,11 +47,10 @@ from ldreg.text import count, duration, number, printable
 from ldreg.train.folder import check_outputs, environment, say
 
 if TYPE_CHECKING:  # pycocotools may be missing
-    from ldreg.evaluate.detection.config import DetectionConfig
+    from ldreg.evaluate.detection import DetectionConfig
 
 logger = logging.getLogger("ldreg")
 
-_NEIGHBORS = 64  # as in the paper's tables
 _FEW_VOTERS = 20  # the other usual number of neighbors
 _OF_THE_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
 # Options that the title of a kind names already, or that do not change the result.
@@ -59,77 +60,15 @@ _PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
 _LONGEST = 100  # characters of a name; a hash stands for the rest
 
 
-@dataclass(frozen=True)
-class DimensionConfig:
-    """Local and global dimensionality of representations.
+class Evaluation(NamedTuple):
+    """The result of one evaluation."""
 
-    Args:
-        split: test (as in the paper's tables) or train
-        k: nearest neighbors that LID is estimated from; default the run's own monitor.k, else 64
-        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
-        convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
-        sample: measure this many points, drawn at random; neighbors still come from all
-        html: write a self-contained page with figures to this file
-        representations: write them to this .npy file, which `ldreg inspect` reads
-        seed: of every random draw
-    """
-
-    split: Literal["test", "train"] = "test"
-    k: int | None = None
-    estimator: Estimator = "mom"
-    convention: Convention = "paper"
-    sample: int | None = None
-    html: str | None = None
-    representations: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
-        if self.representations is not None and Path(self.representations).suffix != ".npy":
-            raise ValueError(f"representations: expected the name of a .npy file, got {self.representations!r}")
-        k = _NEIGHBORS if self.k is None else self.k
-        check_settings(k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
-
-
-@dataclass(frozen=True)
-class OutputConfig:
-    """Where the encoder's images and the results are.
-
-    Args:
-        size: side of the images, where the checkpoint does not say
-        normalization: of the images, where the checkpoint does not say: imagenet, cifar, half or none
-        cache: folder below which representations are kept; default that of --data.cache
-        out: folder for results and checkpoints; default evaluation in the run's folder, else evaluation/NAME
-        json: write the results, with what a reader needs to repeat them, to this file
-    """
-
-    size: int | None = None
-    normalization: str | None = None
-    cache: str | None = None
-    out: str | None = None
-    json: str | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of one evaluation.
-
-    Args:
-        title: the kind of result; the name of its file adds the options that differ from their defaults.
-        results: numbers by name.
-        text: to be printed.
-        minutes: time it took, including parts before an interruption.
-        details: further entries of its file, such as the accuracy after every epoch.
-        writers: functions that write further files, by the options that name these files.
-    """
-
-    title: str
+    title: str  # of the kind of result, with which the name of its file begins
     results: dict[str, Any]
-    text: str
-    minutes: float
-    details: dict[str, Any] = field(default_factory=dict)
-    writers: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
+    text: str  # to print
+    minutes: float  # over all interruptions
+    details: Mapping[str, Any] = {}  # further entries of its file, such as the accuracy after every epoch
+    writers: Mapping[str, Callable[[str], None]] = {}  # of further files, by the options that name these files
 
 
 def _linear(config: LinearConfig, source: Source, setup: Setup) -> Evaluation:
@@ -157,9 +96,8 @@ def _of_classifier(kind: str, title: str, name: str, found: ClassifierResult) ->
 
 def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
     """The results of a classifier: accuracy after the last epoch as KIND, of the best epoch as KIND_best."""
-    others = {"accuracy", "best", "minutes", "history"}
-    values = {kind: found.accuracy, f"{kind}_best": found.best}
-    values |= {name: value for name, value in vars(found).items() if name not in others}
+    names = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")
+    values = {kind: found.accuracy, f"{kind}_best": found.best, **{name: getattr(found, name) for name in names}}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -184,28 +122,22 @@ def _knn(config: KnnConfig, source: Source, setup: Setup) -> Evaluation:
     accuracy = knn_accuracy(x, train.labels, x_test, test.labels, k=k, temperature=config.temperature)
     results = {"knn": accuracy, "k": k, "classes": len(train.classes)}
     results |= {"train_images": len(train.labels), "test_images": len(test.labels)}
-    rows = {f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))}
-    warning = many_voters(train.names() or [], k)
-    return Evaluation("knn", results, _lines(rows) + warning, (time.monotonic() - started) / 60)
+    text = _lines({f"kNN, k = {k}": number(accuracy), "images": _images(len(train.labels), len(test.labels))})
+    smallest, words = smallest_class(train.names() or [])
+    if k > smallest:
+        reason = f"k: {count(k)} vote, more than the smallest class has ({words})"
+        text += f"\n{reason}: accuracy may read low; try --k {min(_FEW_VOTERS, max(1, smallest // 2))}"
+    return Evaluation("knn", results, text, (time.monotonic() - started) / 60)
 
 
-def many_voters(names: Sequence[str], k: int) -> str:
-    """A line of warning if more neighbors vote than the smallest class has images.
+def smallest_class(names: Sequence[str]) -> tuple[int, str]:
+    """How many images the smallest class has, also in words.
 
-    >>> many_voters("aaaaabbbb", 4)
-    ''
-    >>> print(many_voters("aaaaabbbb", 5).strip())
-    k: 5 vote, more than the smallest class has (4 images of class b): accuracy may read low; try --k 2
+    >>> smallest_class("aaaaabbbb")
+    (4, '4 images of class b')
     """
     name, images = min(Counter(names).items(), key=lambda entry: entry[1])
-    if k <= images:
-        return ""
-    reason = f"k: {count(k)} vote, more than the smallest class has ({_of_class(name, images)})"
-    return f"\n{reason}: accuracy may read low; try --k {min(_FEW_VOTERS, max(1, images // 2))}"
-
-
-def _of_class(name: str, images: int) -> str:
-    return f"{count(images)} {'image' if images == 1 else 'images'} of class {printable(name)}"
+    return images, f"{count(images)} {'image' if images == 1 else 'images'} of class {printable(name)}"
 
 
 def _transfer(config: TransferConfig, source: Source, setup: Setup) -> Evaluation:
@@ -237,7 +169,7 @@ def _detection(config: "DetectionConfig", source: Source, setup: Setup) -> Evalu
 def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluation:
     """Inspect the representations of a split, per class if all images have labels."""
     started = time.monotonic()
-    k = config.k or (_NEIGHBORS if source.settings is None else source.settings.monitor.k)
+    k = config.k or (NEIGHBORS if source.settings is None else source.settings.monitor.k)
     try:
         found = setup.features(source.encoder, source.images, config.split)
     except MissingSplitError as error:
@@ -256,12 +188,15 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         seed=config.seed,
         progress=setup.progress,
     )
-    warning = "" if names is None else small_class(names, k)
-    if warning:
-        logger.warning("%s", warning)
     data = source.images
     on = Path(data.path).resolve().name if data.name == "folder" and data.path else data.name
     report = replace(report, title=f"{source.name}, {config.split} images of {on}", command=setup.command)
+    text = str(report)
+    smallest, words = smallest_class(names) if names else (2 * k, "")
+    if 2 * k > smallest:
+        warning = f"k: {k} is over half of the smallest class ({words}): LID reads gaps between classes"
+        logger.warning("%s", warning)
+        text += f"\n{warning}"
     results = {
         "lid": report.mean.value,
         "lid_low": report.mean.low,
@@ -278,7 +213,7 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
     return Evaluation(
         f"dimension-{config.split}",
         results,
-        "\n".join(filter(None, [str(report), warning])),
+        text,
         (time.monotonic() - started) / 60,
         details={"report": report.to_dict()},
         writers={"html": report.to_html, "representations": partial(_write_rows, found.representations)},
@@ -292,38 +227,17 @@ def _write_rows(rows: Tensor, path: str) -> None:
     write_atomically(path, content.getvalue())
 
 
-def small_class(names: Sequence[str], k: int) -> str:
-    """A warning if k is more than half of the smallest class: LID then depends on the gaps between classes.
-
-    >>> small_class("aaaaabbbb", 2)
-    ''
-    >>> print(small_class("aaaaabbbb", 3))
-    k: 3 is over half of the smallest class (4 images of class b): LID reads gaps between classes
-    """
-    name, images = min(Counter(names).items(), key=lambda entry: entry[1])
-    if 2 * k <= images:
-        return ""
-    return f"k: {k} is over half of the smallest class ({_of_class(name, images)}): LID reads gaps between classes"
-
-
 class Kind(NamedTuple):
-    """One kind of evaluation.
+    """One kind of evaluation."""
 
-    Args:
-        config: loads the class of its own options.
-        run: carries it out, given the options, the source and the setup.
-        shared: its options among device, devices, precision and cache.
-        data: its settings of the data; None: all of them.
-    """
-
-    config: Callable[[], type]
-    run: Callable[..., Evaluation]
-    shared: tuple[str, ...]
-    data: tuple[str, ...] | None = None
+    config: Callable[[], type]  # loads the class of its own options
+    run: Callable[..., Evaluation]  # with these options, the source and the setup
+    shared: tuple[str, ...]  # its options among device, devices, precision and cache
+    data: tuple[str, ...] | None = None  # its settings of the data; None: all of them
 
 
 def _detection_config() -> type:
-    from ldreg.evaluate.detection.config import DetectionConfig
+    from ldreg.evaluate.detection import DetectionConfig
 
     return DetectionConfig
 
@@ -411,6 +325,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         found = kind.run(config, opened, setup)
     if not first:
         return found
+    seed = getattr(config, "seed", None)
     content = {
         "schema": SCHEMA,
         "kind": name,
@@ -418,13 +333,25 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         "source": opened.facts(),
         "data": None if opened.data is None else asdict(opened.data),
         "options": {**asdict(config), **shared},
-        "seed": _seed(config),
+        "seed": 0 if seed is None and getattr(config, "protocol", "fast") != "fast" else seed,
         "minutes": found.minutes,
         "environment": environment(command),
         **found.details,
     }
     text = json.dumps(json_values(content), indent=2, allow_nan=False) + "\n"
-    path = setup.out / f"{_result_name(found.title, kind, config, opened, setup, output)}.json"
+    datasets = [opened.data] if kind.data is None and opened.data is not None else []
+    if isinstance(config, TransferConfig):
+        datasets = [*dataset_configs(config.datasets, own=opened.data, reading=setup.reading).values()]
+    named = label(
+        found.title,
+        config,
+        datasets,
+        own=None if opened.settings is None else opened.settings.data,
+        precision=None if shared.get("precision") == "fp32" else shared.get("precision"),
+        size=output.size,
+        normalization=output.normalization,
+    )
+    path = setup.out / f"{named}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     if output.json is not None:
@@ -443,49 +370,14 @@ def _built(config: type, values: Mapping[str, Any]) -> Any:
     return built(config, {entry.name: values[entry.name] for entry in fields(config) if entry.name in values})
 
 
-def _seed(config: Any) -> int | None:
-    seed: int | None = getattr(config, "seed", None)
-    return 0 if seed is None and getattr(config, "protocol", "fast") != "fast" else seed
-
-
-def _result_name(title: str, kind: Kind, config: Any, source: Source, setup: Setup, output: OutputConfig) -> str:
-    """The name of a result among those of one source, which differs for other settings or images."""
-    names = getattr(config, "datasets", None)
-    precision = setup.precision if "precision" in kind.shared else "fp32"
-    return label(
-        title,
-        config,
-        data=source.data if kind.data is None else None,
-        own=None if source.settings is None else source.settings.data,
-        datasets=None if names is None else dataset_configs(names, own=source.data, reading=setup.reading),
-        more={
-            "precision": None if precision == "fp32" else precision,
-            "size": output.size,
-            "normalization": output.normalization,
-        },
-    )
-
-
 def label(
-    title: str,
-    config: Any,
-    *,
-    data: DataConfig | None = None,
-    own: DataConfig | None = None,
-    datasets: Mapping[str, DataConfig] | None = None,
-    more: Mapping[str, Any] | None = None,
+    title: str, config: Any, datasets: Sequence[DataConfig] = (), *, own: DataConfig | None = None, **more: Any
 ) -> str:
-    """The name of a result: the kind, the options that differ from their defaults, and the images.
+    """The name of a result: its title, the options that differ from their defaults, and the images.
 
-    Args:
-        title: of the kind.
-        config: its options.
-        data: the images, or None.
-        own: those of the run, whose settings are not named.
-        datasets: instead of `data`, if there are several.
-        more: further options; None and empty ones are not named.
+    Settings of images that are the run's `own` are not named, nor are further options that are None or empty.
 
-    >>> label("knn", KnnConfig(), data=DataConfig()), label("knn", KnnConfig(k=20), data=DataConfig(limit=500))
+    >>> label("knn", KnnConfig(), [DataConfig()]), label("knn", KnnConfig(k=20), [DataConfig(limit=500)])
     ('knn-digits', 'knn-k20-digits-limit500')
     """
     changed = {
@@ -493,19 +385,17 @@ def label(
         for option in fields(config)
         if option.name not in _UNNAMED and getattr(config, option.name) != option.default
     }
-    parts = [title, *_named({**changed, **(more or {})})]
+    parts = [title, *_named({**changed, **more})]
     if getattr(config, "path", None) is not None:
         parts.append(_place(config.path))
-    if data is not None:
-        parts.append(_data_name(data, own))
-    if datasets is not None:
-        parts.append("+".join(_data_name(each, own) for each in datasets.values()))
+    if datasets:
+        parts.append("+".join(_data_name(each, own) for each in datasets))
     whole = "-".join(parts)
     return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 9]}-{_digits(whole)}"
 
 
 def _named(options: Mapping[str, Any]) -> list[str]:
-    """Options as parts of a name: words alone, numbers after the option's name."""
+    """Options as parts of a name: words by themselves, numbers after the option's name."""
     given = {name: value for name, value in options.items() if value not in (None, "")}
     return [_safe(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
 

@@ -14,7 +14,7 @@ AUTOCAST: dict[Precision, torch.dtype | None] = {"fp32": None, "bf16": torch.bfl
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of this process: of several on one machine, each takes the GPU of its own number.
+    """The device of this process; of several on one machine, each takes the GPU of its own number.
 
     Raises:
         ValueError: a name other than auto, cpu and cuda, or a GPU is asked for and there is none.

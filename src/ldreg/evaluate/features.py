@@ -48,25 +48,15 @@ VERSION = 2  # of the file and of how its content is computed; part of every key
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Representations of one split of a set.
+    """Representations of one split of a set."""
 
-    Args:
-        representations: (N, D) float32 on the CPU.
-        labels: (N,) int64, -1 where unknown.
-        indices: (N,) int64, positions of the rows in the image set; unreadable files are left out.
-        classes: their names.
-        key: content key.
-        reused: whether they came from the cache.
-        transparent: number of image files with transparent pixels.
-    """
-
-    representations: Tensor
-    labels: Tensor
-    indices: Tensor
+    representations: Tensor  # (N, D) float32 on the CPU
+    labels: Tensor  # (N,) int64, -1 where unknown
+    indices: Tensor  # (N,) int64, positions in the image set; unreadable files are left out
     classes: tuple[str, ...]
-    key: str
-    reused: bool
-    transparent: int = 0
+    key: str  # of their content
+    reused: bool  # from the cache
+    transparent: int = 0  # image files with transparent pixels
 
     def names(self) -> list[str] | None:
         """The class of every row by name; None if some have none."""
@@ -80,22 +70,17 @@ class Setup:
     """Where and how an evaluation runs.
 
     Args:
-        out: folder of the results; checkpoints are in work/ below it.
         device: auto (a GPU where there is one), cpu or cuda
         devices: processes on this machine, with one device each
         precision: fp32, or bf16 mixed with float32
-        cache: folder for representations; None: that of `data.cache` or LDREG_CACHE.
-        reading: how images of other sets than the source's are read.
-        progress: called with what is done and the fraction that is done.
-        command: the command line.
     """
 
-    out: Path
+    out: Path  # folder of the results; checkpoints are in work/ below it
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int = 1
     precision: Precision = "fp32"
-    cache: Path | None = None
-    reading: DataConfig = field(default_factory=DataConfig)
+    cache: Path | None = None  # folder of representations; None: that of the data's settings
+    reading: DataConfig = field(default_factory=DataConfig)  # how images of other sets than the source's are read
     progress: Progress | None = None
     command: str = ""
 
@@ -111,7 +96,7 @@ class Setup:
     def features(
         self, encoder: LoadedEncoder, data: DataConfig, split: Split, images: ImageSet | None = None
     ) -> Features:
-        """Representations of a split, as `features` takes them."""
+        """Representations of a split, by `features`."""
         how = {"device": self.device, "precision": self.precision, "cache": self.cache, "progress": self.progress}
         return features(encoder, data, split, images=images, **how)  # type: ignore[arg-type]
 
@@ -154,9 +139,7 @@ def features(
 def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, device: str, precision: Precision) -> str:
     """Hex digits that change with everything that the representations depend on.
 
-    These are the encoder (weights, size, channels, normalization), the images, their labels and classes, the split, the
-    precision, the type of the device (a GPU may round to TF32), whether it decodes the files, and the version of the
-    computation. Arrays count by their bytes, files by path, size and time of change.
+    The type of the device is part of it, as a GPU may round to TF32, and so is whether the device decodes the files.
     """
     parts = {
         "version": VERSION,
@@ -175,7 +158,10 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
 
 
 def images_key(images: ImageSet) -> str:
-    """Hex digits that change with the images of a set, their order, labels and classes."""
+    """Hex digits that change with the images of a set, their order, labels and classes.
+
+    Arrays count by their bytes, files by path, size and time of change.
+    """
     digest = hashlib.sha256()
     if isinstance(images, ImageFiles):
         digest.update(f"files {fingerprint(images)} {images.size}".encode())
@@ -259,7 +245,7 @@ def _extract(
 
 
 def _read(path: Path, key: str, images: ImageSet) -> Features | None:
-    """The cached representations of these images; None if there are none, with a warning if the file is damaged."""
+    """The cached representations of these images; None if there are none, and with a warning if they are damaged."""
     if not path.exists():
         return None
     try:
@@ -269,20 +255,18 @@ def _read(path: Path, key: str, images: ImageSet) -> Features | None:
             classes, transparent = json.loads(metadata["classes"]), int(metadata["transparent"])
         if metadata["key"] != key or classes != list(images.classes):
             raise ValueError("it is of other images")
-        found = Features(**parts, classes=images.classes, key=key, reused=True, transparent=transparent)
-        _check(found, images)
-        return found
+        _check(images, **parts)
+        return Features(**parts, classes=images.classes, key=key, reused=True, transparent=transparent)
     except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         logger.warning("%s: cannot be used and is made again (%s)", path, one_line(str(error), 200))
         return None
 
 
-def _check(found: Features, images: ImageSet) -> None:
+def _check(images: ImageSet, *, representations: Tensor, labels: Tensor, indices: Tensor) -> None:
     """Check that there is a finite row for each of the images, in order, except for unreadable files."""
-    x, labels, indices = found.representations, found.labels, found.indices
-    count = x.shape[0] if x.ndim == 2 else 0
+    x, count = representations, len(indices) if indices.ndim == 1 else 0
     kinds = [part.dtype for part in (x, labels, indices)]
-    if kinds != [torch.float32, torch.int64, torch.int64] or labels.shape != (count,) or indices.shape != (count,):
+    if kinds != [torch.float32, torch.int64, torch.int64] or x.ndim != 2 or not len(x) == len(labels) == count:
         raise ValueError("expected float32 (N, D) with N labels and indices")
     if not 0 < count <= len(images) or (count < len(images) and not isinstance(images, ImageFiles)):
         raise ValueError(f"expected a row for each of the {len(images)} images, got {count}")

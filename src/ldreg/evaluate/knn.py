@@ -35,7 +35,7 @@ class KnnConfig:
 
 
 def voters(count: int, k: int | None = None) -> int:
-    """How many of `count` training rows vote where k are asked for (None: 200, or all where those are fewer).
+    """How many of `count` training rows vote if k are asked for; None: 200, or all if those are fewer.
 
     >>> voters(1000), voters(50), voters(50, 20)
     (200, 50, 20)
@@ -128,12 +128,10 @@ def checked(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same four on the device of `train`: representations in float32 (float64 stays), labels in int64.
 
-    Arrays of NumPy and lists are taken too.
-
     Raises:
         ValueError: wrong shapes, differing widths, labels that are not integers of at least 0, NaN or inf.
 
-    >>> x, y = torch.ones(3, 2, dtype=torch.bfloat16), torch.tensor([0, 1, 1], dtype=torch.uint8)
+    >>> x, y = torch.ones(3, 2, dtype=torch.bfloat16), [0, 1, 1]
     >>> [part.dtype for part in checked(x, y, x, y)]
     [torch.float32, torch.int64, torch.float32, torch.int64]
     """
@@ -141,13 +139,9 @@ def checked(
     test = _representations(test, "test").to(train.device)
     if train.shape[1] != test.shape[1]:
         raise ValueError(f"test: expected {train.shape[1]} columns, as train has, got {test.shape[1]}")
-    test = test.to(torch.promote_types(train.dtype, test.dtype))
-    return (
-        train.to(test.dtype),
-        _labels(train_labels, train, "train_labels"),
-        test,
-        _labels(test_labels, test, "test_labels"),
-    )
+    dtype = torch.promote_types(train.dtype, test.dtype)
+    labels = _labels(train_labels, train, "train_labels"), _labels(test_labels, test, "test_labels")
+    return train.to(dtype), labels[0], test.to(dtype), labels[1]
 
 
 def _tensor(value: object, name: str) -> Tensor:

@@ -1,10 +1,6 @@
 """The numbers of every command: dimensions of representations, and accuracies if labels are known."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -12,14 +8,8 @@ from torch import Tensor
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import frechet_variance, geometric_mean, regular
 from ldreg.dimension.spectrum import effective_rank, relative_spread
-from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.knn import knn_accuracy, voters
 from ldreg.evaluate.linear import linear_accuracy
-
-if TYPE_CHECKING:  # with them come timm and torchvision
-    from ldreg.data import DataConfig
-    from ldreg.encoders.checkpoints import LoadedEncoder
-    from ldreg.evaluate.features import Features, Progress
 
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -81,17 +71,11 @@ def measure_set(
 ) -> dict[str, float]:
     """Measure the training representations, and the accuracies of kNN and a linear probe if all labels are known.
 
-    Args:
-        extracted: train (N, D), train_labels (N,), test (M, D), test_labels (M,).
-        k: neighbors that LID is estimated from.
-        points: measure dimensions of at most this many rows, evenly spread.
-        knn_k: neighbors that vote in kNN classification; None: 200, or all rows of a smaller set.
-        knn: whether to take kNN accuracy.
-        probe: whether to fit a linear probe.
+    Dimensions are those of at most `points` rows, evenly spread. `knn_k` neighbors vote; None: 200, or all rows of a
+    smaller set. NaN or inf among the representations makes the accuracies NaN.
 
     Raises:
-        ValueError: as `measure`, `knn_accuracy` and `linear_accuracy`; but NaN or inf among the representations makes
-            the accuracies NaN.
+        ValueError: as `measure`, `knn_accuracy` and `linear_accuracy`.
 
     >>> x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
     >>> labels = (x[:, 0] > 0).long()
@@ -123,107 +107,3 @@ def spread(rows: Tensor, count: int) -> Tensor:
     if len(rows) <= count:
         return rows
     return rows[torch.arange(count, device=rows.device) * len(rows) // count]
-
-
-@dataclass(frozen=True, eq=False)
-class Accuracies:
-    """Accuracies on the labeled test images given the labeled training images.
-
-    Args:
-        results: accuracies by name; empty if labels or test images are missing.
-        tested: how many test images they were measured on, or None.
-        voters: neighbors that voted in kNN classification, or None.
-    """
-
-    results: dict[str, float]
-    tested: int | None = None
-    voters: int | None = None
-
-
-def accuracies(
-    train: "Features",
-    test: "Features | None",
-    *,
-    device: str = "auto",
-    knn_k: int | None = None,
-    linear: Callable[[], float] | None = None,
-    known: dict[str, float] | None = None,
-) -> Accuracies:
-    """Measure linear and kNN accuracy of representations, unless they are `known`.
-
-    `linear` measures linear accuracy in its own way; None: by a probe fitted to the representations.
-    """
-    known = known or {}
-    labeled, asked = train.labels >= 0, (test.labels if test is not None else train.labels[:0]) >= 0
-    if test is None or len(train.labels[labeled].unique()) < 2 or not asked.any():
-        return Accuracies({})
-    place = torch_device(device)
-    parts = train.representations[labeled], train.labels[labeled], test.representations[asked], test.labels[asked]
-    x, y, x_test, y_test = (part.to(place) for part in parts)
-    four, count = (x, y, x_test, y_test), voters(len(y), knn_k)
-    results = {}
-    if "linear" in known:
-        results["linear"] = known["linear"]
-    else:
-        results["linear"] = linear_accuracy(*four).accuracy if linear is None else linear()
-    results["knn"] = known["knn"] if "knn" in known else knn_accuracy(*four, k=count)
-    return Accuracies(results, len(y_test), count)
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """An encoder measured on a data set.
-
-    Args:
-        results: dimensions and accuracies by name.
-        points: how many images dimensions were measured on.
-        held_out: how many test images there are.
-    """
-
-    results: dict[str, float]
-    points: int
-    held_out: int
-
-
-def measure_encoder(
-    encoder: "LoadedEncoder",
-    data: "DataConfig",
-    split: Literal["train", "test"],
-    k: int,
-    *,
-    linear: Callable[[], float] | None = None,
-    device: str = "auto",
-    cache: Path | None = None,
-    progress: "Progress | None" = None,
-) -> Measured:
-    """Measure the dimensions of a split, without test images those of the training images, and accuracies.
-
-    `linear` is as in `accuracies`.
-
-    Raises:
-        ValueError: the data is missing, or k is not below the number of images.
-    """
-    train, test = both_splits(encoder, data, device=device, cache=cache, progress=progress)
-    chosen = train if split == "train" or test is None else test
-    results = measure(chosen.representations.to(torch_device(device)), k=k)
-    results |= accuracies(train, test, device=device, linear=linear).results
-    return Measured(results, len(chosen.labels), 0 if test is None else len(test.labels))
-
-
-def both_splits(
-    encoder: "LoadedEncoder",
-    data: "DataConfig",
-    *,
-    device: str = "auto",
-    cache: Path | None = None,
-    progress: "Progress | None" = None,
-) -> "tuple[Features, Features | None]":
-    """Representations of the training and the test images; None if the set has no test images."""
-    from ldreg.data.datasets import MissingSplitError
-    from ldreg.evaluate.features import features
-
-    train = features(encoder, data, "train", device=device, cache=cache, progress=progress)
-    try:
-        return train, features(encoder, data, "test", device=device, cache=cache, progress=progress)
-    except MissingSplitError:
-        return train, None

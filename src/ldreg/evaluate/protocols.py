@@ -1,29 +1,30 @@
-"""Settings of classifiers on an encoder: the paper's two protocols, a fit to cached representations, fine-tuning."""
+"""Settings of evaluations: the paper's two protocols, a fit to cached representations, fine-tuning, dimensions."""
 
 import logging
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
 
-from ldreg.data import DataConfig, ImageSet
+from ldreg.data import DataConfig
 from ldreg.data.config import DATASETS
-from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.features import images_key
+from ldreg.dimension.estimators import Convention, Estimator
 from ldreg.evaluate.linear import LARGEST_STRENGTH
 from ldreg.evaluate.source import READING, Source
+from ldreg.inspection import check_settings
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
 logger = logging.getLogger("ldreg")
 
 ProtocolName = Literal["imagenet", "transfer", "fast"]
 
+NEIGHBORS = 64  # as in the paper's tables
 _LARGEST = 1e30  # of an option that is multiplied in float32
 _FEW_STEPS = 300  # fewer hardly train by these settings
-_MIN_SCALE = 0.08  # the default of torchvision's RandomResizedCrop
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a classifier is trained; the batch size is that of all processes."""
+    """How a classifier is trained; the batch is that of all processes."""
 
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
@@ -55,7 +56,6 @@ PROTOCOLS: dict[ProtocolName, Plan] = {
         batch_size=256,
     ),
 }
-# Options of the trained protocols, and those of the fitted one.
 _TRAINED = ("epochs", "batch_size", "lr", "weight_decay", "flip", "min_scale", "seed")
 _FITTED = ("strength", "iterations")
 
@@ -172,11 +172,63 @@ class FinetuneConfig:
             raise ValueError(f"fraction: expected above 0 and at most 1, got {self.fraction}")
 
 
+@dataclass(frozen=True)
+class DimensionConfig:
+    """Local and global dimensionality of representations.
+
+    Args:
+        split: test (as in the paper's tables) or train
+        k: nearest neighbors that LID is estimated from; default the run's own monitor.k, else 64
+        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
+        sample: measure this many points, drawn at random; neighbors still come from all
+        html: write a self-contained page with figures to this file
+        representations: write them to this .npy file, which `ldreg inspect` reads
+        seed: of every random draw
+    """
+
+    split: Literal["test", "train"] = "test"
+    k: int | None = None
+    estimator: Estimator = "mom"
+    convention: Convention = "paper"
+    sample: int | None = None
+    html: str | None = None
+    representations: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: expected 0 to 2**63 - 1, got {self.seed}")
+        if self.representations is not None and Path(self.representations).suffix != ".npy":
+            raise ValueError(f"representations: expected the name of a .npy file, got {self.representations!r}")
+        k = NEIGHBORS if self.k is None else self.k
+        check_settings(k, estimator=self.estimator, convention=self.convention, sample=self.sample, device=None)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where the encoder's images and the results are.
+
+    Args:
+        size: side of the images, where the checkpoint does not say
+        normalization: of the images, where the checkpoint does not say: imagenet, cifar, half or none
+        cache: folder below which representations are kept; default that of --data.cache
+        out: folder for results and checkpoints; default evaluation in the run's folder, else evaluation/NAME
+        json: write the results, with what a reader needs to repeat them, to this file
+    """
+
+    size: int | None = None
+    normalization: str | None = None
+    cache: str | None = None
+    out: str | None = None
+    json: str | None = None
+
+
 Trained = TypeVar("Trained", LinearConfig, FinetuneConfig)
 
 
 def _check_options(options: LinearConfig | FinetuneConfig) -> None:
-    """Raise ValueError for a value out of range; None stands for the default."""
+    """Reject values out of range; None stands for the default."""
     for name, least, most in (
         ("epochs", 1, _LARGEST),
         ("batch_size", 2, _LARGEST),
@@ -193,10 +245,9 @@ def _check_options(options: LinearConfig | FinetuneConfig) -> None:
 
 
 def with_run_augmentation(config: Trained, source: Source) -> Trained:
-    """The config with the flip and the smallest crop of the run's settings, unless the config has its own.
+    """The config with the flip and smallest crop that the run's settings name, unless it has its own.
 
-    Defaults of a view policy do not count: MAE pretrains on crops of at least 0.2 of the area, and is evaluated on the
-    usual ones.
+    Defaults of a view policy do not count: MAE pretrains on crops of at least 0.2 of the area.
     """
     if source.settings is None or (isinstance(config, LinearConfig) and config.protocol == "fast"):
         return config
@@ -211,17 +262,17 @@ def with_run_augmentation(config: Trained, source: Source) -> Trained:
 def augmentation(options: LinearConfig | FinetuneConfig, data: DataConfig) -> dict[str, float]:
     """The flip and the smallest crop of the training views; by default, digits are not mirrored."""
     flip = options.flip if options.flip is not None else (0.0 if data.name == "digits" else 0.5)
-    return {"flip": flip, "min_scale": _MIN_SCALE if options.min_scale is None else options.min_scale}
+    # The smallest crop is by default that of torchvision's RandomResizedCrop.
+    return {"flip": flip, "min_scale": 0.08 if options.min_scale is None else options.min_scale}
 
 
 def fitted_plan(options: LinearConfig | FinetuneConfig, *, images: int, devices: int) -> Plan:
-    """The usual plan, changed by the options, for this number of training images and processes.
+    """The usual plan with the changes of the options, for this number of training images and processes.
 
-    A usual batch that is larger than the set becomes the largest power of two that fits; a learning rate that scales
-    with the batch follows. A batch given as an option must fit.
+    A usual batch larger than the set becomes the largest power of two that fits. A batch given as an option must fit.
 
     Raises:
-        ValueError: a batch that does not fit the images or the processes, or a learning rate below the schedule's end.
+        ValueError: the batch does not fit the images or the processes, or the learning rate ends above its peak.
 
     >>> plan = fitted_plan(FinetuneConfig(epochs=3), images=200, devices=1)
     >>> plan.batch_size, plan.peak_lr, plan.schedule.epochs
@@ -256,15 +307,8 @@ def warn_small(plan: Plan, options: LinearConfig | FinetuneConfig, *, images: in
         logger.warning("%s: only %d optimizer steps, for a small set; --batch_size%s changes that", data, steps, others)
 
 
-def identity(encoder: LoadedEncoder, plan: Plan, train: ImageSet, **more: Any) -> dict[str, Any]:
-    """Everything that the result of a training depends on; the number of processes does not count."""
-    settings = asdict(plan)
-    del settings["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
-    return {"encoder": encoder.key, "plan": settings, "train": images_key(train), **more}
-
-
 def dataset_paths(text: str) -> dict[str, str | None]:
-    """Datasets and their paths, in order, from names separated by commas.
+    """Datasets and their paths from names separated by commas.
 
     Raises:
         ValueError: there is none, or one comes twice.
@@ -284,12 +328,9 @@ def dataset_paths(text: str) -> dict[str, str | None]:
 
 
 def dataset_configs(text: str, *, own: DataConfig | None, reading: DataConfig) -> dict[str, DataConfig]:
-    """The datasets of a list such as "cifar10=PATH,digits,photos=PATH".
+    """The datasets of a list such as "cifar10=PATH,digits,photos=PATH"; the source's `own` images need no path.
 
-    Args:
-        text: names with their paths; a name of no dataset, with a path, names a folder of images.
-        own: the source's own images, which need no path.
-        reading: settings of how images are read.
+    An unknown name with a path is a folder of images.
 
     Raises:
         ValueError: an unknown name without a path, or a path that should not be there.

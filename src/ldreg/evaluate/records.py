@@ -1,19 +1,23 @@
-"""The record of a finished run: settings, final results, curves, points and the images of lowest LID."""
+"""An encoder measured on a data set, and the record of a finished run with its curves, points and images."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
 from ldreg.data.datasets import MissingSplitError
+from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.features import Features, Progress, features
-from ldreg.evaluate.knn import KnnConfig, voters
-from ldreg.evaluate.measure import Accuracies, accuracies
+from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
+from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.measure import measure
 from ldreg.evaluate.protocols import LinearConfig
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import quick_report
@@ -32,6 +36,72 @@ _CONTRAST = 3  # times as many images of lowest as of highest LID
 _FILE_STEP = 1e-8  # accuracies in files are rounded to this or less
 
 
+class Measured(NamedTuple):
+    """An encoder measured on a data set."""
+
+    results: dict[str, float]  # dimensions and accuracies by name
+    points: int  # images that dimensions were measured on
+    held_out: int  # test images
+
+
+class Accuracies(NamedTuple):
+    """Accuracies on labeled test images; empty if labels or test images are missing."""
+
+    results: dict[str, float]
+    tested: int | None = None
+    voters: int | None = None
+
+
+def measure_encoder(
+    encoder: LoadedEncoder,
+    data: DataConfig,
+    split: Literal["train", "test"],
+    k: int,
+    *,
+    linear: Callable[[], float],
+    device: str = "auto",
+    cache: Path | None = None,
+) -> Measured:
+    """Measure the dimensions of a split and accuracies; `linear` measures linear accuracy if there are labels.
+
+    Without test images dimensions are those of the training images.
+
+    Raises:
+        ValueError: the data is missing, or k is not below the number of images.
+    """
+    train = features(encoder, data, "train", device=device, cache=cache)
+    try:
+        test = features(encoder, data, "test", device=device, cache=cache)
+    except MissingSplitError:
+        test = None
+    chosen = train if split == "train" or test is None else test
+    results = measure(chosen.representations.to(torch_device(device)), k=k)
+    results |= accuracies(train, test, device=device, ways={"linear": linear}).results
+    return Measured(results, len(chosen.labels), 0 if test is None else len(test.labels))
+
+
+def accuracies(
+    train: Features,
+    test: Features | None,
+    *,
+    device: str = "auto",
+    knn_k: int | None = None,
+    ways: Mapping[str, Callable[[], float]],
+) -> Accuracies:
+    """Linear and kNN accuracy of representations, each measured by its function in `ways` if there is one."""
+    labeled, asked = train.labels >= 0, (test.labels if test is not None else train.labels[:0]) >= 0
+    if test is None or len(train.labels[labeled].unique()) < 2 or not asked.any():
+        return Accuracies({})
+    parts = train.representations[labeled], train.labels[labeled], test.representations[asked], test.labels[asked]
+    x, y, x_test, y_test = (part.to(torch_device(device)) for part in parts)
+    k = voters(len(y), knn_k)
+    usual: dict[str, Callable[[], float]] = {
+        "linear": lambda: linear_accuracy(x, y, x_test, y_test).accuracy,
+        "knn": lambda: knn_accuracy(x, y, x_test, y_test, k=k),
+    }
+    return Accuracies({name: way() for name, way in {**usual, **ways}.items()}, len(y_test), k)
+
+
 def record(
     source: Source,
     *,
@@ -47,12 +117,19 @@ def record(
     """Measure an encoder on all images that it was trained on, and add what its run logged and what was evaluated.
 
     Dimensions are those of the training images without augmentation. Accuracies are those of a linear probe and of kNN
-    on the test images, if there are labels; `ldreg evaluate` may have measured them before, and its other results are
-    added. Without the images, the record has what was logged, and a note that says why the rest is missing.
+    on the test images, if there are labels; those that `ldreg evaluate` has measured are not measured again. Without
+    the images, the record has what was logged, and a note that says why the rest is missing.
 
-    There are so many `thumbnails` of the images of lowest LID, and a third as many of the highest. LID is estimated
-    from `k` neighbors (None: those of the run's monitor) for `points` images drawn at random (None: for all). If the
-    images are `required`, missing ones are an error.
+    Args:
+        source: the encoder.
+        name: of the record; None: that of the source.
+        device: auto, cpu or cuda.
+        thumbnails: images of lowest LID; a third as many of the highest are added.
+        points: LID is estimated for so many images drawn at random; None: for all.
+        k: neighbors that LID is estimated from; None: those of the run's monitor.
+        required: whether missing images are an error.
+        cache: folder of representations.
+        progress: called with what is done and the fraction that is done.
 
     Raises:
         ValueError: settings that do not fit the images, or a file of the run that cannot be used.
@@ -86,7 +163,7 @@ def record(
         except MissingSplitError:
             test = None
         known = _known_accuracies(evaluations, source, voters(int((train.labels >= 0).sum()), monitor.knn_k))
-        found = accuracies(train, test, device=device, knn_k=monitor.knn_k, known=known)
+        found = accuracies(train, test, device=device, knn_k=monitor.knn_k, ways=known)
         results = {
             "lid": report.mean.value,
             "lid_low": report.lid_low,
@@ -100,9 +177,7 @@ def record(
         if settings is not None and source.data.name != settings.data.name:
             notes.insert(0, f"measured on {source.data.name}; trained on {settings.data.name}")
     if card is not None:  # whose findings in the representations are measured anew
-        for one in card.findings:
-            if images is None if one.of == "representations" else one.serious:
-                findings.append(one)
+        findings += [one for one in card.findings if (images is None if one.of == "representations" else one.serious)]
     minutes = {} if card is None or "minutes" not in card.results else {"minutes": card.results["minutes"]}
     return Record(
         source.name if name is None else name,
@@ -137,24 +212,18 @@ def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
     return found, notes
 
 
-def _same_images(one: Record, source: Source) -> bool:
-    """Whether an evaluation is of the images that the source names."""
-    if source.data is None:
-        return False
-    wanted = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in READING}
-    return all(one.settings.get(key) == value for key, value in wanted.items())
-
-
-def _known_accuracies(evaluations: Mapping[str, Record], source: Source, voters: int) -> dict[str, float]:
+def _known_accuracies(evaluations: Mapping[str, Record], source: Source, voters: int) -> dict[str, Callable[[], float]]:
     """Linear and kNN accuracy that were evaluated with default options on the source's images."""
+    found: dict[str, Callable[[], float]] = {}
+    if source.data is None:
+        return found
+    images = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in READING}
     defaults = {"linear": asdict(LinearConfig()), "knn": asdict(KnnConfig()) | {"k": voters}}
-    found: dict[str, float] = {}
     for one in evaluations.values():
-        kind = str(one.settings.get("kind"))
-        options = {**one.settings, "k": one.voters}
-        usual = {**defaults.get(kind, {}), "precision": "fp32"}
-        if kind in defaults and _same_images(one, source) and all(options.get(key) == usual[key] for key in usual):
-            found[kind] = next(iter(one.results.values()))
+        kind, options = str(one.settings.get("kind")), {**one.settings, "k": one.voters}
+        usual = {**defaults.get(kind, {}), **images, "precision": "fp32"}
+        if kind in defaults and all(options.get(key) == value for key, value in usual.items()):
+            found[kind] = partial(float, next(iter(one.results.values())))
     return found
 
 
@@ -201,7 +270,7 @@ def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
 
 
 def _listed(train: Features, report: DimensionReport, found: Accuracies) -> dict[str, Any]:
-    """Counts, and what a record lists for each point, for an even choice of many."""
+    """Counts, and what a record lists of each point, or of an even choice of many."""
     rows = torch.linspace(0, report.measured - 1, min(LISTED_POINTS, report.measured)).round().long()
     return {
         "images": len(train.labels),
@@ -255,11 +324,7 @@ def origin_of(folder: RunFolder, settings: Settings | None) -> dict[str, str | f
 
 
 def _environment(path: Path) -> dict[str, Any]:
-    """Facts about the machine and the code of a run; empty if there is no such file.
-
-    Raises:
-        ValueError: the file is not a JSON object.
-    """
+    """Facts about the machine and the code of a run; empty if there is no such file."""
     if not path.exists():
         return {}
     try:

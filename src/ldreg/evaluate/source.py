@@ -19,27 +19,18 @@ READING = ("cache", "workers", "resident_limit", "max_unreadable")
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An encoder and where it comes from.
-
-    Args:
-        encoder: with its weights.
-        name: of the run's folder or the file.
-        path: to the folder or file.
-        folder: of the run whose encoder it is; None for a plain checkpoint.
-        settings: of that run, or of the run in whose folder a checkpoint lies; else None.
-        data: the images to evaluate on: the run's own, or those of the options; None if unknown.
-    """
+    """An encoder and where it comes from."""
 
     encoder: LoadedEncoder
-    name: str
+    name: str  # of the run's folder or the file
     path: Path
-    folder: RunFolder | None
-    settings: Settings | None
-    data: DataConfig | None
+    folder: RunFolder | None  # of the run whose encoder it is; None for a plain checkpoint
+    settings: Settings | None  # of that run, or of the run in whose folder a checkpoint lies
+    data: DataConfig | None  # the images to evaluate on: the run's own, or those of the options; None if unknown
 
     @property
     def results_folder(self) -> Path:
-        """Where results go: into the run's folder, or below the working directory for a plain checkpoint."""
+        """The folder of results: in the run's folder, or in the working directory for a plain checkpoint."""
         return self.folder.path / "evaluation" if self.folder is not None else Path("evaluation") / self.name
 
     @property
@@ -70,9 +61,8 @@ def open_source(
     normalization: str | None = None,
     data: Sequence[tuple[str, str | None]] = (),
 ) -> Source:
-    """The encoder of a run folder or of a checkpoint.
+    """The encoder of a run folder, or of a checkpoint: encoder.safetensors, or a state dict in a known layout.
 
-    The path is a run folder, an encoder.safetensors, or a state dict in timm's, torchvision's or the authors' layout.
     A checkpoint may not say its encoder, size and normalization. Options such as ("data.path", "X") replace the run's;
     another data.name drops all of the run's but those of how images are read.
 

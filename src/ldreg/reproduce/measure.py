@@ -12,9 +12,9 @@ from torch import Tensor
 from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.features import Features, features
-from ldreg.evaluate.measure import Measured, measure_encoder, spread
+from ldreg.evaluate.measure import spread
 from ldreg.evaluate.protocols import ProtocolName
-from ldreg.evaluate.records import curves_of, origin_of
+from ldreg.evaluate.records import Measured, curves_of, measure_encoder, origin_of
 from ldreg.evaluate.source import Source, open_source
 from ldreg.monitor.log import read_metrics
 from ldreg.record import Record

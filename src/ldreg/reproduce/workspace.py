@@ -90,7 +90,7 @@ class Workspace:
         Raises:
             ValueError: an unknown option or a wrong value.
         """
-        from ldreg.evaluate.detection.config import DetectionConfig
+        from ldreg.evaluate.detection import DetectionConfig
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
         try:

@@ -52,8 +52,7 @@ class Scene(NamedTuple):
 class Scenes(Sequence[Scene]):
     """Scenes packed into one array of bytes.
 
-    Worker processes share it without copying; hundreds of thousands of Python objects would be copied, page by page,
-    as their reference counts change.
+    Worker processes share it without copying. Of Python objects they would copy the pages, as reference counts change.
     """
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
@@ -75,21 +74,13 @@ class Scenes(Sequence[Scene]):
 
 @dataclass(frozen=True, eq=False)
 class CocoSplit:
-    """The images of one split and their annotations.
+    """The images of one split and their annotations."""
 
-    Args:
-        scenes: the images, without crowds and without objects that have an empty box or no valid mask.
-        annotations: as pycocotools holds them; empty for training.
-        categories: COCO's ids and their names, in the order of the labels.
-        dropped: how many objects had an empty box or no valid mask.
-        fingerprint: hash of the annotation file.
-    """
-
-    scenes: Scenes
-    annotations: COCO
-    categories: Mapping[int, str]
-    dropped: int
-    fingerprint: str
+    scenes: Scenes  # without crowds and without objects that have an empty box or no valid mask
+    annotations: COCO  # empty for training
+    categories: Mapping[int, str]  # COCO's ids and their names, in the order of the labels
+    dropped: int  # objects with an empty box or no valid mask
+    fingerprint: str  # hash of the annotation file
 
 
 def read_coco(root: Path) -> tuple[CocoSplit, CocoSplit]:
@@ -110,11 +101,7 @@ def read_coco(root: Path) -> tuple[CocoSplit, CocoSplit]:
 def read_split(
     root: Path, split: Split, *, categories: Mapping[int, str] | None = None, empty: bool = True
 ) -> CocoSplit:
-    """One split, with images without objects if `empty`, labeled by `categories` or else by its own.
-
-    Raises:
-        ValueError: as for `read_coco`.
-    """
+    """One split, with images without objects if `empty`, labeled by `categories` or else by its own."""
     file = root / "annotations" / f"instances_{split}.json"
     tree, fingerprint = load_annotations(file)
     _check_entries(file, tree)
@@ -189,38 +176,35 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int)
 
 
-def _is_side(value: object) -> bool:
-    return isinstance(value, int) and value > 0
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
 
 
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != ""
+def _is_rle(value: object) -> bool:
+    return isinstance(value, dict) and {"size", "counts"} <= value.keys()
 
 
-def _is_box(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(map(_is_number, value))
-
-
-def _is_segmentation(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, dict) and {"size", "counts"} <= value.keys())
-
-
-_KEYS: dict[str, dict[str, Callable[[object], bool]]] = {
-    "images": {"id": _is_int, "file_name": _is_name, "height": _is_side, "width": _is_side},
-    "annotations": {
-        "id": _is_int, "image_id": _is_int, "category_id": _is_int, "bbox": _is_box, "area": _is_number,
-        "segmentation": _is_segmentation,
+_KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "images": {
+        "id": _is_int,
+        "file_name": lambda value: isinstance(value, str) and value != "",
+        "height": lambda value: _is_int(value) and value > 0,
+        "width": lambda value: _is_int(value) and value > 0,
     },
-    "categories": {"id": _is_int, "name": _is_name},
-}  # fmt: skip
+    "annotations": {
+        "id": _is_int,
+        "image_id": _is_int,
+        "category_id": _is_int,
+        "bbox": lambda value: isinstance(value, list) and len(value) == 4 and all(map(_is_number, value)),
+        "area": _is_number,
+        "segmentation": lambda value: isinstance(value, list) or _is_rle(value),
+    },
+    "categories": {"id": _is_int, "name": lambda value: isinstance(value, str) and value != ""},
+}
 
 
 def _check_entries(file: Path, tree: Tree) -> None:
-    """Reject lists that are missing or empty, and entries without a key or with a value of another kind."""
+    """Reject missing and empty lists, and entries without a key or with a value of another kind."""
     for part, keys in _KEYS.items():
         entries = tree.get(part)
         if not isinstance(entries, list) or not entries:
@@ -238,7 +222,7 @@ def _check_entries(file: Path, tree: Tree) -> None:
 
 
 def _check_files(file: Path, images: Sequence[Tree], *, folder: Path) -> None:
-    """Reject images that are listed and absent; one listing of the folder replaces a check of each file."""
+    """Reject images that are listed and absent; listing the folder is faster than looking for each file."""
     if not folder.is_dir():
         raise ValueError(f"path: expected a folder of images at {folder}, got none")
     names = [image["file_name"] for image in images]
@@ -385,13 +369,7 @@ def write_generated(root: Path, *, train: int, val: int, size: int, seed: int = 
 
     Each image has one to three shapes that do not overlap, about `size` pixels a side, in landscape and in portrait.
     Squares and triangles have polygons, circles run-length masks, and all masks are exact.
-
-    Raises:
-        ValueError: a count below 1, or a size below 48.
     """
-    for name, value, least in (("train", train, 1), ("val", val, 1), ("size", size, 48)):
-        if value < least:
-            raise ValueError(f"{name}: expected at least {least}, got {value}")
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     for split, first, count in (("train2017", 1, train), ("val2017", train + 1, val)):
         (root / split).mkdir(exist_ok=True)

@@ -20,20 +20,17 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import RoIAlign, roi_align
 
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.detection.config import DetectionConfig
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.samples import Sample
 from ldreg.views.config import NORMALIZATIONS
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
 SAMPLED = 256  # anchors per image in the loss
 POOLED = 14  # side of the features taken from a region
-MASK_CHANNELS = 256
-BOX_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 Target = dict[str, Tensor]
 Detections = dict[str, Tensor]
 STAGES = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")
-# Weights of red, green and blue in luminance (ITU-R BT.601), for encoders of gray images.
-LUMINANCE = (0.299, 0.587, 0.114)
+LUMINANCE = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601), for encoders of gray images
 
 
 class Anchors(AnchorGenerator):  # type: ignore[misc]  # torchvision has no types
@@ -94,10 +91,7 @@ class Proposals(RegionProposalNetwork):  # type: ignore[misc]  # torchvision has
 
 
 def build_proposals(channels: int, *, stride: int, sizes: Sequence[int], tested: int) -> Proposals:
-    """The region proposal network on one map of features, with the numbers of detectron2's C4 models.
-
-    `tested` regions of an image are looked at in evaluation.
-    """
+    """The region proposal network with the numbers of detectron2's C4 models; `tested` regions go into evaluation."""
     anchors = Anchors(sizes, stride=stride)
     return Proposals(
         anchors,
@@ -116,14 +110,8 @@ class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
     """Regions to classes, boxes and masks by one stage that the three share (detectron2's Res5ROIHeads).
 
     Sampling and non-maximum suppression are torchvision's; pooling is the aligned one (RoIAlign v2), offsets are
-    learned by L1, and masks from cells cut at one half, as in detectron2.
-
-    Args:
-        res5: features of regions (R, C, 14, 14) to (R, D, 7, 7).
-        width: D.
-        classes: of objects, without the background.
-        stride: pixels per feature.
-        regions: per image in training.
+    learned by L1, and masks from cells cut at one half, as in detectron2. `res5` maps features of regions
+    (R, C, 14, 14) to (R, width, 7, 7); `classes` are without the background.
     """
 
     def __init__(self, res5: nn.Module, *, width: int, classes: int, stride: int, regions: int) -> None:
@@ -135,12 +123,12 @@ class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
             bg_iou_thresh=0.5,
             batch_size_per_image=regions,
             positive_fraction=0.25,
-            bbox_reg_weights=BOX_WEIGHTS,
+            bbox_reg_weights=(10.0, 10.0, 5.0, 5.0),
             score_thresh=0.05,
             nms_thresh=0.5,
             detections_per_img=100,
         )
-        self.mask_predictor = MaskRCNNPredictor(width, MASK_CHANNELS, classes + 1)
+        self.mask_predictor = MaskRCNNPredictor(width, 256, classes + 1)
         # New layers are drawn as in detectron2.
         for layer, deviation in (
             (self.box_predictor.cls_score, 0.01),
@@ -176,7 +164,7 @@ class Res5Heads(RoIHeads):  # type: ignore[misc]  # torchvision has no types
             wanted.append(mask_targets(target["masks"], boxes[chosen] * scale, owner[chosen], side=side))
         learned = torch.cat(objects)
         predicted = self.mask_predictor(shared[learned]).float()
-        return [], losses | {"mask": mask_loss(predicted, torch.cat(labels)[learned], torch.cat(wanted))}
+        return [], {**losses, "mask": mask_loss(predicted, torch.cat(labels)[learned], torch.cat(wanted))}
 
     def _detect(self, mapped: Tensor, proposals: list[Tensor], image_shapes: list[tuple[int, int]]) -> list[Detections]:
         scores, moves = self._boxes(self._shared(mapped, proposals))
@@ -260,13 +248,8 @@ def paste(masks: Tensor, boxes: Tensor, *, height: int, width: int) -> Tensor:
 class MaskRCNN(nn.Module):
     """Images of any sizes to detections (He et al., "Mask R-CNN", ICCV 2017), on one map of features.
 
-    Args:
-        backbone: images (B, C, H, W) to features (B, D, H / stride, W / stride).
-        proposals: features to regions.
-        heads: regions to classes, boxes and masks.
-        normalization: mean and standard deviation by channel, of pixels from 0 to 1.
-        stride: pixels per feature.
-        train_norms: whether batch norms are trained; else they stay as they are, in training too.
+    The backbone maps images (B, C, H, W) to features (B, D, H / stride, W / stride). The normalization is mean and
+    standard deviation by channel, of pixels from 0 to 1. Batch norms that are not trained stay as they are.
     """
 
     mean: Tensor
@@ -312,21 +295,17 @@ class MaskRCNN(nn.Module):
         targets: Any = None
         if self.training:
             targets = [{"boxes": one.boxes, "labels": one.labels, "masks": one.masks} for one in samples]
-        regions, proposal_losses = self.proposals(images, features, targets)
+        regions, proposed = self.proposals(images, features, targets)
         detections, losses = self.heads(features, regions, images.image_sizes, targets)
-        named = {
-            {"loss_objectness": "objectness", "loss_rpn_box_reg": "proposal"}[name]: loss
-            for name, loss in proposal_losses.items()
-        }
-        return named | losses, detections
+        if self.training:
+            losses = {"objectness": proposed["loss_objectness"], "proposal": proposed["loss_rpn_box_reg"], **losses}
+        return losses, detections
 
     def _batch(self, images: Sequence[Tensor]) -> ImageList:
         """Normalized images in one tensor, padded by zeros to a multiple of the stride."""
-        tall, wide = (max(image.shape[axis] for image in images) for axis in (1, 2))
+        sides = (max(image.shape[axis] for image in images) for axis in (1, 2))
         channels = len(self.mean)
-        padded = self.mean.new_zeros(
-            (len(images), channels, *(-(-side // self.stride) * self.stride for side in (tall, wide)))
-        )
+        padded = self.mean.new_zeros((len(images), channels, *(-(-one // self.stride) * self.stride for one in sides)))
         for place, image in zip(padded, images, strict=True):
             pixels = image.to(self.mean.dtype) / 255
             if channels == 1:
@@ -339,10 +318,10 @@ def build_model(encoder: LoadedEncoder, config: DetectionConfig, *, classes: int
     """Mask R-CNN C4 around a copy of the encoder, as MoCo fine-tunes it on COCO.
 
     The encoder's stem and first three stages make the features (conv4), its last stage works on each region (res5),
-    with one more norm after it, and nothing is frozen (FREEZE_AT 0). New layers are drawn anew. After
-    coco_R_50_C4_2x_moco.yaml, Base-RCNN-C4-BN.yaml and Res5ROIHeadsExtraNorm of facebookresearch/moco (He et al.,
-    "Momentum Contrast", CVPR 2020, section 4.2), with detectron2's defaults for all that those do not set. Where this
-    differs from detectron2: padding to a multiple of the stride, mask targets from bit masks rather than polygons.
+    with one more norm after it, and nothing is frozen (FREEZE_AT 0). This follows coco_R_50_C4_2x_moco.yaml,
+    Base-RCNN-C4-BN.yaml and Res5ROIHeadsExtraNorm of facebookresearch/moco (He et al., "Momentum Contrast", CVPR 2020,
+    section 4.2), and detectron2's defaults otherwise. Two things differ from detectron2: images are padded to a
+    multiple of the stride, and mask targets come from bit masks rather than polygons.
 
     Raises:
         ValueError: the encoder is no ResNet of timm.
@@ -350,7 +329,9 @@ def build_model(encoder: LoadedEncoder, config: DetectionConfig, *, classes: int
     check_encoder(encoder)
     module = copy.deepcopy(encoder.module).requires_grad_(True)
     backbone = nn.Sequential(OrderedDict((name, getattr(module, name)) for name in STAGES))
-    width, stride = measure(backbone, channels=encoder.channels)
+    with torch.no_grad():  # 16 pixels per feature with the ImageNet stem, 4 with the one for CIFAR
+        _, width, side, _ = backbone.eval()(torch.zeros(1, encoder.channels, 128, 128)).shape
+    stride = 128 // side
     depth = cast(int, module.num_features)
     res5 = nn.Sequential(OrderedDict(layer4=cast(nn.Module, module.layer4)))
     if config.norm == "batch":
@@ -369,21 +350,9 @@ def build_model(encoder: LoadedEncoder, config: DetectionConfig, *, classes: int
 
 
 def check_encoder(encoder: LoadedEncoder) -> None:
-    """Refuse an encoder that the C4 shape cannot be made of.
-
-    Raises:
-        ValueError: it is no ResNet of timm.
-    """
+    """Raise ValueError for an encoder that is no ResNet of timm, which the C4 shape cannot be made of."""
     if not isinstance(encoder.module, timm.models.ResNet):
         raise ValueError(
             "encoder: expected a ResNet, such as resnet50, whose stages layer1 to layer4 the C4 shape takes apart, "
             f"got {encoder.config.name}"
         )
-
-
-@torch.no_grad()
-def measure(backbone: nn.Module, *, channels: int) -> tuple[int, int]:
-    """Channels and stride of a backbone's features: 16 with the ImageNet stem, 4 with the one for CIFAR."""
-    side = 128
-    features: Tensor = backbone.eval()(torch.zeros(1, channels, side, side))
-    return features.shape[1], side // features.shape[2]

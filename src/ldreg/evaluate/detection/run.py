@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import LambdaCallback
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader
 
 from ldreg.data.config import available_cores
 from ldreg.data.order import derived_seed
-from ldreg.distributed import active
+from ldreg.distributed import active, world
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
-from ldreg.evaluate.detection.config import DetectionConfig, lr_factor
 from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
-from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, as_list, readable
+from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, readable
 from ldreg.evaluate.extract import torch_device
 from ldreg.io.files import check_writable, read_text, write_atomically
 from ldreg.io.locks import exclusive
@@ -39,7 +39,7 @@ Progress = Callable[[str, float], None]
 Found = dict[str, Any]  # a detection in COCO's result format
 Precision = tuple[float, float, float]  # over overlaps of 0.5 to 0.95, at 0.5, and at 0.75
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
-_DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss, which make the host wait
+_DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss
 # Settings that may differ when a training is resumed.
 _CHANGEABLE = {"path", "schedule", "iterations", "warmup_iterations", "device", "workers", "checkpoint_iterations"}
 
@@ -49,23 +49,10 @@ class Detecting(pl.LightningModule):
 
     The images of an iteration, their augmentation and the sampled regions are functions of the seed, the iteration and
     the rank, so that a training can be resumed at a checkpoint.
-
-    Args:
-        model: the detector.
-        config: of its training.
-        train: what it is trained on.
-        val: what it is evaluated on.
-        progress: called in the evaluation with a text and the fraction that is done.
     """
 
     def __init__(
-        self,
-        model: MaskRCNN,
-        config: DetectionConfig,
-        *,
-        train: CocoSplit,
-        val: CocoSplit,
-        progress: Progress | None,
+        self, model: MaskRCNN, config: DetectionConfig, train: CocoSplit, val: CocoSplit, progress: Progress | None
     ) -> None:
         super().__init__()
         self.model, self.config = model, config
@@ -95,11 +82,7 @@ class Detecting(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Samples on the device.
-
-        Raises:
-            ValueError: one of them could not be read.
-        """
+        """Samples on the device."""
         if self.trainer.testing:
             return [(index, readable(sample).to(device)) for index, sample in batch]
         return [readable(sample).to(device, non_blocking=True) for sample in batch]
@@ -108,14 +91,13 @@ class Detecting(pl.LightningModule):
         """This process's share of the validation images, one by one."""
         mine = range(self.global_rank, len(self._val.scenes), self.trainer.world_size)
         samples = TestSamples(self._val.scenes, mine, shorter=self.config.test_size, longer=self.config.max_size)
-        return DataLoader(samples, batch_size=1, collate_fn=as_list, num_workers=self._workers)
+        return DataLoader(samples, batch_size=1, collate_fn=list, num_workers=self._workers)
 
     def on_test_start(self) -> None:
         """Find the statistics of the batch norms that the evaluation takes."""
         config = self.config
         if config.norm == "batch" and config.precise_iterations:
-            if self._progress is not None and self.trainer.is_global_zero:
-                self._progress("measuring batch statistics", 0.0)
+            self._show("measuring batch statistics", 0.0)
             total = config.total_iterations
             loader = self._batches(total, total + config.precise_iterations)
             torch.manual_seed(derived_seed(config.seed, total, self.global_rank))
@@ -123,31 +105,33 @@ class Detecting(pl.LightningModule):
         self.model.eval()
 
     def test_step(self, batch: Any, batch_index: int) -> None:
-        """Take note of what is found in one image."""
+        """Keep what is found in one image."""
         ((index, sample),) = batch
         _, (detections,) = self.model([sample])
         shape = (sample.image.shape[1], sample.image.shape[2])
-        scene = self._val.scenes[index]
-        self._found += as_found(detections, scene, shape=shape, categories=self._train.categories)
+        self._found += as_found(detections, self._val.scenes[index], shape=shape, categories=self._train.categories)
+        share = (batch_index + 1) * self.trainer.world_size / len(self._val.scenes)
+        self._show("evaluating", min(1.0, share))
+
+    def show_step(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, *rest: Any) -> None:
+        """Show the loss of a training step; on a GPU not of each, as showing it makes the host wait."""
+        done, total = trainer.global_step, self.config.total_iterations
+        if self.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == total:
+            self._show(f"iteration {done}/{total}, loss {outputs['loss'].item():.3f}", done / total)
+
+    def _show(self, text: str, share: float) -> None:
         if self._progress is not None and self.trainer.is_global_zero:
-            share = (batch_index + 1) * self.trainer.world_size / len(self._val.scenes)
-            self._progress("evaluating", min(1.0, share))
+            self._progress(text, share)
 
     def on_test_end(self) -> None:
         """Judge what all processes found."""
-        parts: list[list[Found]] = [self._found]
+        parts: list[list[Found]] = [self._found] * world()
         if active():
-            parts = [[] for _ in range(dist.get_world_size())]
             dist.all_gather_object(parts, self._found)
         # In the order of images whatever the number of processes, as equal scores are ranked by place.
         found = sorted((one for part in parts for one in part), key=lambda one: one["image_id"])
         for kind in ("bbox", "segm"):
             self.precisions[kind] = average_precision(self._val.annotations, found, kind=kind)
-
-    @property
-    def categories(self) -> list[str]:
-        """Names of the classes, in the order of the labels."""
-        return list(self._train.categories.values())
 
     @property
     def _workers(self) -> int:
@@ -156,22 +140,21 @@ class Detecting(pl.LightningModule):
 
     def _batches(self, start: int, stop: int) -> Any:
         """The training samples of iterations start to stop on this process."""
-        config, scenes = self.config, self._train.scenes
-        world = self.trainer.world_size
+        config, scenes, processes = self.config, self._train.scenes, self.trainer.world_size
         samples = TrainingSamples(scenes, sizes=config.train_sizes, longer=config.max_size, flip=config.flip)
         order = IterationOrder(
             scenes.landscape,
-            batch_size=config.batch_size // world,
+            batch_size=config.batch_size // processes,
             seed=config.seed,
             rank=self.global_rank,
-            world=world,
+            world=processes,
             start=start,
             stop=stop,
         )
         return DataLoader(
             samples,
             batch_sampler=order,
-            collate_fn=as_list,
+            collate_fn=list,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
         )
@@ -192,8 +175,7 @@ def parameter_groups(model: nn.Module, config: DetectionConfig) -> list[dict[str
 def measure_statistics(model: MaskRCNN, batches: Any) -> None:
     """Set the batch norms' running statistics to the average over batches of these images.
 
-    The running ones weigh the last few batches most, with weights that have moved since (precise BN; Wu & Johnson,
-    "Rethinking 'Batch' in BatchNorm", 2021, section 3).
+    The running ones weigh the last few batches most (Wu & Johnson, "Rethinking 'Batch' in BatchNorm", 2021, section 3).
     """
     norms = model.norms()
     momenta = [norm.momentum for norm in norms]
@@ -209,7 +191,21 @@ def measure_statistics(model: MaskRCNN, batches: Any) -> None:
         for value in (value for norm in norms for value in (norm.running_mean, norm.running_var)):
             if value is not None:
                 dist.all_reduce(value)
-                value /= dist.get_world_size()
+                value /= world()
+
+
+def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
+    """What multiplies the peak learning rate in iteration `iteration`, counted from 0.
+
+    It rises linearly from 1/1000 to 1, and is divided by 10 after 2/3 and again after 8/9 of all iterations, which is
+    detectron2's WarmupMultiStepLR with the steps of its 1x and 2x schedules.
+
+    >>> [lr_factor(i, total=90_000, warmup=1000) for i in (0, 1000, 59_999, 60_000, 80_000)]
+    [0.001, 1.0, 1.0, 0.1, 0.01]
+    """
+    rise = 1.0 if iteration >= warmup else 0.001 + 0.999 * iteration / warmup
+    passed = (3 * iteration >= 2 * total) + (9 * iteration >= 8 * total)
+    return float(rise * (1.0, 0.1, 0.01)[passed])
 
 
 def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Literal["bbox", "segm"]) -> Precision:
@@ -224,7 +220,8 @@ def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Litera
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return (float(evaluation.stats[0]), float(evaluation.stats[1]), float(evaluation.stats[2]))
+    whole, half, strict = map(float, evaluation.stats[:3])
+    return (whole, half, strict)
 
 
 def as_found(
@@ -257,13 +254,7 @@ def original_boxes(boxes: Tensor, scene: Scene, *, shape: tuple[int, int]) -> Te
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """Average precisions in [0, 1] on the validation images after the last iteration.
-
-    Args:
-        images: how many were evaluated.
-        dropped: how many annotations had an empty box or mask.
-        minutes: of training and evaluation.
-    """
+    """Average precisions in [0, 1] on the validation images after the last iteration."""
 
     box_ap: float
     box_ap50: float
@@ -272,16 +263,12 @@ class DetectionResult:
     mask_ap50: float
     mask_ap75: float
     iterations: int
-    minutes: float
-    images: int
-    dropped: int
+    minutes: float  # of training and evaluation
+    images: int  # evaluated
+    dropped: int  # annotations with an empty box or mask
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values as people read them; precisions in percent, as papers have them.
-
-        >>> DetectionResult(0.35, 0.55, 0.38, 0.31, 0.52, 0.33, 90000, 720.0, 5000, 0).rows()[0]
-        ('box AP', '35.00')
-        """
+        """Names and values as people read them, precisions in percent."""
         names = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75")
         shares = (getattr(self, name.lower().replace(" ", "_")) for name in names)
         return [
@@ -300,11 +287,7 @@ def detect(
 
     The same call resumes from the last checkpoint in `out`, or returns the result of a finished training.
 
-    Args:
-        encoder: a ResNet.
-        config: how and on what.
-        out: folder for checkpoints, the detector's weights (detector.safetensors) and the result (detection.json).
-        progress: called with a text and the fraction that is done.
+    The folder `out` is for checkpoints, the detector's weights (detector.safetensors) and the result (detection.json).
 
     Raises:
         ValueError: an encoder that is not a ResNet, data that is missing or broken, an `out` that another process uses
@@ -328,7 +311,7 @@ def detect(
         model = build_model(encoder, config, classes=len(train.categories))
         if config.devices > 1 and torch_device(config.device).type == "cuda" and config.norm == "batch":
             model = cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
-        module = Detecting(model, config, train=train, val=val, progress=progress)
+        module = Detecting(model, config, train, val, progress)
         fitted = fit(
             module,
             out,
@@ -337,7 +320,7 @@ def detect(
             device=config.device,
             devices=config.devices,
             precision=config.precision,
-            displays=[_Display(config.total_iterations, progress)] if progress else [],
+            displays=[LambdaCallback(on_train_batch_end=module.show_step)],
             max_steps=config.total_iterations,
             max_epochs=-1,  # an epoch ends where a checkpoint is due
             reload_dataloaders_every_n_epochs=1,
@@ -356,23 +339,8 @@ def detect(
             dropped=train.dropped + val.dropped,
         )
         if fitted.trainer.is_global_zero:
-            _write(out, module, result, settings)
+            _write(out, model, train.categories, result, settings)
         return result
-
-
-class _Display(Callback):
-    """Show the loss of the training."""
-
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._total, self._progress = total, progress
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        done = trainer.global_step
-        due = module.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == self._total
-        if due and trainer.is_global_zero:
-            self._progress(f"iteration {done}/{self._total}, loss {outputs['loss'].item():.3f}", done / self._total)
 
 
 def identity(encoder: LoadedEncoder, config: DetectionConfig, train: CocoSplit, val: CocoSplit) -> dict[str, Any]:
@@ -406,11 +374,13 @@ def _finished(out: Path, settings: dict[str, Any]) -> DetectionResult | None:
     return result
 
 
-def _write(out: Path, module: Detecting, result: DetectionResult, settings: dict[str, Any]) -> None:
+def _write(
+    out: Path, model: MaskRCNN, categories: Mapping[int, str], result: DetectionResult, settings: dict[str, Any]
+) -> None:
     """Write the detector and then its result, each in one step; remove the checkpoints."""
-    weights = {name: value.detach().cpu().contiguous() for name, value in module.model.state_dict().items()}
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     fresh = out / f"{WEIGHTS}.writing"
-    save_file(weights, fresh, metadata={"format": "pt", "categories": json.dumps(module.categories)})
+    save_file(weights, fresh, metadata={"format": "pt", "categories": json.dumps([*categories.values()])})
     fresh.replace(out / WEIGHTS)
     content = {"result": asdict(result), "settings": settings}
     write_atomically(out / RESULT, json.dumps(content, indent=2, allow_nan=False) + "\n")

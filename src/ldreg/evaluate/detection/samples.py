@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,25 +16,17 @@ from ldreg.data.order import derived_seed
 from ldreg.evaluate.detection.coco import Scene, Scenes, rasterize
 from ldreg.text import quoted_if_odd
 
-T = TypeVar("T")
 Draw = tuple[int, int]  # which scene, and the seed of its augmentation
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image with its objects.
+    """One image with its objects."""
 
-    Args:
-        image: uint8 (3, H, W), resized.
-        boxes: float32 (N, 4), left, top, right, bottom in its pixels.
-        labels: int64 (N,).
-        masks: uint8 (N, h, w), of the size of the image before it was resized, because regions are read from them.
-    """
-
-    image: Tensor
-    boxes: Tensor
-    labels: Tensor
-    masks: Tensor
+    image: Tensor  # uint8 (3, H, W), resized
+    boxes: Tensor  # float32 (N, 4), left, top, right, bottom in its pixels
+    labels: Tensor  # int64 (N,)
+    masks: Tensor  # uint8 (N, h, w), of the size before it was resized, because regions are read from them
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "Sample":
         """The same on a device."""
@@ -48,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A scene whose file cannot be used, and why; workers return it because their exceptions lose their class."""
+    """Why a scene's file cannot be used; workers return it because their exceptions lose their class."""
 
     reason: str
 
@@ -137,27 +128,18 @@ class TestSamples(Dataset[tuple[int, Sample | Unreadable]]):
         return index, sample
 
 
-def as_list(batch: list[T]) -> list[T]:
-    """Samples as they are: their sizes differ."""
-    return batch
-
-
 def readable(sample: Sample | Unreadable) -> Sample:
-    """The sample itself.
-
-    Raises:
-        ValueError: where its file could not be used.
-    """
+    """The sample; ValueError if its file could not be used."""
     if isinstance(sample, Unreadable):
         raise ValueError(sample.reason)
     return sample
 
 
 class IterationOrder:
-    """The draws of iterations `start` to `stop` on one rank, a batch each: a function of seed and iteration alone.
+    """The draws of iterations `start` to `stop` on one rank, a batch each, by the seed and the iteration.
 
-    Epoch after epoch in new orders, images in portrait and in landscape in batches of their own, as little is then
-    padded (detectron2's aspect ratio grouping).
+    Each epoch has a new order. Portrait and landscape images have separate batches, as little is then padded
+    (detectron2's aspect ratio grouping).
     """
 
     def __init__(
