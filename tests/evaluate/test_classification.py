@@ -1,5 +1,6 @@
 """The paper's settings, scikit-learn's accuracy, learning on digits, exact resumption, and what labels have to be."""
 
+import json
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ldreg.evaluate.classification import (
     stratified,
     transfer,
 )
-from ldreg.evaluate.classifier import Classifier, linear_head
+from ldreg.evaluate.classifier import linear_head
 from ldreg.evaluate.extract import Precision
 from ldreg.evaluate.features import Progress, Setup, features
 from ldreg.evaluate.protocols import (
@@ -68,16 +69,14 @@ def test_the_imagenet_protocol_is_that_of_the_papers_table() -> None:
     assert isinstance(optimizer, LARS)
     assert (plan.batch_size, plan.schedule.epochs) == (4096, 90)
     weights, bias = optimizer.param_groups
-    assert weights["lr"] == bias["lr"] == pytest.approx(0.1 * 4096 / 256)
     assert (weights["weight_decay"], weights["momentum"]) == (0, 0.9)
-    # Cosine without warm-up: the peak at once, half of it half-way, 1e-6 at the end.
-    lrs = []
+    lrs = []  # cosine without warm-up
     for _ in range(90 * 312):
         lrs.append(weights["lr"])
         optimizer.step()
         scheduler.step()
-    assert (lrs[0], lrs[45 * 312]) == pytest.approx((1.6, 0.8), rel=1e-5)
-    assert weights["lr"] == pytest.approx(1e-6)
+    assert (lrs[0], lrs[45 * 312], weights["lr"]) == pytest.approx((0.1 * 4096 / 256, 0.8, 1e-6), rel=1e-5)
+    assert weights["lr"] == bias["lr"]
 
 
 def test_the_transfer_protocol_and_fine_tuning_have_the_published_settings() -> None:
@@ -109,53 +108,40 @@ def test_fast_is_scikit_learns_logistic_regression(kind: str, request: pytest.Fi
     assert (found.best, found.epochs, found.test_images, found.train_images) == (None, 0, 360, 1437)
 
 
-def test_a_fit_is_saved_for_each_strength(untrained: LoadedEncoder, tmp_path: Path) -> None:
+def test_a_fit_is_saved_for_each_strength(
+    untrained: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = evaluate(untrained, LinearConfig("fast"), tmp_path)
     (file,) = (tmp_path / "work").glob("*.json")
     stamp = file.stat().st_mtime_ns
     assert evaluate(untrained, LinearConfig("fast"), tmp_path) == first
     assert file.stat().st_mtime_ns == stamp
     assert evaluate(untrained, LinearConfig("fast", strength=3000), tmp_path).accuracy < first.accuracy
+    for times in (1, 2):  # also if the fit was saved
+        evaluate(untrained, LinearConfig("fast", iterations=2), tmp_path)
+        assert caplog.text.count("iterations: 2 did not") == times
+    for strength in (0.0, 1e30):
+        assert 0 <= evaluate(untrained, LinearConfig("fast", strength=strength, iterations=5), tmp_path).accuracy <= 1
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "null", '{"accuracy": 0.1}', "\\xff", "[" * 100_000),
-        '{"accuracy": NaN, "iterations": 3, "converged": true, "minutes": 0.1}',
-        '{"accuracy": 5.5, "iterations": 3, "converged": true, "minutes": 0.1}',
-        '{"accuracy": 0.9, "iterations": 3, "converged": true, "minutes": null}',
-        '{"accuracy": 0.9, "iterations": 3, "converged": 1, "minutes": 0.1}',
-        '{"accuracy": 0.9, "iterations": 3, "converged": true, "minutes": 0.1, "more": 0}',
-    ],
-)
 def test_a_damaged_fit_is_repeated_with_a_warning(
-    content: str, pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = LinearConfig("fast", strength=1000)
     first = evaluate(pixels, config, tmp_path)
     (file,) = (tmp_path / "work").glob("*.json")
-    file.write_bytes(content.encode("latin-1"))
-    assert replace(evaluate(pixels, config, tmp_path), minutes=first.minutes) == first
-    (warning,) = caplog.messages
-    assert warning.startswith(f"{file}: cannot be used and is made again (")
-    assert "\n" not in warning
-    assert evaluate(pixels, config, tmp_path).accuracy == first.accuracy
-    assert len(caplog.messages) == 1
-
-
-def test_a_saved_fit_that_did_not_converge_repeats_the_warning(
-    pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for times in (1, 2):
-        evaluate(pixels, LinearConfig("fast", iterations=2), tmp_path)
-        assert caplog.text.count("iterations: 2 did not bring the fit to its end") == times
-    assert len(list((tmp_path / "work").glob("*.json"))) == 1
-
-
-@pytest.mark.parametrize("strength", [0.0, 1e30])
-def test_any_strength_within_bounds_ends(strength: float, pixels: LoadedEncoder, tmp_path: Path) -> None:
-    assert 0 <= evaluate(pixels, LinearConfig("fast", strength=strength, iterations=5), tmp_path).accuracy <= 1
+    whole = {"accuracy": 0.9, "iterations": 3, "converged": True, "minutes": 0.1}
+    wrong = ({"accuracy": float("nan")}, {"accuracy": 5.5}, {"minutes": None}, {"converged": 1}, {"more": 0})
+    for content in ("", "[]", "null", '{"accuracy": 0.1}', "\xff", "[" * 100_000, *wrong):
+        text = content if isinstance(content, str) else json.dumps(whole | content)
+        file.write_bytes(text.encode("latin-1"))
+        assert replace(evaluate(pixels, config, tmp_path), minutes=first.minutes) == first
+        (warning,) = caplog.messages
+        assert warning.startswith(f"{file}: ")
+        assert "\n" not in warning
+        assert evaluate(pixels, config, tmp_path).accuracy == first.accuracy
+        assert len(caplog.messages) == 1
+        caplog.clear()
 
 
 def test_small_sets_give_warnings(pixels: LoadedEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -251,15 +237,12 @@ def test_a_damaged_checkpoint_is_made_again_and_one_in_use_is_refused(
         evaluate(untrained, config, tmp_path)
 
 
-def test_bf16_trains_too(untrained: LoadedEncoder, tmp_path: Path) -> None:
-    config = LinearConfig("transfer", epochs=4, lr=0.3, **FAST)
-    assert linear_evaluation(untrained, DIGITS, config, setup(tmp_path, precision="bf16")).accuracy > 0.7
-
-
-def test_a_training_that_diverges_says_so(untrained: LoadedEncoder, tmp_path: Path) -> None:
+def test_bf16_trains_and_a_training_that_diverges_says_so(untrained: LoadedEncoder, tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError, match=r"not finite (at|after) step"):
         evaluate(untrained, LinearConfig("transfer", epochs=1, lr=1e30, **FAST), tmp_path)
     assert not list((tmp_path / "work").rglob(LAST))
+    config = LinearConfig("transfer", epochs=4, lr=0.3, **FAST)
+    assert linear_evaluation(untrained, DIGITS, config, setup(tmp_path, precision="bf16")).accuracy > 0.7
 
 
 def test_representations_that_are_not_finite_are_refused(pixels: LoadedEncoder, tmp_path: Path) -> None:
@@ -268,37 +251,27 @@ def test_representations_that_are_not_finite_are_refused(pixels: LoadedEncoder, 
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             x = images.flatten(1)
-            return x * float("nan") if torch.is_grad_enabled() or len(x) == 256 else x
+            return x * float("nan") if len(x) == 256 else x
 
-    with pytest.raises(ValueError, match="expected finite representations, got NaN or inf for a training image"):
+    with pytest.raises(ValueError, match=r"^encoder: expected finite .* for a training image"):
         evaluate(replace(pixels, module=Mirrored()), LinearConfig("transfer", epochs=1, **FAST), tmp_path)
-
-
-def test_the_draws_of_two_processes_are_those_of_one() -> None:
-    class Ranked:
-        def __init__(self, rank: int, world: int) -> None:
-            self.plan, self.current_epoch, self.device = PROTOCOLS["transfer"], 3, torch.device("cpu")
-            self.global_rank, self.trainer = rank, type("Trainer", (), {"world_size": world})()
-
-    whole = Classifier._drawn(Ranked(0, 1), 5, 8)  # type: ignore[arg-type]
-    parts = [Classifier._drawn(Ranked(rank, 2), 5, 4) for rank in (0, 1)]  # type: ignore[arg-type]
-    assert torch.equal(torch.cat(parts), whole)
-    assert not torch.equal(whole, Classifier._drawn(Ranked(0, 1), 6, 8))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("options", "images", "devices", "message"),
     [
-        ({"batch_size": 300}, 299, 1, "expected at most the 299 training images there are, got 300"),
-        ({"batch_size": 9}, 299, 2, "expected a multiple of the 2 processes, of 2 each, got 9"),
-        ({"batch_size": 2}, 299, 2, "expected a multiple of the 2 processes, of 2 each, got 2"),
-        ({"lr": 1e-7}, 299, 1, "lr: expected a peak of at least 1e-06"),
-        ({}, 1, 1, "expected at most the 1 training images there are, got 256"),
+        ({"batch_size": 300}, 299, 1, "batch_size: expected at most the 299 .* got 300"),
+        ({"batch_size": 9}, 299, 2, "batch_size: expected a multiple of the 2 .* got 9"),
+        ({"batch_size": 2}, 299, 2, "batch_size: expected a multiple of the 2 .* got 2"),
+        ({"lr": 1e-7}, 299, 1, "lr: expected .* 1e-06"),
+        ({}, 1, 1, "batch_size: expected at most the 1 .* got 256"),
     ],
 )
 def test_batches_that_do_not_fit_are_refused(options: dict[str, Any], images: int, devices: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fitted_plan(LinearConfig("transfer", **options), images=images, devices=devices)
+    flip = [augmentation(LinearConfig("transfer"), DataConfig(name))["flip"] for name in ("digits", "cifar10")]
+    assert flip == [0.0, 0.5]  # digits are not mirrored
 
 
 @pytest.mark.parametrize(
@@ -326,13 +299,6 @@ def test_options_out_of_range_are_named(protocol: Any, name: str, values: list[A
         FinetuneConfig(fraction=0)
 
 
-def test_digits_are_not_mirrored_by_default() -> None:
-    config = LinearConfig("transfer")
-    assert augmentation(config, DIGITS) == {"flip": 0.0, "min_scale": 0.08}
-    assert augmentation(config, DataConfig("cifar10"))["flip"] == 0.5
-    assert augmentation(replace(config, flip=0.3), DIGITS)["flip"] == 0.3
-
-
 def test_fine_tuning_beats_a_probe_and_leaves_the_encoder_as_it_was(untrained: LoadedEncoder, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in untrained.module.state_dict().items()}
     options: dict[str, Any] = {"epochs": 4, "batch_size": 64, "min_scale": 0.8}
@@ -341,14 +307,10 @@ def test_fine_tuning_beats_a_probe_and_leaves_the_encoder_as_it_was(untrained: L
     assert found.accuracy > 0.93 > probe.accuracy
     assert found.best >= found.accuracy == found.history[-1]["accuracy"]
     assert all(torch.equal(value, before[name]) for name, value in untrained.module.state_dict().items())
-    state = saved(tmp_path / "tuned")
-    moved = [name for name, value in before.items() if not torch.equal(state[f"encoder.{name}"], value)]
-    assert set(moved) == set(before)  # batch norms' statistics among them
-
-
-def test_fine_tuning_takes_a_part_of_the_images(untrained: LoadedEncoder, tmp_path: Path) -> None:
-    found = evaluate(untrained, FinetuneConfig(epochs=1, fraction=0.1), tmp_path)
-    assert (found.train_images, found.test_images, found.batch_size) == (142, 360, 128)
+    state = saved(tmp_path / "tuned")  # batch norms' statistics among it
+    assert not any(torch.equal(state[f"encoder.{name}"], value) for name, value in before.items())
+    part = evaluate(untrained, FinetuneConfig(epochs=1, fraction=0.1), tmp_path)
+    assert (part.train_images, part.test_images, part.batch_size) == (142, 360, 128)
 
 
 @pytest.mark.gpu
@@ -368,13 +330,13 @@ def test_on_a_gpu_it_learns_too_and_the_encoder_comes_back(untrained: LoadedEnco
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        ({"": 4}, {"": 4}, "folder: expected labels, got none for the 4 training images"),
+        ({"": 4}, {"": 4}, "folder: expected labels, got none for the 4 training"),
         ({"cat": 4, "dog": 4}, {"": 4}, "expected a label for each of the 4 test images, got none"),
-        ({"cat": 4, "dog": 4}, {"cat": 4}, "folder: expected test images of every class, got none of 'dog'"),
-        ({"cat": 4, "dog": 0}, {"cat": 4, "dog": 2}, "expected training images of every class, got none of 'dog'"),
-        ({"cat": 4}, {"cat": 4}, "expected at least two classes, got only 'cat'"),
-        ({"cat": 4, "dog": 2}, {"cat": 4, "dog": 2, "eel": 1}, "got eel as well"),
-        ({"cat": 2, "dog": 2}, {}, "for the test split, found none"),
+        ({"cat": 4, "dog": 4}, {"cat": 4}, "folder: expected test images .* got none of 'dog'"),
+        ({"cat": 4, "dog": 0}, {"cat": 4, "dog": 2}, "expected training images .* got none of 'dog'"),
+        ({"cat": 4}, {"cat": 4}, "got only 'cat'"),
+        ({"cat": 4, "dog": 2}, {"cat": 4, "dog": 2, "eel": 1}, "eel"),
+        ({"cat": 2, "dog": 2}, {}, "test split"),
     ],
 )
 def test_bad_labels_are_one_line(
@@ -389,17 +351,17 @@ def test_bad_labels_are_one_line(
 def test_classes_must_agree_and_training_labels_may_be_unknown_in_part() -> None:
     part, whole = torch.tensor([1, -1, 0, -1]), torch.tensor([0, 1])
     assert check_classes(part, whole, "ab", "ab", data="x").tolist() == [0, 2]
-    with pytest.raises(ValueError, match="expected a label for each of the 4 test images, got 2"):
-        check_classes(whole, part, "ab", "ab", data="x")
-    with pytest.raises(ValueError, match="x: expected the same classes in train and test, got 'b', 'c' in one"):
-        check_classes(whole, whole, "ab", "ac", data="x")
-    with pytest.raises(ValueError, match="got another order"):
-        check_classes(whole, whole, "ab", "ba", data="x")
+    for train, test, classes, message in (
+        (whole, part, "ab", "expected a label for each of the 4 test images, got 2"),
+        (whole, whole, "ac", "got 'b', 'c' in one"),
+        (whole, whole, "ba", "got another order"),
+    ):
+        with pytest.raises(ValueError, match=f"^x: .*{message}"):
+            check_classes(train, test, "ab", classes, data="x")
 
 
 def test_a_part_has_its_share_of_every_class_and_is_always_the_same() -> None:
-    labels = torch.cat([torch.full((100,), 0), torch.full((40,), 1), torch.full((3,), 2)])
-    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    labels = torch.tensor([0] * 100 + [1] * 40 + [2] * 3)[torch.randperm(143)]
     part = stratified(labels, 0.1, seed=0)
     assert torch.bincount(labels[part]).tolist() == [10, 4, 1]
     assert len(part.unique()) == len(part)
@@ -424,28 +386,22 @@ def test_a_dataset_that_fails_stops_all_before_any_is_evaluated(
     untrained: LoadedEncoder, tmp_path: Path, write_images: Write
 ) -> None:
     sets = {"digits": DIGITS, "folder": photos(write_images, cat=2)}
-    with pytest.raises(ValueError, match=r"^folder: expected test images of every class, got none of 'dog'$"):
+    with pytest.raises(ValueError, match=r"^folder: expected test images of every class"):
         transfer(untrained, sets, LinearConfig("fast"), setup(tmp_path))
-    assert not (tmp_path / "work").exists()
-    assert not (tmp_path / "cache").exists()
+    assert not {"work", "cache"} & {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_name_like_a_datasets_gets_a_hint_if_there_are_no_classes(
     untrained: LoadedEncoder, tmp_path: Path, write_images: Write
 ) -> None:
-    def said(name: str, data: DataConfig) -> str:
-        with pytest.raises(ValueError, match=f"^{name}: ") as caught:
-            transfer(untrained, {name: data}, LinearConfig("fast"), setup(tmp_path))
-        return str(caught.value)
-
     (tmp_path / "known" / "cifar-10-batches-py").mkdir(parents=True)
     known = DataConfig("folder", str(tmp_path / "known"), resident="no")
-    assert said("cifar1O", known).endswith(
-        "; 'cifar1O' is no known dataset and was read as a folder, nearest: cifar10, cifar100"
-    )
-    assert "nearest" not in said("photos", known)
-    assert "nearest" not in said("folder", known)
-    assert said("cats", photos(write_images, cat=2)).endswith("got none of 'dog'")
+    hints = {}
+    for name, data in {"cifar1O": known, "photos": known, "folder": known, "cats": photos(write_images, cat=2)}.items():
+        with pytest.raises(ValueError, match=f"^{name}: ") as caught:
+            transfer(untrained, {name: data}, LinearConfig("fast"), setup(tmp_path))
+        hints[name] = str(caught.value).partition("nearest: ")[2]
+    assert hints == {"cifar1O": "cifar10, cifar100", "photos": "", "folder": "", "cats": ""}
 
 
 def test_finished_datasets_are_not_evaluated_again(
