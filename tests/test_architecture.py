@@ -19,7 +19,7 @@ ORDER = (
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "evaluate.extract", "train.checkpoints", "train.engine", "encoders"),
     *("evaluate.knn", "evaluate.linear", "evaluate.features", "evaluate.measure"),
-    *("evaluate.detection", "monitor", "train"),
+    *("monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo", "cli", "__main__"),
 )

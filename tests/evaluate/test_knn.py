@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from typing import Any
 
 import numpy
 import pytest
@@ -36,26 +37,20 @@ def by_hand(train: Tensor, labels: Tensor, test: Tensor, k: int, temperature: fl
 
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.1), (300, 0.5)])
 def test_predictions_equal_lightlys_and_a_float64_vote(k: int, temperature: float) -> None:
-    train, labels, test, _ = clusters()
+    train, labels, test, truth = clusters()
     found = knn_predictions(train, labels, test, k=k, temperature=temperature)
     rows, bank = functional.normalize(test, dim=1), functional.normalize(train, dim=1).T
     theirs = knn_predict(rows, bank, labels, num_classes=5, knn_k=k, knn_t=temperature)[:, 0]
     assert torch.equal(found, theirs)
     assert found.tolist() == by_hand(train, labels, test, k, temperature)
-
-
-def test_accuracy_is_the_share_of_right_predictions() -> None:
-    train, labels, test, truth = clusters()
-    found = knn_predictions(train, labels, test, k=20)
-    assert knn_accuracy(train, labels, test, truth, k=20) == (found == truth).double().mean().item()
-    assert 0.5 < knn_accuracy(train, labels, test, truth, k=20) < 1
+    accuracy = knn_accuracy(train, labels, test, truth, k=k, temperature=temperature)
+    assert accuracy == (found == truth).double().mean().item()
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 299, 1000])
 def test_chunks_change_nothing(chunk: int) -> None:
-    train, labels, test, _ = clusters()
-    whole = knn_predictions(train, labels, test, k=20)
-    assert torch.equal(knn_predictions(train, labels, test, k=20, chunk=chunk), whole)
+    four = clusters()
+    assert knn_accuracy(*four, k=20, chunk=chunk) == knn_accuracy(*four, k=20)
 
 
 def test_weights_decide_against_the_majority() -> None:
@@ -86,45 +81,33 @@ def test_rows_of_zeros_are_like_nothing() -> None:
     assert knn_predictions(train, labels, torch.tensor([[0.0, 2.0], [0.0, -2.0]]), k=1).tolist() == [1, 0]
 
 
-def test_arrays_of_numpy_and_lists_are_taken() -> None:
-    four = clusters()
-    train, labels, test, truth = four
+def test_arrays_of_numpy_lists_and_unsigned_classes_are_taken() -> None:
+    four = train, labels, test, truth = clusters()
     expected = knn_accuracy(*four, k=5)
     assert knn_accuracy(*(part.numpy() for part in four), k=5) == expected  # type: ignore[arg-type]
     assert knn_accuracy(*(part.tolist() for part in four), k=5) == expected  # type: ignore[arg-type]
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        assert knn_accuracy(train, labels.to(dtype), test, truth, k=5) == expected
+    with torch.device("meta"):  # on which nothing can be computed
+        assert knn_accuracy(*four, k=5) == expected
     with pytest.raises(ValueError, match="train_labels: expected numbers, got ndarray"):
         knn_accuracy(train, labels.numpy().astype(str), test, truth, k=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="test: expected numbers, got a masked array"):
         knn_accuracy(train, labels, numpy.ma.masked_less(test.numpy(), 0), truth, k=5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
-def test_classes_may_be_unsigned(dtype: torch.dtype) -> None:
-    train, labels, test, _ = clusters()
-    found = knn_predictions(train, labels.to(dtype), test, k=5)
-    assert torch.equal(found, knn_predictions(train, labels, test, k=5))
-
-
-def test_tensors_stay_where_they_are_whatever_the_default_device_is() -> None:
-    train, labels, test, _ = clusters()
-    expected = knn_predictions(train, labels, test, k=5)
-    with torch.device("meta"):  # on which nothing can be computed
-        assert torch.equal(knn_predictions(train, labels, test, k=5), expected)
-
-
 def test_wrong_input_is_named() -> None:
     train, labels, test, truth = clusters(rows=20)
-    with pytest.raises(ValueError, match="k: expected 1 to 20, the number of training rows, got 200"):
-        knn_accuracy(train, labels, test, truth)
-    with pytest.raises(ValueError, match="temperature: expected a number above 0, got 0"):
-        knn_accuracy(train, labels, test, truth, k=5, temperature=0)
-    with pytest.raises(ValueError, match="chunk: expected at least 1 row, got 0"):
-        knn_accuracy(train, labels, test, truth, k=5, chunk=0)
-    with pytest.raises(ValueError, match="test: expected 8 columns, as train has, got 7"):
-        knn_accuracy(train, labels, test[:, 1:], truth, k=5)
-    with pytest.raises(ValueError, match="test_labels: expected 20 integers"):
-        knn_accuracy(train, labels, test, truth[1:], k=5)
-    with pytest.raises(ValueError, match="train_labels: expected a class of at least 0 for every row, got -1"):
-        knn_accuracy(train, labels - 1, test, truth, k=5)
-    with pytest.raises(ValueError, match="test: expected finite numbers, got NaN or inf in 1 of 20 rows"):
-        knn_accuracy(train, labels, test.index_fill(0, torch.tensor([3]), math.nan), truth, k=5)
+    bad = test.index_fill(0, torch.tensor([3]), math.nan)
+    cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
+        ((train, labels, test, truth), {}, "k: expected 1 to 20, .* got 200"),
+        ((train, labels, test, truth), {"k": 5, "temperature": 0}, "temperature: expected .* above 0, got 0"),
+        ((train, labels, test, truth), {"k": 5, "chunk": 0}, "chunk: expected at least 1 row, got 0"),
+        ((train, labels, test[:, 1:], truth), {"k": 5}, "test: expected 8 columns, .* got 7"),
+        ((train, labels, test, truth[1:]), {"k": 5}, "test_labels: expected 20 integers"),
+        ((train, labels - 1, test, truth), {"k": 5}, "train_labels: expected a class of at least 0 .* got -1"),
+        ((train, labels, bad, truth), {"k": 5}, "test: expected finite numbers, .* in 1 of 20 rows"),
+    )
+    for four, options, message in cases:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            knn_accuracy(*four, **options)

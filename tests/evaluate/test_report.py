@@ -79,53 +79,53 @@ def test_json_files_have_the_names_of_the_runs() -> None:
 
 def test_replacing_a_page_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Record("a", {}, {"lid": 5.0}).to_json("good.json")
-    again = "wrote comparison.html, in place of an earlier one\nwrote named/a.json, in place of an earlier one\n"
-    for title, said in (("first", "wrote comparison.html\nwrote named/a.json\n"), ("second", again)):
+    for title, replaced in (("first", 0), ("second", 2)):
         assert report("good.json", "--json", "named", "--title", title) == 0
-        assert capsys.readouterr().err == said
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.split(",")[0] for line in lines] == ["wrote comparison.html", "wrote named/a.json"]
+        assert sum("in place of an earlier one" in line for line in lines) == replaced
         assert headings(Path("comparison.html"))[0] == title
-
-
-@pytest.mark.parametrize("content", ["mine", "{}", '{"name": "a"}'])
-def test_a_file_that_is_no_record_is_not_replaced_by_one(content: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Record("a", {}, {"lid": 5.0}).to_json("good.json")
-    Path("named").mkdir()
-    Path("named", "a.json").write_text(content)
-    assert report("good.json", "--json", "named") == 2
-    assert "cannot write 'named/a.json': it is there and no record of a run" in one_error(capsys)
-    assert Path("named", "a.json").read_text() == content
-    assert not Path("comparison.html").exists()
-
-
-@pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<html>by hand</html>", b"\xff" * 1000, b"x"])
-def test_a_page_of_somebody_else_stays(content: bytes, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("comparison.html").write_bytes(content)
-    assert report(runs / "simclr") == 2
-    expected = "cannot write 'comparison.html': it is there and no page of ldreg; --out FILE names another"
-    assert expected in one_error(capsys)  # before the run was measured
-    assert Path("comparison.html").read_bytes() == content
-
-
-def test_an_empty_file_and_a_device_are_written_to(capsys: pytest.CaptureFixture[str]) -> None:
-    Record("a", {}, {"lid": 5.0}).to_json("good.json")
     Path("empty.html").touch()
     for path in ("empty.html", os.devnull):
         assert report("good.json", "--out", path) == 0
         assert capsys.readouterr().err == f"wrote {path}\n"
-    assert headings(Path("empty.html")) == ["a"]
+
+
+def test_a_file_that_is_no_record_is_not_replaced_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    Record("a", {}, {"lid": 5.0}).to_json("good.json")
+    Path("named").mkdir()
+    for content in ("mine", "{}", '{"name": "a"}'):
+        Path("named", "a.json").write_text(content)
+        assert report("good.json", "--json", "named") == 2
+        assert "cannot write 'named/a.json': " in one_error(capsys)
+        assert Path("named", "a.json").read_text() == content
+    assert not Path("comparison.html").exists()
+
+
+def test_a_page_of_somebody_else_stays(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in (b"<!DOCTYPE html>\n<html>by hand</html>", b"\xff" * 1000, b"x"):
+        Path("comparison.html").write_bytes(content)
+        assert report(runs / "simclr") == 2
+        assert "cannot write 'comparison.html': " in one_error(capsys)  # before the run was measured
+        assert Path("comparison.html").read_bytes() == content
+
+
+def moved(runs: Path) -> None:
+    """A run in the folder "moved" whose images are gone."""
+    shutil.copytree(runs / "simclr", "moved")
+    config = Path("moved/config.yaml")
+    config.write_text(config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /x", 1))
 
 
 def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(runs / "simclr", "moved")
-    config = Path("moved/config.yaml")
-    text = config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /not/there", 1)
-    config.write_text(text)
+    moved(runs)
     assert report("moved", runs / "simclr") == 0
+    said = "moved: dimensions, maps and images could not be measured: "
     output = capsys.readouterr()
-    assert "warning: moved: dimensions, maps and images could not be measured: " in output.err
-    assert "/not/there" in output.err
+    assert f"warning: {said}" in output.err
+    assert "/x" in output.err
     page = Path("comparison.html").read_text(encoding="utf-8")
-    assert "moved: dimensions, maps and images could not be measured: " in page
+    assert said in page
     assert "Over training" in page
 
 
@@ -169,13 +169,13 @@ def test_what_is_wrong_is_one_line(words: Sequence[str], reason: str, capsys: py
     assert Path("half/config.yaml").read_text() == "method: simclr\n"
 
 
-@pytest.mark.parametrize("name", ["encoder.safetensors", "config.yaml", "card.json", "metrics.csv"])
-def test_no_file_of_a_run_is_written_over(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for other in ("simclr", "simclr_ldreg"):  # the run that is reported on, and another
-        before = (runs / other / name).read_bytes()
-        assert report(runs / "simclr", "--out", runs / other / name) == 2
-        assert "cannot write" in one_error(capsys)
-        assert (runs / other / name).read_bytes() == before
+def test_no_file_of_a_run_is_written_over(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("encoder.safetensors", "config.yaml", "card.json", "metrics.csv"):
+        for other in ("simclr", "simclr_ldreg"):  # the run that is reported on, and another
+            before = (runs / other / name).read_bytes()
+            assert report(runs / "simclr", "--out", runs / other / name) == 2
+            assert "cannot write" in one_error(capsys)
+            assert (runs / other / name).read_bytes() == before
 
 
 def test_measuring_other_images_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,13 +192,9 @@ def test_measuring_other_images_is_reported(runs: Path, capsys: pytest.CaptureFi
 def test_images_that_were_asked_for_must_be_there(
     runs: Path, option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(runs / "simclr", "moved")
-    config = Path("moved/config.yaml")
-    config.write_text(config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /x", 1))
+    moved(runs)
     assert report("moved", *option) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("ldreg report: error: ")
-    assert "gone" in error
+    assert re.search(r"\nldreg report: error: .*gone", capsys.readouterr().err)
     assert not Path("comparison.html").exists()
 
 

@@ -2,10 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
+from tests.evaluate.short import QUICK
 
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
@@ -16,14 +18,7 @@ from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
 
-OPTIONS = {
-    "schedule.epochs": "1",
-    "schedule.warmup_epochs": "0",
-    "trainer.device": "cpu",
-    "data.limit": "400",
-    "data.workers": "3",
-    "monitor.k": "20",
-}
+OPTIONS = {**QUICK, "data.limit": "400", "data.workers": "3", "monitor.k": "20"}
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +31,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_folder_brings_its_settings_and_data(run: Path) -> None:
     source = open_source(run)
-    assert source.name == "short"
     assert source.folder is not None
-    assert source.folder.path == run
     assert source.settings is not None
-    assert source.settings.run.method == "simclr"
-    assert source.data is not None
-    assert (source.data.name, source.data.limit, source.data.workers) == ("digits", 400, 3)
+    assert (source.name, source.folder.path, source.settings.run.method) == ("short", run, "simclr")
+    assert source.data == DataConfig(limit=400, workers=3)
     assert (source.encoder.layout, source.encoder.channels, source.encoder.size) == ("ldreg", 1, 8)
+    other = open_source(run, data=[("data.name", "cifar10"), ("data.path", "x")])
+    assert other.data == DataConfig("cifar10", "x", workers=3)  # only how images are read is the run's
 
 
 def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data.validation: expected 0 or the run's own 0, .*, got 0\.1"):
-        open_source(run, data=[("data.validation", "0.1")])
-    part = tmp_path / "part"
-    shutil.copytree(run, part)
+    part = Path(shutil.copytree(run, tmp_path / "part"))
     config = (part / "config.yaml").read_text()
     (part / "config.yaml").write_text(config.replace("validation: 0.0", "validation: 0.2"))
     judged = open_source(part).data
@@ -60,19 +51,9 @@ def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path:
     assert (judged.validation, tested.validation) == (0.2, 0)
     names = [label("knn", KnnConfig(), [data], own=judged) for data in (judged, tested)]
     assert names == ["knn-digits-validation0.2", "knn-digits"]
-    with pytest.raises(ValueError, match=r"the run's own 0\.2, .*, got 0\.5"):
-        open_source(part, data=[("data.validation", "0.5")])
-
-
-def test_another_set_has_nothing_of_the_runs_own_but_how_it_is_read(run: Path) -> None:
-    source = open_source(run, data=[("data.name", "cifar10"), ("data.path", "somewhere")])
-    assert source.data is not None
-    assert (source.data.name, source.data.path, source.data.limit, source.data.workers) == (
-        "cifar10",
-        "somewhere",
-        None,
-        3,
-    )
+    for folder, own in ((run, "0"), (part, r"0\.2")):
+        with pytest.raises(ValueError, match=rf"data.validation: expected 0 or the run's own {own}, .*, got 0\.5"):
+            open_source(folder, data=[("data.validation", "0.5")])
 
 
 def test_a_runs_encoder_alone_brings_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +85,10 @@ def test_another_file_in_a_runs_folder_has_its_data_but_is_not_the_run(run: Path
 def test_a_plain_checkpoint_needs_a_name_of_data(tmp_path: Path) -> None:
     path = tmp_path / "foreign.pt"
     torch.save(timm.create_model("resnet18", num_classes=0).state_dict(), path)
-    source = open_source(
-        path,
-        encoder=EncoderConfig("resnet18"),
-        size=64,
-        normalization="half",
-        data=[("data.name", "cifar10"), ("data.path", "x")],
-    )
+    how: dict[str, Any] = {"encoder": EncoderConfig("resnet18"), "size": 64, "normalization": "half"}
+    source = open_source(path, data=[("data.name", "cifar10"), ("data.path", "x")], **how)
     assert (source.name, source.encoder.size, source.encoder.normalization) == ("foreign", 64, "half")
-    assert source.data is not None
-    assert (source.data.name, source.data.path) == ("cifar10", "x")
+    assert source.data == DataConfig("cifar10", "x")
     assert open_source(path).data is None
     with pytest.raises(ValueError, match=r"data\.name: expected the name of a dataset"):
         open_source(path, data=[("data.path", "x")])
@@ -147,8 +122,6 @@ def test_what_is_no_source_is_an_error(run: Path, tmp_path: Path) -> None:
         open_source(tmp_path)
     with pytest.raises(OSError, match="nowhere"):
         open_source(tmp_path / "nowhere")
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    shutil.copy(run / "config.yaml", unfinished)
+    shutil.copy(run / "config.yaml", tmp_path)
     with pytest.raises(ValueError, match="expected a finished run"):
-        open_source(unfinished)
+        open_source(tmp_path)

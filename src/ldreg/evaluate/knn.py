@@ -55,34 +55,14 @@ def knn_accuracy(
 ) -> float:
     """Share of the test rows (M, D) whose class (M,) wins the vote of their k nearest training rows (N, D).
 
-    Arguments and errors are those of `knn_predictions`.
-
-    >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1])
-    >>> knn_accuracy(train, labels, torch.tensor([[2.0, 0.1], [0.1, 2.0]]), torch.tensor([0, 1]), k=1)
-    1.0
-    """
-    train, train_labels, test, test_labels = checked(train, train_labels, test, test_labels)
-    found = knn_predictions(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
-    return (found == test_labels).double().mean().item()
-
-
-def knn_predictions(
-    train: Tensor,
-    train_labels: Tensor,
-    test: Tensor,
-    *,
-    k: int = 200,
-    temperature: float = 0.1,
-    chunk: int | None = None,
-) -> Tensor:
-    """Predicted classes (M,) of test rows (M, D): each of k neighbors votes with exp(cosine / temperature).
-
-    Products run in the float32 precision that the caller has set. Of classes with equal votes the lowest wins.
+    Each neighbor votes with exp(cosine / temperature). Of classes with equal votes the lowest wins. Products run in the
+    float32 precision that the caller has set.
 
     Args:
         train: representations (N, D) among which neighbors are sought.
         train_labels: their classes (N,), integers of at least 0.
         test: representations (M, D).
+        test_labels: their classes (M,).
         k: number of neighbors, at most N.
         temperature: above 0; the smaller, the more the nearest count.
         chunk: test rows per matrix product; None: as many as need 256 MiB of similarities.
@@ -90,24 +70,32 @@ def knn_predictions(
     Raises:
         ValueError: for an option out of range, wrong shapes or labels, NaN or inf.
 
-    >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([7, 7, 2])
-    >>> knn_predictions(train, labels, torch.tensor([[0.1, 2.0]]), k=3)
-    tensor([2])
+    >>> train, labels = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+    >>> knn_accuracy(train, labels, torch.tensor([[2.0, 0.1], [0.1, 2.0]]), torch.tensor([0, 1]), k=1)
+    1.0
     """
-    no_labels = torch.zeros(len(test), dtype=torch.int64, device="cpu")
-    train, train_labels, test, _ = checked(train, train_labels, test, no_labels)
+    train, train_labels, test, test_labels = checked(train, train_labels, test, test_labels)
     if not 1 <= k <= len(train):
         raise ValueError(f"k: expected 1 to {len(train)}, the number of training rows, got {k}")
     if not temperature > 0:
         raise ValueError(f"temperature: expected a number above 0, got {temperature}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk: expected at least 1 row, got {chunk}")
+    chunk = chunk or max(1, _CHUNK_ELEMENTS // len(train))
+    found = knn_predictions(train, train_labels, test, k=k, temperature=temperature, chunk=chunk)
+    return (found == test_labels).double().mean().item()
+
+
+def knn_predictions(
+    train: Tensor, train_labels: Tensor, test: Tensor, *, k: int, temperature: float = 0.1, chunk: int = 2**10
+) -> Tensor:
+    """Classes (M,) that win the votes, from input that was checked."""
     # Votes are counted by position among the classes that occur, so that sparse class numbers cost no memory.
     classes: Tensor
     classes, positions = train_labels.unique(return_inverse=True)
-    bank, rows = _unit(train).T, chunk or max(1, _CHUNK_ELEMENTS // len(train))
+    bank = _unit(train).T
     winners = []
-    for part in test.split(rows):
+    for part in test.split(chunk):
         nearest, indices = (_unit(part) @ bank).topk(k, dim=1)
         # Dividing all weights by the largest changes no winner, and small temperatures do not overflow.
         weights = ((nearest - nearest[:, :1]) / temperature).exp()

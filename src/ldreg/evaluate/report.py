@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ldreg.extras import require
 from ldreg.io.files import check_page_path, has_content, real_path, write_atomically
@@ -23,8 +24,8 @@ def make_records(
     thumbnails: int = 24,
     points: int | None = None,
     k: int | None = None,
-    data: Options | None = None,
-    out: str = "comparison.html",
+    data: Options,
+    out: str,
 ) -> list[Record]:
     """The records of runs: run folders and checkpoints are measured, JSON files of records are read.
 
@@ -44,12 +45,12 @@ def make_records(
     if thumbnails > MOST_THUMBNAILS:
         raise ValueError(f"--thumbnails: expected at most {MOST_THUMBNAILS}, got {thumbnails}")
     _check_outputs(runs, Path(out))
-    options = data or []
-    for run in runs:
-        check_run(Path(run), data=options)
+    paths = [Path(run) for run in runs]
+    for path in paths:
+        _check_run(path, data)
     records = []
-    for place, run in enumerate(runs):
-        path, name = Path(run), None if names is None else names[place]
+    named: Sequence[str | None] = names or [None] * len(runs)
+    for path, name in zip(paths, named, strict=True):
         if path.is_file() and not _checkpoint(path):
             made = Record.from_json(path)
             made = made if name is None else replace(made, name=name)
@@ -59,36 +60,25 @@ def make_records(
             from ldreg.evaluate.source import open_source
 
             print(f"measuring {path} ...", file=sys.stderr, flush=True)
-            required = not {"data.name", "data.path"}.isdisjoint(dict(options))
+            required = not {"data.name", "data.path"}.isdisjoint(dict(data))
+            options: dict[str, Any] = {"device": device, "thumbnails": thumbnails, "points": points, "k": k}
             with _naming(path), progress_bar(lines=True) as progress:
-                made = record(
-                    open_source(path, data=options),
-                    name=name,
-                    device=device,
-                    thumbnails=thumbnails,
-                    points=points,
-                    k=k,
-                    required=required,
-                    progress=progress,
-                )
+                source = open_source(path, data=data)
+                made = record(source, name=name, required=required, progress=progress, **options)
         for note in made.notes:
-            print(f"ldreg report: warning: {run}: {note}", file=sys.stderr, flush=True)
+            print(f"ldreg report: warning: {path}: {note}", file=sys.stderr, flush=True)
         records.append(made)
     return records
 
 
-def check_run(path: Path, *, data: Options) -> None:
-    """Check before the work that a path is a run to report on.
-
-    Raises:
-        ValueError: it is no finished run, no record, and no checkpoint with `data` to measure it on.
-    """
+def _check_run(path: Path, data: Options) -> None:
+    """Check that a path is a finished run, a record, or a checkpoint with the name of data to measure it on."""
     expected = f"{path}: expected a run folder or the JSON record of a run"
-    if path.is_file():
-        if _checkpoint(path) and "data.name" not in dict(data):
-            raise ValueError(f"{expected}, got a checkpoint; --data.name says on which images to measure it")
-        return
     folder = RunFolder(path)
+    if _checkpoint(path) and path.is_file() and "data.name" not in dict(data):
+        raise ValueError(f"{expected}, got a checkpoint; --data.name says on which images to measure it")
+    if path.is_file():
+        return
     if not folder.config.is_file():
         raise ValueError(f"{expected}, got neither: there is no config.yaml")
     if not folder.encoder.is_file():
@@ -149,7 +139,7 @@ def write_report(
 
 
 def _check_outputs(inputs: Sequence[str], page: Path, records: Sequence[Path] = ()) -> None:
-    """Check that the page replaces only a page, records only records, and neither a file of a run or an input."""
+    """Check that the page replaces only a page, records only records, and nothing a file of a run or an input."""
     check_outputs(inputs=inputs, outputs=[page, *records])
     for path in (page, *records):
         target = real_path(path)

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from pytorch_lightning.callbacks import LambdaCallback
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
@@ -39,6 +39,7 @@ Progress = Callable[[str, float], None]
 Found = dict[str, Any]  # a detection in COCO's result format
 Precision = tuple[float, float, float]  # over overlaps of 0.5 to 0.95, at 0.5, and at 0.75
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
+_MADE_WITH = "out: expected a new folder or the settings that {} was made with"
 _DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss
 # Settings that may differ when a training is resumed.
 _CHANGEABLE = {"path", "schedule", "iterations", "warmup_iterations", "device", "workers", "checkpoint_iterations"}
@@ -228,7 +229,9 @@ def as_found(
     detections: Detections, scene: Scene, *, shape: tuple[int, int], categories: Mapping[int, str]
 ) -> list[Found]:
     """Detections in an image of height and width `shape`, in COCO's format and in the pixels of the scene."""
-    boxes = original_boxes(detections["boxes"], scene, shape=shape)
+    boxes = detections["boxes"]
+    scale = boxes.new_tensor([scene.width / shape[1], scene.height / shape[0]] * 2)
+    boxes = (boxes * scale).clamp(min=boxes.new_zeros(4), max=boxes.new_tensor([scene.width, scene.height] * 2))
     whole = ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])).nonzero().squeeze(1)
     boxes, ids = boxes[whole], list(categories)
     labels, scores = (detections[name][whole].tolist() for name in ("labels", "scores"))
@@ -243,13 +246,6 @@ def as_found(
         }
         for (left, top, right, bottom), label, score, mask in zip(boxes.tolist(), labels, scores, masks, strict=True)
     ]
-
-
-def original_boxes(boxes: Tensor, scene: Scene, *, shape: tuple[int, int]) -> Tensor:
-    """Boxes (N, 4) in an image of height and width `shape`, in the pixels of the scene and cut off at its edges."""
-    scale = boxes.new_tensor([scene.width / shape[1], scene.height / shape[0]] * 2)
-    edges = boxes.new_tensor([scene.width, scene.height] * 2)
-    return (boxes * scale).clamp(min=boxes.new_zeros(4), max=edges)
 
 
 @dataclass(frozen=True)
@@ -306,7 +302,7 @@ def detect(
         if (finished := _finished(out, settings)) is not None:
             return finished
         if saved := latest(out):
-            check_same(saved.settings, settings, where=_where(saved.path))
+            check_same(saved.settings, settings, where=_MADE_WITH.format(saved.path))
         torch.manual_seed(config.seed)
         model = build_model(encoder, config, classes=len(train.categories))
         if config.devices > 1 and torch_device(config.device).type == "cuda" and config.norm == "batch":
@@ -356,10 +352,6 @@ def identity(encoder: LoadedEncoder, config: DetectionConfig, train: CocoSplit, 
     }
 
 
-def _where(file: Path) -> str:
-    return f"out: expected a new folder or the settings that {file} was made with"
-
-
 def _finished(out: Path, settings: dict[str, Any]) -> DetectionResult | None:
     """The result of a finished training; ValueError if it is of another training or cannot be read."""
     file = out / RESULT
@@ -370,7 +362,7 @@ def _finished(out: Path, settings: dict[str, Any]) -> DetectionResult | None:
         made, result = dict(content["settings"]), DetectionResult(**content["result"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file}: expected the result of a detector, got something else ({error})") from error
-    check_same(made, settings, where=_where(file))
+    check_same(made, settings, where=_MADE_WITH.format(file))
     return result
 
 
