@@ -118,12 +118,11 @@ def test_a_finished_training_is_not_done_twice(
     told: list[str] = []
     assert detect(encoder(), quick(generated), out=out, progress=lambda text, _: told.append(text)) == result
     assert told == []
-    with pytest.raises(ValueError, match=r"^out: expected a new folder or the settings .* got others for lr, seed"):
+    with pytest.raises(ValueError, match=r"^out: expected .* got others for lr, seed"):
         detect(encoder(), quick(generated, seed=1, lr=0.1), out=out)
-    copy = Path(shutil.copytree(out, tmp_path / "copy"))
-    (copy / RESULT).write_text("{")
-    with pytest.raises(ValueError, match="expected the result of a detector, got something else"):
-        detect(encoder(), quick(generated), out=copy)
+    (tmp_path / RESULT).write_text("{")
+    with pytest.raises(ValueError, match=f"{RESULT}: expected the result of a detector"):
+        detect(encoder(), quick(generated), out=tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["iteration 3", "evaluating"])
@@ -141,14 +140,13 @@ def test_signals_end_it_with_the_code_that_a_shell_expects(
     assert saved_step(tmp_path) == (4 if moment == "evaluating" else 2)
 
 
-def test_evaluation_that_was_killed_is_made_up_for(
+def test_an_evaluation_that_was_killed_is_repeated(
     encoder: Encoders, generated: Path, tmp_path: Path, finished: Finished
 ) -> None:
     def progress(text: str, share: float) -> None:
-        if text == "evaluating":
-            raise RuntimeError("killed")
+        assert text != "evaluating"
 
-    with pytest.raises(RuntimeError, match="killed"):
+    with pytest.raises(AssertionError):
         detect(encoder(), quick(generated), out=tmp_path, progress=progress)
     assert not (tmp_path / RESULT).exists()
     assert saved_step(tmp_path) == 4
@@ -216,55 +214,39 @@ def test_what_is_wrong_is_said_before_training(encoder: Encoders, copied: Path, 
 def test_an_image_that_cannot_be_read_is_named(encoder: Encoders, copied: Path, tmp_path: Path, workers: int) -> None:
     for file in (copied / "train2017").iterdir():
         file.write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"\.png: expected an image, got one that cannot be read") as error:
+    with pytest.raises(ValueError, match=r"\.png: expected an image, .*$") as error:
         detect(encoder(), quick(copied, workers=workers), out=tmp_path / "out")
     assert "\n" not in str(error.value)
 
 
-def overfit(root: Path, encoder: LoadedEncoder, out: Path, **options: Any) -> DetectionResult:
+def overfit(root: Path, encoder: LoadedEncoder, **options: Any) -> None:
     """Train on a few images, and evaluate on the same."""
-    write_generated(root, train=4, val=1, size=96)
+    write_generated(root / "coco", train=4, val=1, size=96)
     for kind in ("train2017", "annotations/instances_train2017.json"):
-        same = root / kind.replace("train", "val")
+        same = root / "coco" / kind.replace("train", "val")
         shutil.rmtree(same) if same.is_dir() else same.unlink()
-        same.symlink_to(root / kind)
+        same.symlink_to(root / "coco" / kind)
     for block in encoder.module.modules():
         if isinstance(norm := getattr(block, "bn2", None), nn.BatchNorm2d):
             nn.init.ones_(norm.weight)  # which start at 0: good for long trainings, slow in short ones
-    config = quick(
-        root,
-        **{
-            "iterations": 170,
-            "lr": 0.12,  # for a batch of 16; 0.015 here
-            "train_sizes": (72,),
-            "test_size": 72,
-            "anchor_sizes": (16, 32, 64),
-            "regions": 16,
-            "precise_iterations": 10,
-            "flip": 0.0,
-            "checkpoint_iterations": 1000,
-            **options,
-        },
-    )
-    return detect(encoder, config, out=out)
-
-
-@pytest.mark.slow
-def test_a_resnet18_overfits(encoder: Encoders, tmp_path: Path) -> None:
-    result = overfit(tmp_path / "coco", encoder("resnet18"), tmp_path / "out")
+    small = {"train_sizes": (72,), "test_size": 72, "anchor_sizes": (16, 32, 64), "regions": 16, "flip": 0.0}
+    long = {"iterations": 170, "precise_iterations": 10, "checkpoint_iterations": 1000}
+    lr = 0.12  # for a batch of 16; 0.015 here
+    result = detect(encoder, quick(root / "coco", lr=lr, **{**small, **long, **options}), out=root / "out")
     assert result.box_ap50 > 0.9
     assert result.mask_ap50 > 0.9
     assert result.images == 4
 
 
+@pytest.mark.slow
+def test_a_resnet18_overfits(encoder: Encoders, tmp_path: Path) -> None:
+    overfit(tmp_path, encoder("resnet18"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_resnet18_overfits_on_a_gpu(encoder: Encoders, tmp_path: Path, precision: str) -> None:
-    result = overfit(
-        tmp_path / "coco", encoder("resnet18"), tmp_path / "out", device="cuda", precision=precision, regions=64
-    )
-    assert result.box_ap50 > 0.9
-    assert result.mask_ap50 > 0.9
+    overfit(tmp_path, encoder("resnet18"), device="cuda", precision=precision, regions=64)
 
 
 TWO_PROCESSES = """

@@ -1,7 +1,6 @@
 """Flips and sizes move boxes and masks with the image, and the order is a function of the iteration alone."""
 
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +62,17 @@ def test_draws_come_from_their_seed(generated: Path) -> None:
 
 
 def test_boxes_hold_their_masks(generated: Path) -> None:
-    samples = TrainingSamples(read_coco(generated)[0].scenes, sizes=(72,), longer=200, flip=0.5)
+    train, val = (split.scenes for split in read_coco(generated))
+    samples = TrainingSamples(train, sizes=(72,), longer=200, flip=0.5)
     for index in range(6):
         sample = readable(samples[index, index])
         assert sample.image.shape[1:] == sample.masks.shape[1:]  # the size that the set has
         for box, mask in zip(sample.boxes.tolist(), sample.masks, strict=True):
             rows, columns = mask.nonzero().unbind(1)
             assert box == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    tested = TestSamples(val, range(0, 3, 2), shorter=144, longer=300)
+    index, plain = tested[1]
+    assert (len(tested), index, min(readable(plain).image.shape[1:])) == (2, 2, 144)
 
 
 def test_unreadable_files_are_named(copied: Path) -> None:
@@ -81,15 +84,6 @@ def test_unreadable_files_are_named(copied: Path) -> None:
     wrong = scenes[1]._replace(height=scenes[1].height + 1)
     with pytest.raises(ValueError, match="expected 96x73 pixels as the annotations say, got 96x72"):
         readable(open_scene(wrong))
-
-
-def test_test_samples_are_plain(generated: Path) -> None:
-    scenes = read_coco(generated)[1].scenes
-    samples = TestSamples(scenes, range(0, 3, 2), shorter=144, longer=300)
-    assert len(samples) == 2
-    index, sample = samples[1]
-    assert index == 2
-    assert min(readable(sample).image.shape[1:]) == 144
 
 
 LANDSCAPE = np.array([True, False, True, True, False, True, True])
@@ -105,19 +99,12 @@ def test_batches_are_of_one_orientation_and_every_image_comes_as_often() -> None
     assert len({seed for batch in batches for _, seed in batch}) == 140  # no draw is made twice
 
 
-def test_an_order_taken_up_later_is_the_rest_of_it() -> None:
+def test_a_resumed_order_is_the_rest_of_it_and_ranks_share_its_batches() -> None:
     whole = list(IterationOrder(LANDSCAPE, batch_size=2, seed=3, stop=20))
     assert list(IterationOrder(LANDSCAPE, batch_size=2, seed=3, start=8, stop=20)) == whole[8:]
     assert list(IterationOrder(LANDSCAPE, batch_size=2, seed=4, stop=20)) != whole
-
-
-def test_ranks_share_the_batches() -> None:
-    one = [[index for index, _ in batch] for batch in IterationOrder(LANDSCAPE, batch_size=2, seed=0, stop=20)]
-    ranks = [IterationOrder(LANDSCAPE, batch_size=2, seed=0, rank=rank, world=2, stop=10) for rank in (0, 1)]
+    ranks = [IterationOrder(LANDSCAPE, batch_size=2, seed=3, rank=rank, world=2, stop=10) for rank in (0, 1)]
     shared = [[index for index, _ in batch] for pair in zip(*ranks, strict=True) for batch in pair]
-    assert shared == one
-
-
-def test_a_set_smaller_than_a_batch_goes_round() -> None:
-    order = IterationOrder(np.array([True, True]), batch_size=4, seed=0, stop=3)
-    assert [sorted(index for index, _ in batch) for batch in islice(order, 3)] == [[0, 0, 1, 1]] * 3
+    assert shared == [[index for index, _ in batch] for batch in whole]
+    small = IterationOrder(np.array([True, True]), batch_size=4, seed=0, stop=3)  # fewer images than a batch
+    assert [sorted(index for index, _ in batch) for batch in small] == [[0, 0, 1, 1]] * 3
