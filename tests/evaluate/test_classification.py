@@ -249,6 +249,8 @@ def test_representations_that_are_not_finite_are_refused(pixels: LoadedEncoder, 
     class Mirrored(nn.Module):
         """Finite on plain images, NaN on others."""
 
+        dimension = 64
+
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             x = images.flatten(1)
             return x * float("nan") if len(x) == 256 else x

@@ -7,26 +7,23 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ldreg.data import DataConfig, ImageSet, derived_seed, load_images, worker_count
+from ldreg.data import DataConfig, ImageSet, derived_seed, load_images
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.features import Progress, Setup, images_key, plain_views
+from ldreg.evaluate.features import Progress, Setup
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.evaluate.protocols import (
     FinetuneConfig,
     LinearConfig,
     ProtocolName,
-    augmentation,
     fitted_plan,
-    warn_small,
     with_run_augmentation,
 )
 from ldreg.evaluate.source import Source
@@ -137,7 +134,9 @@ def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearCo
     _check_options(config, setup, images=len(train))
     if config.protocol == "fast":
         return _fitted(encoder, data, config, setup, train=train, test=test)
-    return _trained(f"linear-{config.protocol}", encoder, data, config, setup, train=train, test=test)
+    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
+
+    return train_classifier(f"linear-{config.protocol}", encoder, data, config, setup, train=train, test=test)
 
 
 def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
@@ -153,71 +152,12 @@ def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, s
     Images are augmented by random resized crops and flips. Interruptions and errors are those of `linear_evaluation`.
     The checkpoint in the work folder holds the network.
     """
+    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
+
     train, test = load_classification(data)
     if config.fraction < 1:
         train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    return _trained("finetune", encoder, data, config, setup, train=train, test=test)
-
-
-def _trained(
-    title: str,
-    encoder: LoadedEncoder,
-    data: DataConfig,
-    config: LinearConfig | FinetuneConfig,
-    setup: Setup,
-    *,
-    train: ImageSet,
-    test: ImageSet,
-) -> ClassifierResult:
-    """Train a classifier on the frozen encoder, or with a copy of it."""
-    from ldreg.evaluate.classifier import Classifier, linear_head, train_classifier  # Lightning takes seconds
-
-    plan, views = fitted_plan(config, images=len(train), devices=setup.devices), augmentation(config, data)
-    warn_small(plan, config, images=len(train), data=data.name)
-    if isinstance(config, LinearConfig):
-        tested = setup.features(encoder, data, "test", test)
-        kind, key, count = "linear", tested.key, len(tested.labels)
-        module, dimension = encoder.module, tested.representations.shape[1]
-    else:
-        tested, kind, key, count = None, "finetune", images_key(test), len(test)
-        module = deepcopy(encoder.module).requires_grad_(True).train()
-        dimension = int(module.dimension)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {  # all that the result depends on; the number of processes does not count
-        "encoder": encoder.key,
-        "plan": asdict(plan),
-        "train": images_key(train),
-        "kind": kind,
-        "test": key,
-        "precision": setup.precision,
-        **views,
-    }
-    del settings["plan"]["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
-    classifier = Classifier(
-        module,
-        linear_head(dimension, len(train.classes), normalized=kind == "linear", seed=plan.seed),
-        plain_views(encoder, **views),
-        train=train,
-        test=test if tested is None else tested,
-        plan=plan,
-        precision=setup.precision,
-        workers=worker_count(data, processes=setup.devices),
-    )
-    folder = setup.out / "work" / folder_name(f"{title}-{data.name}", settings)
-    minutes = train_classifier(classifier, folder, settings, setup)
-    history = classifier.history
-    return ClassifierResult(
-        accuracy=history[-1]["accuracy"],
-        classes=len(train.classes),
-        train_images=len(train),
-        test_images=count,
-        minutes=minutes,
-        best=max(epoch["accuracy"] for epoch in history),
-        epochs=len(history),
-        steps=len(history) * plan.steps(len(train)),
-        batch_size=plan.batch_size,
-        lr=plan.peak_lr,
-        history=tuple(history),
-    )
+    return train_classifier("finetune", encoder, data, config, setup, train=train, test=test)
 
 
 def folder_name(title: str, identity: Any) -> str:

@@ -4,6 +4,8 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import closing
+from copy import deepcopy
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,23 @@ from pytorch_lightning.callbacks import LambdaCallback
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ldreg.data import Batch, FileLoader, ImageFiles, ImageSet, Loader, ResidentLoader, derived_seed
+from ldreg.data import (
+    Batch,
+    DataConfig,
+    FileLoader,
+    ImageFiles,
+    ImageSet,
+    Loader,
+    ResidentLoader,
+    derived_seed,
+    worker_count,
+)
 from ldreg.distributed import active, total
+from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.classification import ClassifierResult, folder_name
 from ldreg.evaluate.extract import AUTOCAST, Precision, representations, undisturbed, with_channels
-from ldreg.evaluate.features import Features, Progress, Setup, plain_batches
-from ldreg.evaluate.protocols import Plan
+from ldreg.evaluate.features import Features, Setup, images_key, plain_batches, plain_views
+from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, Plan, augmentation, fitted_plan, warn_small
 from ldreg.io.guard import load_torch
 from ldreg.io.locks import exclusive
 from ldreg.methods import synchronize_batch_norm
@@ -202,20 +216,76 @@ def _crop(views: Views, image: Tensor, generator: torch.Generator) -> Tensor:
     return views.crop(with_channels(image, views.channels), generator)
 
 
-def train_classifier(classifier: Classifier, folder: Path, settings: Mapping[str, Any], setup: Setup) -> float:
-    """Train a classifier, or resume the training whose checkpoint lies in the folder; return the minutes it took.
+def train_classifier(
+    title: str,
+    encoder: LoadedEncoder,
+    data: DataConfig,
+    config: LinearConfig | FinetuneConfig,
+    setup: Setup,
+    *,
+    train: ImageSet,
+    test: ImageSet,
+) -> ClassifierResult:
+    """Train a classifier on the frozen encoder, or with a copy of it, from the start or from its checkpoint.
 
-    `settings` are everything that the result depends on. The history of a finished training comes from its checkpoint.
+    Everything that the result depends on is hashed into the name of the folder. The history of a finished training
+    comes from its checkpoint.
 
     Raises:
         ValueError: options that do not fit together, or a folder that another process uses.
         ArithmeticError: the training diverged.
         InterruptedRunError: by a signal; the same call resumes after the last whole epoch.
     """
+    plan, views = fitted_plan(config, images=len(train), devices=setup.devices), augmentation(config, data)
+    warn_small(plan, config, images=len(train), data=data.name)
+    frozen = isinstance(config, LinearConfig)
+    tested = setup.features(encoder, data, "test", test) if frozen else test
+    module = encoder.module if frozen else deepcopy(encoder.module).requires_grad_(True).train()
+    dimension = int(module.dimension)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "encoder": encoder.key,
+        "plan": asdict(plan),
+        "train": images_key(train),
+        "kind": "linear" if frozen else "finetune",
+        "test": tested.key if isinstance(tested, Features) else images_key(tested),
+        "precision": setup.precision,
+        **views,
+    }
+    del settings["plan"]["optimizer"]["decay_all"]  # no protocol sets it, and checkpoints of older versions lack it
+    classifier = Classifier(
+        module,
+        linear_head(dimension, len(train.classes), normalized=frozen, seed=plan.seed),
+        plain_views(encoder, **views),
+        train=train,
+        test=tested,
+        plan=plan,
+        precision=setup.precision,
+        workers=worker_count(data, processes=setup.devices),
+    )
+    minutes = _fit(classifier, setup.out / "work" / folder_name(f"{title}-{data.name}", settings), settings, setup)
+    history = classifier.history
+    return ClassifierResult(
+        accuracy=history[-1]["accuracy"],
+        classes=len(train.classes),
+        train_images=len(train),
+        test_images=len(tested.labels),
+        minutes=minutes,
+        best=max(epoch["accuracy"] for epoch in history),
+        epochs=len(history),
+        steps=len(history) * plan.steps(len(train)),
+        batch_size=plan.batch_size,
+        lr=plan.peak_lr,
+        history=tuple(history),
+    )
+
+
+def _fit(classifier: Classifier, folder: Path, settings: Mapping[str, Any], setup: Setup) -> float:
+    """Train a classifier, and return the minutes it took over all interruptions."""
+    plan, progress = classifier.plan, setup.progress
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, folder / "lock"):
         saved = _saved(folder, settings)
-        if saved is not None and saved.epoch + 1 == classifier.plan.schedule.epochs:
+        if saved is not None and saved.epoch + 1 == plan.schedule.epochs:
             content: Any = load_torch(saved.path)
             classifier.on_load_checkpoint(content)
             return saved.seconds / 60
@@ -223,9 +293,13 @@ def train_classifier(classifier: Classifier, folder: Path, settings: Mapping[str
             if not classifier.frozen:
                 classifier.encoder = synchronize_batch_norm(classifier.encoder, device=setup.place)
             classifier.head = synchronize_batch_norm(classifier.head, device=setup.place)
-        # The checkpoint comes after the measurement, which it holds, and before the display.
-        measurement = LambdaCallback(on_train_epoch_end=lambda *_: classifier.end_epoch())
-        display = LambdaCallback(on_train_epoch_end=lambda trainer, _: _show(classifier, trainer, setup.progress))
+
+        def show(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+            if progress is not None and trainer.is_global_zero:
+                done, last = len(classifier.history), classifier.history[-1]
+                values = f"loss {number(last['loss'])}  accuracy {number(last['accuracy'])}"
+                progress(f"epoch {done}/{plan.schedule.epochs}  {values}", done / plan.schedule.epochs)
+
         with closing(classifier):
             fitted = fit(
                 classifier,
@@ -235,21 +309,14 @@ def train_classifier(classifier: Classifier, folder: Path, settings: Mapping[str
                 device=setup.device,
                 devices=setup.devices,
                 precision=setup.precision,
-                callbacks=[measurement],
-                displays=[display],
-                max_epochs=classifier.plan.schedule.epochs,
+                callbacks=[LambdaCallback(on_train_epoch_end=lambda *_: classifier.end_epoch())],
+                displays=[LambdaCallback(on_train_epoch_end=show)],
+                max_epochs=plan.schedule.epochs,
                 limit_train_batches=classifier.steps_per_epoch,
             )
         if fitted.trainer.is_global_zero:
             (folder / PREVIOUS).unlink(missing_ok=True)
         return fitted.minutes
-
-
-def _show(classifier: Classifier, trainer: pl.Trainer, progress: Progress | None) -> None:
-    if progress is not None and trainer.is_global_zero:
-        done, last, epochs = len(classifier.history), classifier.history[-1], classifier.plan.schedule.epochs
-        values = f"loss {number(last['loss'])}  accuracy {number(last['accuracy'])}"
-        progress(f"epoch {done}/{epochs}  {values}", done / epochs)
 
 
 def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
