@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.evaluate.short import short_run
 from torch import Tensor, nn
 
 from ldreg.encoders import EncoderConfig, build_encoder
@@ -40,6 +41,15 @@ def untrained() -> LoadedEncoder:
         torch.manual_seed(0)
         module = build_encoder(EncoderConfig(), channels=1, size=8)
     return LoadedEncoder(module.eval(), EncoderConfig(), 1, 8, "imagenet", "ldreg", "untrained")
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two short runs, simclr and simclr_ldreg; not to be changed."""
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("simclr", "simclr_ldreg"):
+        short_run(method, folder / method)
+    return folder
 
 
 Write = Callable[..., Path]

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from tests.evaluate.short import QUICK, short_run
+from tests.evaluate.short import QUICK
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
@@ -203,14 +203,9 @@ def test_images_of_undefined_lid_are_no_thumbnails() -> None:
     assert all(0 < image.lid < float("inf") for image in pictures["least_collapsed"])
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return short_run("simclr", tmp_path_factory.mktemp("evaluated") / "run")
-
-
 @pytest.fixture
-def copy(trained: Path, tmp_path: Path) -> Source:
-    shutil.copytree(trained, tmp_path / "run")
+def copy(runs: Path, tmp_path: Path) -> Source:
+    shutil.copytree(runs / "simclr", tmp_path / "run", ignore=shutil.ignore_patterns("evaluation"))
     (tmp_path / "run" / "evaluation").mkdir()
     return open_source(tmp_path / "run")
 

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.evaluate.short import short_run
 
 from ldreg.cli import main
 from ldreg.record import Record
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    for method in ("simclr", "simclr_ldreg"):
-        short_run(method, folder / method)
-    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -7,37 +7,34 @@ from typing import Any
 import pytest
 import timm
 import torch
-from tests.evaluate.short import QUICK
 
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.command import label
 from ldreg.evaluate.knn import KnnConfig
 from ldreg.evaluate.source import open_source, reading_settings
-from ldreg.train.recipes import load_recipe
-from ldreg.train.run import pretrain
-from ldreg.train.settings import resolve
-
-OPTIONS = {**QUICK, "data.limit": "400", "data.workers": "3", "monitor.k": "20"}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short run."""
-    path = tmp_path_factory.mktemp("runs") / "short"
-    pretrain(resolve(load_recipe("digits/simclr"), list(OPTIONS.items())), path, command="test")
-    return path
+@pytest.fixture
+def run(runs: Path) -> Path:
+    """The folder of a run whose images are limited and cached beside it."""
+    return runs / "simclr"
+
+
+def images(run: Path, name: str = "digits", path: str | None = None, limit: int | None = None) -> DataConfig:
+    """Images that are read as those of the run."""
+    return DataConfig(name, path, limit=limit, cache=str(run.parent / "cache"))
 
 
 def test_a_run_folder_brings_its_settings_and_data(run: Path) -> None:
     source = open_source(run)
     assert source.folder is not None
     assert source.settings is not None
-    assert (source.name, source.folder.path, source.settings.run.method) == ("short", run, "simclr")
-    assert source.data == DataConfig(limit=400, workers=3)
+    assert (source.name, source.folder.path, source.settings.run.method) == ("simclr", run, "simclr")
+    assert source.data == images(run, limit=200)
     assert (source.encoder.layout, source.encoder.channels, source.encoder.size) == ("ldreg", 1, 8)
     other = open_source(run, data=[("data.name", "cifar10"), ("data.path", "x")])
-    assert other.data == DataConfig("cifar10", "x", workers=3)  # only how images are read is the run's
+    assert other.data == images(run, "cifar10", "x")  # only how images are read is the run's
 
 
 def test_validation_images_are_those_that_the_run_set_aside(run: Path, tmp_path: Path) -> None:
@@ -60,12 +57,12 @@ def test_a_runs_encoder_alone_brings_the_run(run: Path, monkeypatch: pytest.Monk
     source = open_source(run / "encoder.safetensors")
     assert source.folder is not None
     assert source.folder.path == run
-    assert (source.name, source.data) == ("short", open_source(run).data)
+    assert (source.name, source.data) == ("simclr", open_source(run).data)
     assert source.results_folder == run / "evaluation"
-    assert open_source(run / "encoder.safetensors", data=[("data.limit", "50")]).data == DataConfig(limit=50, workers=3)
+    assert open_source(run / "encoder.safetensors", data=[("data.limit", "50")]).data == images(run, limit=50)
     monkeypatch.chdir(run)
-    assert open_source("encoder.safetensors").name == "short"
-    assert open_source(".").name == "short"
+    assert open_source("encoder.safetensors").name == "simclr"
+    assert open_source(".").name == "simclr"
 
 
 def test_another_file_in_a_runs_folder_has_its_data_but_is_not_the_run(run: Path, tmp_path: Path) -> None:
@@ -111,10 +108,10 @@ def test_wrong_options_are_named(options: list[tuple[str, str | None]], message:
 
 
 def test_how_other_sets_are_read(run: Path, tmp_path: Path) -> None:
-    how = reading_settings(open_source(run), [("data.cache", "elsewhere")])
-    assert (how.cache, how.workers, how.limit) == ("elsewhere", 3, None)
+    how = reading_settings(open_source(run), [("data.workers", "3")])
+    assert (how.cache, how.workers, how.limit) == (str(run.parent / "cache"), 3, None)
     alone = shutil.copy(run / "encoder.safetensors", tmp_path / "alone.safetensors")
-    assert reading_settings(open_source(alone), []).workers is None
+    assert reading_settings(open_source(alone), []).cache is None
 
 
 def test_what_is_no_source_is_an_error(run: Path, tmp_path: Path) -> None:
