@@ -324,6 +324,6 @@ def _saved(folder: Path, settings: Mapping[str, Any]) -> Saved | None:
     try:
         saved = latest(folder)
     except ValueError as error:
-        logger.warning("%s, so training begins anew", error)
+        logger.warning("%s, so training starts again", error)
         return None
     return saved if saved and saved.settings == json.loads(json.dumps(settings)) else None

@@ -117,7 +117,8 @@ class Detecting(pl.LightningModule):
     def show_step(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, *rest: Any) -> None:
         """Show the loss of a training step; on a GPU not of each, as showing it makes the host wait."""
         done, total = trainer.global_step, self.config.total_iterations
-        if self.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == total:
+        due = self.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == total
+        if due and self._progress is not None and trainer.is_global_zero:
             self._show(f"iteration {done}/{total}, loss {outputs['loss'].item():.3f}", done / total)
 
     def _show(self, text: str, share: float) -> None:
@@ -281,9 +282,8 @@ def detect(
 ) -> DetectionResult:
     """Fine-tune Mask R-CNN C4 from an encoder, and evaluate it on the validation images.
 
-    The same call resumes from the last checkpoint in `out`, or returns the result of a finished training.
-
-    The folder `out` is for checkpoints, the detector's weights (detector.safetensors) and the result (detection.json).
+    The same call resumes from the last checkpoint in `out`, or returns the result of a finished training. There are
+    the checkpoints, then the detector's weights (detector.safetensors) and the result (detection.json).
 
     Raises:
         ValueError: an encoder that is not a ResNet, data that is missing or broken, an `out` that another process uses
