@@ -289,7 +289,7 @@ def test_checkpoints_archives_and_pages_of_others_are_not_replaced(
 def name_of(kind: str, *words: str) -> str:
     """What the result of these words on a run of digits is called."""
     pairs, _ = split_words(words)
-    values, made = typed(kind_options(kind), pairs), KINDS[kind].config()
+    values, made = typed(kind_options(kind), pairs), KINDS[kind].config
     config = built(made, {entry.name: values[entry.name] for entry in fields(made)})
     data = resolve({}, [(key, value) for key, value in pairs if key.startswith("data.")]).data
     if kind == "transfer":

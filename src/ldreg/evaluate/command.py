@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +22,7 @@ from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.evaluate.classification import ClassifierResult, finetune, linear_evaluation, load_classification, transfer
+from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.features import Setup
 from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
 from ldreg.evaluate.protocols import (
@@ -45,9 +46,6 @@ from ldreg.report.tables import Cell, Table, table_text
 from ldreg.terminal import progress_bar
 from ldreg.text import count, duration, number, printable
 from ldreg.train.folder import check_outputs, environment, say
-
-if TYPE_CHECKING:  # pycocotools may be missing
-    from ldreg.evaluate.detection import DetectionConfig
 
 logger = logging.getLogger("ldreg")
 
@@ -158,9 +156,9 @@ def _transfer(config: TransferConfig, source: Source, setup: Setup) -> Evaluatio
     )
 
 
-def _detection(config: "DetectionConfig", source: Source, setup: Setup) -> Evaluation:
+def _detection(config: DetectionConfig, source: Source, setup: Setup) -> Evaluation:
     require("detection")
-    from ldreg.evaluate.detection.run import detect
+    from ldreg.evaluate.detection.run import detect  # pycocotools may be missing
 
     found = detect(source.encoder, config, out=setup.out / "detection", progress=setup.progress)
     return Evaluation("detection", asdict(found), _lines(dict(found.rows())), found.minutes)
@@ -230,35 +228,29 @@ def _write_rows(rows: Tensor, path: str) -> None:
 class Kind(NamedTuple):
     """One kind of evaluation."""
 
-    config: Callable[[], type]  # loads the class of its own options
+    config: type  # of its own options
     run: Callable[..., Evaluation]  # with these options, the source and the setup
     shared: tuple[str, ...]  # its options among device, devices, precision and cache
     data: tuple[str, ...] | None = None  # its settings of the data; None: all of them
-
-
-def _detection_config() -> type:
-    from ldreg.evaluate.detection import DetectionConfig
-
-    return DetectionConfig
 
 
 _TRAINED = ("device", "devices", "precision")
 _CACHED = ("device", "precision", "cache")
 
 KINDS: Mapping[str, Kind] = {
-    "linear": Kind(lambda: LinearConfig, _linear, (*_TRAINED, "cache")),
-    "knn": Kind(lambda: KnnConfig, _knn, _CACHED),
-    "finetune": Kind(lambda: FinetuneConfig, _finetune, _TRAINED),
-    "dimension": Kind(lambda: DimensionConfig, _dimension, _CACHED),
-    "transfer": Kind(lambda: TransferConfig, _transfer, (*_TRAINED, "cache"), data=READING),
-    "detection": Kind(_detection_config, _detection, (), data=()),
+    "linear": Kind(LinearConfig, _linear, (*_TRAINED, "cache")),
+    "knn": Kind(KnnConfig, _knn, _CACHED),
+    "finetune": Kind(FinetuneConfig, _finetune, _TRAINED),
+    "dimension": Kind(DimensionConfig, _dimension, _CACHED),
+    "transfer": Kind(TransferConfig, _transfer, (*_TRAINED, "cache"), data=READING),
+    "detection": Kind(DetectionConfig, _detection, (), data=()),
 }
 
 
 def kind_options(name: str) -> list[Option]:
     """Every option of a kind of evaluation."""
     kind = KINDS[name]
-    own = sorted(fields_of(kind.config()), key=lambda option: option.default is not MISSING)
+    own = sorted(fields_of(kind.config), key=lambda option: option.default is not MISSING)
     output = [option for option in fields_of(OutputConfig) if option.name != "cache" or "cache" in kind.shared]
     data = [
         _default(option, "the run's own")
@@ -288,7 +280,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         OSError: a file cannot be read or written.
     """
     kind, values = KINDS[name], typed(kind_options(name), options)
-    config, output = _built(kind.config(), values), _built(OutputConfig, values)
+    config, output = _built(kind.config, values), _built(OutputConfig, values)
     shared = {option: values[option] for option in kind.shared if option != "cache"}
     given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
     encoder = built(EncoderConfig, given, "encoder.") if given else None
