@@ -1,11 +1,9 @@
 import io
-import lzma
 import os
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -67,23 +65,16 @@ def test_an_archive_is_unpacked_once_and_again_when_it_changes(tmp_path: Path) -
     (first / "mark").touch()
     assert unpack(archive, tmp_path / "cache") == first
     assert (first / "mark").exists()
-    make_tar(archive, [("set/new.png", {"content": b"new"})])
-    second = unpack(archive, tmp_path / "cache")
-    assert second != first
-    assert files_in(second) == {**FILES, "set/new.png": b"new"}
-
-
-def test_archives_of_equal_name_size_and_time_differ_by_content(tmp_path: Path) -> None:
-    folders = []
-    for content in (b"one", b"two"):
-        (tmp_path / content.decode()).mkdir()
-        archive = make_tar(tmp_path / content.decode() / "set.tar", [("set/own", {"content": content})])
+    for content in (b"one", b"two"):  # told from one another by their content alone
+        make_tar(archive, [("set/new.png", {"content": content})])
         os.utime(archive, ns=(1, 1))
-        folders.append(unpack(archive, tmp_path / "cache"))
-    assert [(folder / "set/own").read_bytes() for folder in folders] == [b"one", b"two"]
-    # and so is one that takes another's place
-    os.utime((tmp_path / "two" / "set.tar").replace(tmp_path / "one" / "set.tar"), ns=(1, 1))
-    assert (unpack(tmp_path / "one" / "set.tar", tmp_path / "cache") / "set/own").read_bytes() == b"two"
+        again = unpack(archive, tmp_path / "cache")
+        assert again != first
+        assert files_in(again) == {**FILES, "set/new.png": content}
+    other = (tmp_path / "other").with_suffix(".tar")
+    other.write_bytes(archive.read_bytes())
+    os.utime(other, ns=(1, 1))
+    assert unpack(other, tmp_path / "cache") != again
 
 
 LINK, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
@@ -133,54 +124,15 @@ def test_the_folder_itself_may_be_a_member(tmp_path: Path) -> None:
     assert files_in(unpacked) == FILES
 
 
-def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
+def test_links_that_stay_inside_are_kept_and_set_uid_bits_are_not(tmp_path: Path) -> None:
     links: list[tuple[str, dict[str, object]]] = [
         ("set/soft", {**LINK, "linkname": "train/a/0.png"}),
         ("set/train/up", {**LINK, "linkname": "../train/a/0.png"}),
         ("set/hard", {**HARD, "linkname": "set/train/a/0.png"}),
     ]
-    folder = unpack(make_tar(tmp_path / "a.tar", links), tmp_path / "cache")
+    folder = unpack(make_tar(tmp_path / "a.tar", [*links, ("run", {"mode": 0o6777})]), tmp_path / "cache")
     assert {(folder / name).read_bytes() for name, _ in links} == {b"first"}
-
-
-def test_set_uid_bits_are_dropped(tmp_path: Path) -> None:
-    folder = unpack(make_tar(tmp_path / "a.tar", [("run", {"mode": 0o6777})]), tmp_path / "cache")
     assert stat.S_IMODE((folder / "run").stat().st_mode) & 0o7022 == 0
-
-
-def test_a_sparse_header_that_promises_a_huge_file_is_refused(tmp_path: Path) -> None:
-    size = 10**15
-    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(size)}
-    headers["GNU.sparse.name"] = "huge"
-    archive = tmp_path / "a.tar"
-    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
-        member = tarfile.TarInfo("huge")
-        member.pax_headers = headers
-        content = f"1\n{size - 4}\n4\n".encode().ljust(512, b"\0") + b"tail"
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    with tarfile.open(archive) as tar:
-        assert tar.getmembers()[0].size == size
-    refused(archive, tmp_path / "cache", "refused to unpack, it holds a sparse file")
-
-
-def test_oversized_content_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    archive = tmp_path / "a.tar.xz"
-    header = tarfile.TarInfo("zeros")
-    header.size = 150_000_000
-    with lzma.open(archive, "wb") as packed:
-        packed.write(header.tobuf())
-    limit = 50 * archive.stat().st_size + 100_000_000
-    refused(archive, tmp_path / "cache", f"refused to unpack, its content is larger than {limit} bytes")
-
-
-def test_a_bomb_hidden_in_a_header_is_refused(tmp_path: Path) -> None:
-    archive = tmp_path / "a.tar.xz"
-    header = tarfile.TarInfo("long")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 10_000_000
-    with lzma.open(archive, "wb", preset=0) as packed:
-        packed.write(header.tobuf(tarfile.GNU_FORMAT) + bytes(header.size))
-    refused(archive, tmp_path / "cache", "a header of it has 10000000 bytes, expected at most 8192")
 
 
 def test_the_limit_can_be_set(tmp_path: Path) -> None:
@@ -201,17 +153,24 @@ def zip_with(path: Path, name: str, mode: int, content: bytes = b"/etc/passwd") 
     return path
 
 
-def test_hostile_zips_are_refused(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    refused(zip_with(tmp_path / "a.zip", "../evil", stat.S_IFREG | 0o644), cache, "leads outside")
-    refused(zip_with(tmp_path / "b.zip", "/evil", stat.S_IFREG | 0o644), cache, "leads outside")
-    refused(zip_with(tmp_path / "c.zip", "link", stat.S_IFLNK | 0o777), cache, "is a link or a device")
-    refused(zip_with(tmp_path / "e.zip", ".", stat.S_IFREG | 0o644), cache, "is no name for a file")
-    refused(zip_with(tmp_path / "f.zip", "", stat.S_IFREG | 0o644), cache, "is no name for a file")
-    bomb = tmp_path / "d.zip"
-    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("../evil", stat.S_IFREG, "leads outside"),
+        ("/evil", stat.S_IFREG, "leads outside"),
+        ("link", stat.S_IFLNK, "is a link or a device"),
+        (".", stat.S_IFREG, "is no name for a file"),
+        ("", stat.S_IFREG, "is no name for a file"),
+    ],
+)
+def test_hostile_zips_are_refused(tmp_path: Path, name: str, kind: int, message: str) -> None:
+    refused(zip_with(tmp_path / "a.zip", name, kind | 0o644), tmp_path / "cache", message)
+
+
+def test_a_zip_with_too_much_in_it_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("zeros", bytes(1_000_000))
-    refused(bomb, cache, "its content is larger than 999999 bytes", limit=999_999)
+    refused(tmp_path / "a.zip", tmp_path / "cache", "larger than 999999 bytes", limit=999_999)
 
 
 def cut(share: float) -> Callable[[bytes], bytes]:
@@ -269,12 +228,3 @@ def test_second_of_two_processes_uses_the_first_ones_folder(tmp_path: Path, monk
     assert unpack(archive, tmp_path / "cache") == winner
     assert list(winner.parent.iterdir()) == [winner]
     assert (winner / "winner").exists()
-
-
-def test_unpacking_in_parallel_gives_one_folder(tmp_path: Path) -> None:
-    archive = make_tar(tmp_path / "a.tar", [(f"set/{number}", {"content": b"x"}) for number in range(200)])
-    with ThreadPoolExecutor(4) as pool:
-        folders = list(pool.map(lambda _: unpack(archive, tmp_path / "cache"), range(4)))
-    assert len(set(folders)) == 1
-    assert list((tmp_path / "cache" / "archives").iterdir()) == [folders[0]]
-    assert len(files_in(folders[0])) == len(FILES) + 200

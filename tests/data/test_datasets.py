@@ -1,5 +1,3 @@
-"""A part of the training images in the place of the test images."""
-
 import json
 import os
 import pickle
@@ -13,7 +11,6 @@ import pytest
 import scipy.io
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from sklearn.datasets import load_digits
 from tests.data.pictures import pixels, save, save_transparent
 from torchvision.datasets import CIFAR10, CIFAR100, STL10, ImageFolder
@@ -112,14 +109,11 @@ def test_a_limit_takes_the_same_few_images_of_all_classes_each_time() -> None:
 # folders
 
 
-def test_image_suffixes_are_torchvisions() -> None:
-    assert IMG_EXTENSIONS == TORCHVISIONS
-
-
 def test_split_folders_are_numbered_like_torchvisions(tree: Tree) -> None:
-    root = tree("train/cat", "train/dog", "test/cat", "test/dog")
+    assert IMG_EXTENSIONS == TORCHVISIONS
+    root = tree("one/two/train/cat", "one/two/train/dog", "one/two/test/cat", "one/two/test/dog")
     train, test = resident(folder(root)), resident(folder(root), "test")
-    reference = ImageFolder(root / "train")
+    reference = ImageFolder(root / "one/two/train")  # folders of one folder are skipped
     assert list(train.classes) == reference.classes == ["cat", "dog"]
     assert train.labels.tolist() == reference.targets
     assert torch.equal(train.images, expected(12)[:6])
@@ -137,14 +131,12 @@ def test_val_replaces_a_missing_test_folder(tree: Tree) -> None:
 
 
 def test_class_numbers_are_those_of_training(tree: Tree) -> None:
-    test = resident(folder(tree("train/a", "train/b", "train/c", "test/c")), "test")
-    assert test.classes == ("a", "b", "c")
-    assert test.labels.tolist() == [2, 2, 2]
-
-
-def test_class_missing_from_training_is_refused(tree: Tree) -> None:
-    with pytest.raises(ValueError, match=r"expected the classes of .*train, got bird as well"):
-        load_images(folder(tree("train/a", "test/a", "test/bird")), "test")
+    root = tree("train/a", "train/b", "train/c", "test/c")
+    test = resident(folder(root), "test")
+    assert (test.classes, test.labels.tolist()) == (("a", "b", "c"), [2, 2, 2])
+    save(root / "test" / "d\ne" / "0.png", 1)
+    with pytest.raises(ValueError, match=r"expected the classes of .*train, got 'd\\ne' as well"):
+        load_images(folder(root), "test")
 
 
 def test_folders_without_splits_are_for_training_only(tree: Tree, tmp_path: Path) -> None:
@@ -161,20 +153,18 @@ def test_folders_without_splits_are_for_training_only(tree: Tree, tmp_path: Path
 def test_training_split_may_be_missing(tree: Tree) -> None:
     root = tree("test/a")
     assert len(load_images(folder(root), "test")) == 3
-    with pytest.raises(ValueError, match="expected a folder train for the train split, found none"):
+    with pytest.raises(MissingSplitError, match="train"):
         load_images(folder(root), "train")
 
 
 @pytest.mark.parametrize("name", ["test", "val"])
-def test_empty_test_folder_is_a_missing_split_with_a_warning(
-    tree: Tree, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_empty_test_folder_is_a_missing_split(tree: Tree, name: str, caplog: pytest.LogCaptureFixture) -> None:
     root = tree("train/a", "train/b")
     for empty in (root / name, root / name / "a"):
         empty.mkdir()
-        with pytest.raises(MissingSplitError, match=f"{name}: expected images for the test split, found none"):
+        with pytest.raises(MissingSplitError, match=name):
             load_images(folder(root), "test")
-    assert f"{root / name}: there are no images in it, so the set has no test split" in caplog.text
+    assert f"{root / name}: " in caplog.text
     assert len(load_images(folder(root), "train")) == 6
 
 
@@ -187,65 +177,32 @@ def test_unreadable_share_counts_the_limited_images(tree: Tree) -> None:
     assert files(config).tally.exceeds(6)
 
 
-def test_odd_class_names_stay_on_one_line(tree: Tree) -> None:
-    root = tree("train/a", "test/a", "test/b\nc")
-    with pytest.raises(ValueError, match=r"got 'b\\nc' as well"):
-        load_images(folder(root), "test")
-
-
-def test_odd_names_of_unreadable_images_are_listed_escaped(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
-    root = tree("a", count=19)
-    (root / "a" / os.fsdecode(b"\xff\n.png")).write_bytes(b"")
-    for _ in range(2):  # decoded, then from the cache
-        assert resident(folder(root, max_unreadable=0.05)).unreadable == (
-            rf"'{root}/a/\udcff\n.png': the file is empty",
-        )
-    assert [record.getMessage() for record in caplog.records] == [
-        rf"unreadable image: '{root}/a/\udcff\n.png': the file is empty"
-    ] * 2
-
-
-def test_wrapping_folders_are_skipped(tree: Tree) -> None:
-    root = tree("one/two/train/a", "one/two/train/b")
-    assert resident(folder(root)).classes == ("a", "b")
-
-
-def test_hidden_files_and_other_files_are_not_images(tree: Tree) -> None:
+def test_what_is_no_image_is_left_out(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     root = tree("a", "b")
     save(root / "a" / ".hidden.png", 9)
     save(root / "__MACOSX" / "a" / "0.png", 9)
     (root / "a" / "notes.txt").write_text("text")
     (root / "a" / "upper.PNG").write_bytes((root / "a" / "000.png").read_bytes())
-    images = resident(folder(root))
-    assert images.classes == ("a", "b")
-    assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_images_beside_class_folders_are_skipped_with_a_warning(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
-    root = tree("a", "b")
     save(root / "stray.png", 9)
-    assert len(load_images(folder(root), "train")) == 6
-    assert "1 images that lie beside the class folders are left out" in caplog.text
-
-
-def test_links_to_folders_are_followed_and_cycles_end(tree: Tree) -> None:
-    root = tree("a", "b")
-    (root / "c").symlink_to(root / "a")
-    (root / "a" / "again").symlink_to(root / "a")
-    assert resident(folder(root)).labels.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    images = resident(folder(root))
+    assert (images.classes, images.labels.tolist()) == (("a", "b"), [0, 0, 0, 0, 1, 1, 1])
+    assert "1 images that lie beside the class folders" in caplog.text
 
 
 def test_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"path: expected folders train/.* at {tmp_path}/gone, found nothing there"):
-        load_images(folder(tmp_path / "gone"), "train")
-    with pytest.raises(ValueError, match=rf"{tmp_path}: expected images \(.jpg, .jpeg, .png, .*\), found none"):
-        load_images(folder(tmp_path), "train")
     (tmp_path / "train" / "a").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"train: expected images \(.jpg"):
-        load_images(folder(tmp_path), "train")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"path: expected a folder or an archive \(.tar, .*\), got .*notes.txt"):
-        load_images(folder(tmp_path / "notes.txt"), "train")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.tar")
+    for name, message in {
+        "gone": "path: expected folders train/.*gone, found nothing there",
+        "empty": "empty: expected images",
+        "train": "train/a: expected images",
+        "notes.txt": "path: expected a folder or an archive",
+        "pipe.tar": "expected an archive that is a file",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            load_images(folder(tmp_path / name), "train")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
@@ -283,15 +240,6 @@ def test_an_archive_is_read_like_its_folder(tree: Tree, tmp_path: Path, own_cach
 # in memory or from files
 
 
-def test_files_and_array_hold_the_same_images(tree: Tree) -> None:
-    root = tree("a", "b")
-    array, from_files = resident(folder(root)), files(folder(root, resident="no"))
-    assert from_files.size == array.size == 8
-    assert torch.equal(array.labels, from_files.labels)
-    for index in range(len(array)):
-        assert torch.equal(array.images[index], from_files.read(index).pixels)
-
-
 def test_transparent_images_are_counted_also_from_the_cache(
     tree: Tree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,30 +262,22 @@ def test_fingerprint_changes_with_the_version_of_decoding(tree: Tree, monkeypatc
     assert fingerprint(images) != before
 
 
-def test_auto_keeps_squares_of_one_size_in_memory(tree: Tree) -> None:
-    root = tree("a", "b")
-    bytes_needed = 6 * 3 * 8 * 8
+def test_auto_keeps_squares_of_one_size_in_memory(tree: Tree, tmp_path: Path) -> None:
+    root = tree("a", "b", count=70)
+    bytes_needed = 140 * 3 * 8 * 8
     resident(folder(root, resident_limit=bytes_needed / 1e9))
     assert files(folder(root, resident_limit=(bytes_needed - 1) / 1e9)).size == 8
-    assert len(resident(folder(root, resident="yes", resident_limit=0))) == 6
-    save(root / "a" / "large.png", 1, 16, 16)
+    assert len(resident(folder(root, resident="yes", resident_limit=0))) == 140
+    save(root / "a" / "001.png", 1, 9, 9)  # is found when decoding, as the sample leaves it out
     assert files(folder(root)).size is None
+    with pytest.raises(ValueError, match=r"resident: .* side 8, got 9x9 in .*001.png"):
+        load_images(folder(root, resident="yes"), "train")
+    save(root / "a" / "000.png", 1, 16, 16)
     assert files(folder(root, resident="no")).size is None
     with pytest.raises(ValueError, match=r"^resident: "):
         load_images(folder(root, resident="yes"), "train")
-
-
-def test_images_other_than_squares_stay_files(tree: Tree) -> None:
-    root = tree("a", "b", height=8, width=9)
-    assert files(folder(root)).size is None
-
-
-def test_different_size_is_found_when_decoding(tree: Tree) -> None:
-    root = tree("a", count=130)
-    save(root / "a" / "001.png", 1, 9, 9)
-    assert files(folder(root)).size is None
-    with pytest.raises(ValueError, match=r"resident: expected square images of side 8, got 9x9 in .*001.png"):
-        load_images(folder(root, resident="yes"), "train")
+    save(tmp_path / "oblong" / "0.png", 1, 8, 9)
+    assert files(folder(tmp_path / "oblong")).size is None
 
 
 def test_the_second_start_reads_the_cache(tree: Tree, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,14 +304,8 @@ def test_a_damaged_cache_is_made_again(tree: Tree, own_cache: Path, caplog: pyte
     caplog.clear()
     resident(folder(root))
     assert not caplog.records
-
-
-def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tree: Tree, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    images = resident(folder(tree("a", "b"), cache=str(tmp_path / "file")))
-    assert torch.equal(images.images, expected(6))
+    (root / "file").touch()
+    assert torch.equal(resident(folder(root, cache=str(root / "file"))).images, expected(6))
     assert "cannot be kept" in caplog.text
 
 
@@ -395,14 +329,12 @@ def test_unreadable_images_are_left_out_and_listed_also_from_the_cache(tree: Tre
 
 def test_output_sizes(tree: Tree, tmp_path: Path) -> None:
     root = tree("a", "b")
-    small = folder(root)
-    assert output_size(small, load_images(small, "train")) == 8
-    assert output_size(folder(root, size=5), load_images(small, "train")) == 5
+    small = load_images(folder(root), "train")
+    assert (output_size(folder(root), small), output_size(folder(root, size=5), small)) == (8, 5)
     save(root / "a" / "large.png", 1, 16, 16)
-    assert output_size(small, load_images(small, "train")) == 224
     save(tmp_path / "large" / "0.png", 0, 300, 300)
-    large = folder(tmp_path / "large")
-    assert output_size(large, load_images(large, "train")) == 224
+    for config in (folder(root), folder(tmp_path / "large")):
+        assert output_size(config, load_images(config, "train")) == 224
 
 
 # torchvision's own formats, made small; its checksums are of the true files
@@ -491,13 +423,9 @@ def test_dtd_trains_on_its_train_and_val(tmp_path: Path) -> None:
 def test_cars_in_torchvision_s_format(tmp_path: Path) -> None:
     base = tmp_path / "stanford_cars"
     (base / "devkit").mkdir(parents=True)
-    kind = [("class", int), ("fname", object)]
-    for part, target in {
-        "train": base / "devkit/cars_train_annos.mat",
-        "test": base / "cars_test_annos_withlabels.mat",
-    }.items():
-        rows = np.array([(2, "1.jpg"), (1, "2.jpg")], dtype=kind)
-        scipy.io.savemat(target, {"annotations": rows})
+    rows = np.array([(2, "1.jpg"), (1, "2.jpg")], dtype=[("class", int), ("fname", object)])
+    for part, target in {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}.items():
+        scipy.io.savemat(base / target, {"annotations": rows})
         for number in (1, 2):
             save(base / f"cars_{part}" / f"{number}.jpg", number, 20, 20 + number)
     scipy.io.savemat(base / "devkit" / "cars_meta.mat", {"class_names": np.array(["audi", "bmw"], dtype=object)})
@@ -509,21 +437,13 @@ def test_cars_in_torchvision_s_format(tmp_path: Path) -> None:
 
 def test_folders_linked_to_each_other_are_visited_once(tmp_path: Path) -> None:
     for i in range(20):
-        folder = tmp_path / "class" / f"d{i}"
-        folder.mkdir(parents=True)
-        Image.new("RGB", (4, 4)).save(folder / "x.png")
+        save(tmp_path / "class" / f"d{i}" / "x.png", i)
         for name in ("a", "b"):
-            (folder / name).symlink_to(f"../d{(i + 1) % 20}", target_is_directory=True)
-    (tmp_path / "other").mkdir()
-    Image.new("RGB", (4, 4)).save(tmp_path / "other" / "x.png")
-    images = load_images(DataConfig(name="folder", path=str(tmp_path), resident="no"), "train")
-    assert len(images) == 21
-
-
-def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match=r"expected an archive that is a file, got .*x\.tar, a pipe or a device"):
-        load_images(DataConfig(name="folder", path=str(tmp_path / "x.tar")), "train")
+            (tmp_path / "class" / f"d{i}" / name).symlink_to(f"../d{(i + 1) % 20}", target_is_directory=True)
+    save(tmp_path / "other" / "x.png", 1)
+    (tmp_path / "third").symlink_to("other", target_is_directory=True)
+    images = load_images(folder(tmp_path, resident="no"), "train")
+    assert images.labels.tolist() == [0] * 20 + [1, 2]
 
 
 @pytest.mark.parametrize("unreadable", range(101))
@@ -547,61 +467,37 @@ def numbers(images: object) -> list[int]:
 @pytest.mark.parametrize("share", [0.1, 0.25, 1 / 3, 0.9])
 def test_validation_parts_are_disjoint_and_complete(share: float) -> None:
     images = numbered([0] * 60 + [1] * 90 + [2] * 30)
-    kept, aside = (validation_part(images, split, share=share) for split in ("train", "test"))
+    kept, aside, again = (validation_part(images, split, share=share) for split in ("train", "test", "test"))
     assert sorted(numbers(kept) + numbers(aside)) == list(range(180))
+    assert numbers(aside) == numbers(again)
+    assert len(set(np.diff(numbers(aside)))) > 1  # no regular ones
     assert len(aside) == round(180 * share)
     for label, count in enumerate((60, 90, 30)):
         assert abs(int((aside.labels == label).sum()) - count * share) <= 1
 
 
-def test_validation_part_is_always_the_same() -> None:
-    images = numbered([0] * 60 + [1] * 60)
-    first, second = (numbers(validation_part(images, "test", share=0.2)) for _ in range(2))
-    assert first == second
-    assert first != list(range(0, 120, 5))  # but no regular ones
-
-
 def test_validation_part_has_labeled_images_only() -> None:
     images = numbered([0] * 20 + [-1] * 100 + [1] * 20)
-    aside = validation_part(images, "test", share=0.5)
-    assert aside.labels.bincount().tolist() == [10, 10]
+    assert validation_part(images, "test", share=0.5).labels.bincount().tolist() == [10, 10]
     assert int((validation_part(images, "train", share=0.5).labels < 0).sum()) == 100
-
-
-def test_validation_part_of_unlabeled_images() -> None:
     assert len(validation_part(numbered([-1] * 40), "test", share=0.25)) == 10
+    with pytest.raises(ValueError, match=r"^validation: "):
+        validation_part(numbered([0] * 5), "test", share=0.1)
 
 
 def test_validation_part_excludes_test_images() -> None:
     config = DataConfig(validation=0.2)
-    train, aside = load_images(config, "train"), load_images(config, "test")
-    whole = load_images(DataConfig(), "train")
-    assert isinstance(train, ResidentImages)
-    assert isinstance(aside, ResidentImages)
-    assert isinstance(whole, ResidentImages)
+    train, aside, whole = resident(config), resident(config, "test"), resident(DataConfig())
     assert (len(train), len(aside)) == (1150, 287)
     together = torch.cat((train.images, aside.images)).flatten(1).unique(dim=0)
     assert together.equal(whole.images.flatten(1).unique(dim=0))
 
 
-def test_validation_part_of_files_without_a_test_folder(tmp_path: Path) -> None:
-    for name in ("cat", "dog"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        for number in range(10):
-            pixels = np.full((9, 12 + number, 3), number, dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "train" / name / f"{number}.png")
-    config = DataConfig(name="folder", path=str(tmp_path), validation=0.3, workers=0)
-    train, aside = load_images(config, "train"), load_images(config, "test")
-    assert isinstance(train, ImageFiles)
-    assert isinstance(aside, ImageFiles)
+def test_validation_part_of_files_without_a_test_folder(tree: Tree) -> None:
+    config = folder(tree("train/cat", "train/dog", count=10), validation=0.3, resident="no")
+    train, aside = files(config), files(config, "test")
     assert aside.labels.bincount().tolist() == [3, 3]
-    paths = {images.path(row) for images in (train, aside) for row in range(len(images))}
-    assert len(paths) == 20
-
-
-def test_validation_share_of_no_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^validation: "):
-        validation_part(numbered([0] * 5), "test", share=0.1)
+    assert len({images.path(row) for images in (train, aside) for row in range(len(images))}) == 20
 
 
 @pytest.mark.parametrize(
@@ -633,15 +529,9 @@ def test_near_names_are_suggested() -> None:
         DataConfig(name="zzz", path="x")
 
 
-def test_an_option_that_cannot_be_followed_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^resident: "):
-        load_images(DataConfig(resident="no"), "train")
-
-
 def test_a_split_that_is_not_one_is_named() -> None:
-    split: Any = "val"
     with pytest.raises(ValueError, match=r"^split: "):
-        load_images(DataConfig(), split)
+        load_images(DataConfig(), "val")  # type: ignore[arg-type]
 
 
 def test_cache_folder_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -655,13 +545,7 @@ def test_cache_folder_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_count(DataConfig(workers=0), processes=8) == 0
-    monkeypatch.setattr("ldreg.data.config.available_cores", lambda: 12)
-    assert worker_count(DataConfig()) == 12
-    assert worker_count(DataConfig(), processes=4) == 3
-    assert worker_count(DataConfig(), processes=100) == 1
-    monkeypatch.setattr("ldreg.data.config.available_cores", lambda: 128)
-    assert worker_count(DataConfig()) == 16
-
-
-def test_cores_are_those_this_process_may_use() -> None:
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
+    for cores, processes, workers in ((12, 1, 12), (12, 4, 3), (12, 100, 1), (128, 1, 16)):
+        monkeypatch.setattr("ldreg.data.config.available_cores", lambda cores=cores: cores)
+        assert worker_count(DataConfig(), processes=processes) == workers

@@ -1,11 +1,11 @@
 """Image files to pixels; nvJPEG itself is tested only with a GPU."""
 
 import io
-import os
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tests.data.pictures import pixels
+from tests.data.pictures import pixels, save
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, decoding, device_decoder, load_images
-from ldreg.data.decoding import UnreadableImageError, decode, image_size, nvjpeg, plain_jpeg_size, read_image, to_rgb
+from ldreg.data.decoding import UnreadableImageError, decode, image_size, nvjpeg, plain_jpeg_size, read_image
 
 
 def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]:
@@ -33,14 +33,11 @@ def decoded(image: Image.Image, path: Path, **options: Any) -> NDArray[np.uint8]
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif", ".ppm"])
-def test_lossless_colors_come_back_exactly(tmp_path: Path, suffix: str) -> None:
-    assert (decoded(Image.fromarray(pixels(0, 5, 7)), tmp_path / f"a{suffix}") == pixels(0, 5, 7)).all()
-
-
-@pytest.mark.parametrize("suffix", [".png", ".pgm", ".tif"])
-def test_gray_becomes_three_equal_channels(tmp_path: Path, suffix: str) -> None:
-    gray = pixels(0)[:, :, 0]
-    assert (decoded(Image.fromarray(gray), tmp_path / f"a{suffix}") == gray[:, :, None]).all()
+def test_lossless_files_come_back_exactly(tmp_path: Path, suffix: str) -> None:
+    path, gray = tmp_path / f"a{suffix}", pixels(0)[:, :, 0]
+    assert (decoded(Image.fromarray(pixels(0, 5, 7)), path) == pixels(0, 5, 7)).all()
+    assert (decoded(Image.fromarray(gray), path) == gray[:, :, None]).all()
+    assert (decoded(Image.fromarray(gray > 127), path) == 255 * (gray > 127)[:, :, None]).all()
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".pgm"])
@@ -48,11 +45,6 @@ def test_sixteen_bits_keep_their_high_byte(tmp_path: Path, suffix: str) -> None:
     gray = np.random.default_rng(0).integers(0, 65536, (6, 5), dtype=np.uint16)
     gray[0, :2] = 0, 65535
     assert (decoded(Image.fromarray(gray), tmp_path / f"a{suffix}") == (gray // 256)[:, :, None]).all()
-
-
-def test_palettes_are_looked_up(tmp_path: Path) -> None:
-    colors, chosen, image = palette()
-    assert (decoded(image, tmp_path / "a.png") == colors[chosen]).all()
 
 
 def palette() -> tuple[NDArray[np.uint8], NDArray[np.uint8], Image.Image]:
@@ -138,32 +130,13 @@ def test_opaque_images_are_unchanged_and_not_counted(tmp_path: Path) -> None:
     colors, chosen, image = palette()
     image.save(tmp_path / "palette.png", transparency=bytes([255] * 4))
     image.save(tmp_path / "unused.gif", transparency=7)
+    image.save(tmp_path / "opaque.png")
     expected = {"rgba.png": rgb, "la.png": np.repeat(rgb[:, :, :1], 3, axis=2)}
-    expected |= {"palette.png": colors[chosen], "unused.gif": colors[chosen]}
+    expected |= dict.fromkeys(("palette.png", "unused.gif", "opaque.png"), colors[chosen])
     for name, shown in expected.items():
         found = decode((tmp_path / name).read_bytes())
         assert not found.transparent, name
         assert (found.pixels.permute(1, 2, 0).numpy() == shown).all(), name
-
-
-@pytest.mark.parametrize("mode", ["PA", "RGBa"])
-def test_further_modes_of_pillow_are_composited(mode: str) -> None:
-    """By Pillow's own way from each of them to RGBA."""
-    alpha = np.full((8, 8), 255, dtype=np.uint8)
-    alpha[:4] = 64
-    rgba = Image.fromarray(np.dstack([pixels(0), alpha]))
-    image = rgba.convert(mode)
-    whole = np.asarray(image.convert("RGBA"))
-    found = to_rgb(image)
-    assert found.transparent
-    assert (
-        np.abs(found.pixels.permute(1, 2, 0).numpy() - onto_white(whole[:, :, :3], whole[:, :, 3])).max() <= 0.5 + 1e-9
-    )
-
-
-def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
-    bits = pixels(0)[:, :, 0] > 127
-    assert (decoded(Image.fromarray(bits), tmp_path / "a.png") == 255 * bits[:, :, None]).all()
 
 
 def smooth(height: int = 16, width: int = 24) -> NDArray[np.uint8]:
@@ -185,7 +158,8 @@ def test_jpeg_is_what_torchvision_decodes(tmp_path: Path) -> None:
 def test_gray_and_cmyk_jpegs_become_rgb(tmp_path: Path) -> None:
     gray = decoded(Image.fromarray(smooth()[:, :, 0]), tmp_path / "a.jpg", quality=95)
     assert np.abs(gray.astype(int) - smooth()[:, :, :1]).max() <= 6
-    cmyk = decoded(Image.fromarray(smooth()).convert("CMYK"), tmp_path / "b.jpg", quality=95)
+    # by its content, whatever its name
+    cmyk = decoded(Image.fromarray(smooth()).convert("CMYK"), tmp_path / "b.png", format="JPEG", quality=95)
     assert np.abs(cmyk.astype(int) - smooth()).max() <= 12
 
 
@@ -195,22 +169,10 @@ def test_the_orientation_is_not_applied(tmp_path: Path) -> None:
     assert decoded(Image.fromarray(smooth()), tmp_path / "a.jpg", exif=exif).shape == (16, 24, 3)
 
 
-def test_a_jpeg_under_another_name_is_read_by_its_content(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.fromarray(smooth()).save(path, format="JPEG")
-    assert read_image(str(path)).pixels.shape == (3, 16, 24)
-
-
-def encoded(tmp_path: Path, suffix: str) -> bytes:
-    path = tmp_path / f"whole{suffix}"
-    Image.fromarray(pixels(0, 64, 64)).save(path)
-    return path.read_bytes()
-
-
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tif"])
 def test_a_truncated_image_is_unreadable(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"cut{suffix}"
-    path.write_bytes(encoded(tmp_path, suffix)[:1500])
+    path = save(tmp_path / f"cut{suffix}", 0, 64, 64)
+    path.write_bytes(path.read_bytes()[:1500])
     with pytest.raises(UnreadableImageError):
         read_image(str(path))
 
@@ -229,28 +191,16 @@ def test_other_content_is_unreadable_with_a_reason(tmp_path: Path, content: byte
         image_size(str(path))
 
 
-def test_more_than_sixteen_bits_are_unreadable(tmp_path: Path) -> None:
-    path = tmp_path / "a.tif"
-    Image.fromarray(np.full((4, 4), 1e6, dtype=np.float32)).save(path)
-    with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode F"):
-        read_image(str(path))
-    Image.fromarray(np.full((4, 4), 1_000_000, dtype=np.int32)).save(path)
-    with pytest.raises(UnreadableImageError, match="at most 16 bits a channel, got pixels of mode I"):
-        read_image(str(path))
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_more_than_sixteen_bits_are_unreadable(tmp_path: Path, dtype: Any) -> None:
+    Image.fromarray(np.full((4, 4), 1_000_000, dtype=dtype)).save(tmp_path / "a.tif")
+    with pytest.raises(UnreadableImageError, match="16 bits"):
+        read_image(str(tmp_path / "a.tif"))
 
 
 def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
     with pytest.raises(UnreadableImageError, match="No such file"):
         read_image(str(tmp_path / "gone.png"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
-def test_a_forbidden_file_is_unreadable(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.fromarray(pixels(0)).save(path)
-    path.chmod(0)
-    with pytest.raises(UnreadableImageError, match="Permission denied"):
-        read_image(str(path))
 
 
 @pytest.mark.parametrize("limit", [40, 20])  # Pillow warns past its limit, and refuses past twice its limit
@@ -308,27 +258,16 @@ def joined(parts: list[bytes]) -> bytes:
 )
 def test_usual_jpegs_are_known_with_their_size(options: dict[str, Any]) -> None:
     assert plain_jpeg_size(written(**options)) == (20, 30)
-
-
-def test_a_few_bytes_after_the_end_do_not_matter_and_many_do() -> None:
-    assert plain_jpeg_size(written() + bytes(40)) == (20, 30)
-    assert plain_jpeg_size(written() + bytes(100)) is None
+    assert plain_jpeg_size(written(**options) + bytes(40)) == (20, 30)
+    assert plain_jpeg_size(written(**options) + bytes(100)) is None
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"\xff\xd8",
-        b"\xff\xd8\xff\xd9",
-        b"hello" * 20,
-        written(kind="PNG"),
-        written("L"),
-        written("CMYK"),
-        written(progressive=True),
-        written(keep_rgb=True),
+        *(b"", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"hello" * 20),
+        *(written(kind="PNG"), written("L"), written("CMYK"), written(progressive=True), written(keep_rgb=True)),
     ],
-    ids=["empty", "start", "start and end", "text", "png", "gray", "cmyk", "progressive", "rgb"],
 )
 def test_other_images_are_not_plain(content: bytes) -> None:
     assert plain_jpeg_size(content) is None
@@ -343,31 +282,28 @@ def test_adobe_marker_gives_the_color_space(transform: int, size: tuple[int, int
 
 @pytest.mark.parametrize("marker", [0xDB, 0xC4])
 @pytest.mark.parametrize("options", [{}, {"optimize": True}, {"quality": 95}])
-def test_a_jpeg_that_lacks_a_table_is_not_plain(marker: int, options: dict[str, Any]) -> None:
+def test_a_jpeg_without_a_whole_table_is_not_plain(marker: int, options: dict[str, Any]) -> None:
     parts = segments(written(**options))
-    places = [place for place, part in enumerate(parts) if part[1] == marker]
+    places = [place for place, part in enumerate(parts[:-1]) if part[1] == marker]
     assert places
     for place in places:
         assert plain_jpeg_size(joined(parts[:place] + parts[place + 1 :])) is None
+        for left in (0, 1, 5, 17, 20, 64):
+            if left < len(parts[place]) - 4:
+                cut = segment(marker, parts[place][4 : 4 + left])
+                assert plain_jpeg_size(joined([*parts[:place], cut, *parts[place + 1 :]])) is None
 
 
-@pytest.mark.parametrize("marker", [0xDB, 0xC4])
-@pytest.mark.parametrize("left", [0, 1, 5, 17, 20, 64])
-def test_a_table_that_ends_early_is_none(marker: int, left: int) -> None:
+def test_odd_frames_are_not_plain() -> None:
     parts = segments(written())
-    assert plain_jpeg_size(joined(parts)) == (20, 30)
-    for place, part in enumerate(parts[:-1]):
-        if part[1] == marker and left < len(part) - 4:
-            cut = segment(marker, part[4 : 4 + left])
-            assert plain_jpeg_size(joined([*parts[:place], cut, *parts[place + 1 :]])) is None
-
-
-def test_a_second_frame_is_not_plain() -> None:
-    parts = segments(written())
-    [frame] = [part for part in parts if part[1] == 0xC0]
+    [place] = [place for place, part in enumerate(parts) if part[1] == 0xC0]
+    frame = parts[place]
     large = frame[:5] + b"\xff\xdc\xff\xdc" + frame[9:]
-    assert plain_jpeg_size(joined([large, *parts])) is None
-    assert plain_jpeg_size(joined([frame, *parts])) is None
+    for first in (large, frame):
+        assert plain_jpeg_size(joined([first, *parts])) is None
+    for sampling in (b"\x00", b"\x55", b"\x44", b"\x13"):
+        odd = frame[:11] + sampling + frame[12:]
+        assert plain_jpeg_size(joined([*parts[:place], odd, *parts[place + 1 :]])) is None
 
 
 @pytest.mark.parametrize(
@@ -381,7 +317,6 @@ def test_a_second_frame_is_not_plain() -> None:
         b"\x03\x01\0\x02\x11\x02\x11\0\x3f\0",
         b"\x03\x01\0\x02\x11\x03\x11\0\x3e\0",
     ],
-    ids=["empty", "no end", "nothing", "one", "unknown", "twice", "in part"],
 )
 def test_an_odd_scan_is_not_plain(scan: bytes) -> None:
     *parts, rest = segments(written())
@@ -392,45 +327,26 @@ def test_an_odd_scan_is_not_plain(scan: bytes) -> None:
     assert plain_jpeg_size(joined([*parts, segment(0xDA, scan), data])) is None
 
 
-@pytest.mark.parametrize("sampling", [0x00, 0x55, 0x44, 0x13])
-def test_an_odd_sampling_is_not_plain(sampling: int) -> None:
-    parts = segments(written())
-    [place] = [place for place, part in enumerate(parts) if part[1] == 0xC0]
-    frame = bytearray(parts[place])
-    frame[11] = sampling
-    assert plain_jpeg_size(joined([*parts[:place], bytes(frame), *parts[place + 1 :]])) is None
-
-
-def test_a_jpeg_cut_anywhere_is_not_plain() -> None:
+def test_a_jpeg_cut_anywhere_is_not_plain_and_with_any_byte_changed_no_error() -> None:
     content = written()
     assert all(plain_jpeg_size(content[:end]) is None for end in range(len(content) - 1))
-
-
-def test_a_jpeg_with_any_byte_changed_is_no_error() -> None:
-    content = written()
     for place in range(len(content)):
         for value in (0, 0xFF, 0xDA):
             plain_jpeg_size(content[:place] + bytes([value]) + content[place + 1 :])
 
 
 def test_a_decompression_bomb_is_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 599)
-    assert plain_jpeg_size(written()) is None
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)
-    assert plain_jpeg_size(written()) == (20, 30)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert plain_jpeg_size(written()) == (20, 30)
+    for limit, size in ((599, None), (600, (20, 30)), (None, (20, 30))):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        assert plain_jpeg_size(written()) == size
 
 
 CUDA = torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
-def asked_anew() -> Iterator[None]:
+def asked_anew() -> None:
     """Forget what was found and said before."""
-    decoding._test_nvjpeg.cache_clear()
-    decoding.log_once.cache_clear()
-    yield
     decoding._test_nvjpeg.cache_clear()
     decoding.log_once.cache_clear()
 
@@ -455,10 +371,7 @@ def test_on_a_cpu_worker_processes_decode_without_a_log(caplog: pytest.LogCaptur
     assert device_decoder("auto", "cpu") is None
     assert device_decoder("cpu", CUDA) is None
     assert not caplog.records
-
-
-def test_a_gpu_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^decode: expected auto or cpu, as nvJPEG needs a CUDA device .*, got gpu$"):
+    with pytest.raises(ValueError, match=r"^decode: .* CUDA .*, got gpu$"):
         device_decoder("gpu", "cpu")
 
 
@@ -477,7 +390,7 @@ def test_working_nvjpeg_is_used(asked: Any, monkeypatch: pytest.MonkeyPatch, cap
     [
         (failing(RuntimeError("not compiled with\nnvJPEG support")), "(not compiled with nvJPEG support)"),
         (failing(AttributeError("no such operator")), "(no such operator)"),
-        (gray, "nvJPEG gives other colors there than were written"),
+        (gray, "other colors"),
     ],
     ids=["not built", "not there", "wrong"],
 )
@@ -487,10 +400,10 @@ def test_reason_of_unusable_nvjpeg_is_given(
     caplog.set_level("INFO", logger="ldreg")
     monkeypatch.setattr(decoding, "nvjpeg", decoder)
     assert device_decoder("auto", CUDA) is None
-    [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith("images are decoded on the CPU, as ")
+    [said] = caplog.messages
+    assert said.startswith("images are decoded on the CPU")
     assert reason in said
-    with pytest.raises(ValueError, match="decode: expected auto or cpu") as caught:
+    with pytest.raises(ValueError, match=r"^decode: ") as caught:
         device_decoder("gpu", CUDA)
     assert reason in str(caught.value)
 
@@ -501,33 +414,22 @@ def test_other_errors_of_a_decoder_are_not_hidden(monkeypatch: pytest.MonkeyPatc
         device_decoder("auto", CUDA)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_nvjpeg_without_a_gpu_falls_back() -> None:
-    assert device_decoder("auto", CUDA) is None
-
-
 def test_files_keep_their_decoding_option(tmp_path: Path) -> None:
     for number, side in enumerate((8, 9)):
-        Image.new("RGB", (side, 8)).save(tmp_path / f"{number}.jpg")
+        save(tmp_path / f"{number}.jpg", number, side, 8)
     images = load_images(DataConfig("folder", str(tmp_path), decode="gpu"), "train")
     assert isinstance(images, ImageFiles)
-    assert images.decoding == "gpu"
-    assert images.take(torch.tensor([1])).decoding == "gpu"
+    assert images.decoding == images.take(torch.tensor([1])).decoding == "gpu"
 
 
 def test_a_set_in_memory_is_not_decoded_on_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="decode: expected auto or cpu for digits, which comes as one array, got gpu"):
-        load_images(DataConfig(decode="gpu"), "train")
-    for number in range(2):
-        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.jpg")
-    for resident in ("auto", "yes"):
-        config = DataConfig("folder", str(tmp_path), cache=str(tmp_path), resident=resident, decode="gpu")
-        with pytest.raises(ValueError, match="decode: expected auto or cpu where the images are held in memory"):
-            load_images(config, "train")
-    config = DataConfig("folder", str(tmp_path), cache=str(tmp_path), resident="no", decode="gpu")
-    assert isinstance(load_images(config, "train"), ImageFiles)
-    config = DataConfig("folder", str(tmp_path), cache=str(tmp_path), decode="cpu")
-    assert isinstance(load_images(config, "train"), ResidentImages)
+    save(tmp_path / "0.jpg", 0)
+    config = DataConfig("folder", str(tmp_path), cache=str(tmp_path), decode="gpu")
+    for held in (DataConfig(decode="gpu"), config, replace(config, resident="yes")):
+        with pytest.raises(ValueError, match=r"^decode: "):
+            load_images(held, "train")
+    assert isinstance(load_images(replace(config, resident="no"), "train"), ImageFiles)
+    assert isinstance(load_images(replace(config, decode="cpu"), "train"), ResidentImages)
 
 
 def waves(height: int, width: int) -> Image.Image:

@@ -141,9 +141,9 @@ def test_processes_that_fill_one_cache_do_the_work_once_and_have_the_same_images
         tmp_path,
         prepare="""
 import hashlib
-from ldreg.data import DataConfig, archives, load_images, resident
+from ldreg.data import DataConfig, archives, images as sets, load_images
 done = []
-for module, name in ((archives, "_extract"), (resident, "decode_into_memory")):
+for module, name in ((archives, "_extract"), (sets, "decode_into_memory")):
     def counted(*args, name=name, work=getattr(module, name), **kwargs):
         done.append(name)
         return work(*args, **kwargs)

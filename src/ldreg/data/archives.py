@@ -1,5 +1,6 @@
 """Archives of images, unpacked safely and once into a cache."""
 
+import functools
 import gzip
 import hashlib
 import io
@@ -10,8 +11,7 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from ldreg.text import one_line
@@ -63,7 +63,11 @@ def unpack(archive: Path, cache: Path, *, limit: int | None = None) -> Path:
     try:
         _extract(archive, temporary, 50 * state.st_size + 100_000_000 if limit is None else limit)
         temporary.chmod(0o755)
-        _publish(temporary, target)
+        try:
+            temporary.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first, with the same content
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
@@ -80,20 +84,10 @@ def _key(archive: Path, state: os.stat_result) -> str:
     return digest.hexdigest()
 
 
-def _publish(temporary: Path, target: Path) -> None:
-    try:
-        temporary.rename(target)
-    except OSError:
-        if not target.is_dir():  # else another process was first, with the same content
-            raise
-
-
 def _extract(archive: Path, folder: Path, limit: int) -> None:
+    extract = _extract_zip if archive.name.lower().endswith(".zip") else _extract_tar
     try:
-        if archive.name.lower().endswith(".zip"):
-            _extract_zip(archive, folder, limit)
-        else:
-            _extract_tar(archive, folder, limit)
+        extract(archive, folder, limit)
     except _RejectedError as error:
         raise ValueError(f"{archive}: refused to unpack, {error}") from error
     except Exception as error:
@@ -107,35 +101,44 @@ class _RejectedError(Exception):
     """An archive has content that is never unpacked."""
 
 
-class _Members:
-    """Checks the members of an archive in turn, each against those before it."""
+class _Budget:
+    """Bytes that may still be taken; another one is an error."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._limit = limit
+        self._left = self.limit = limit
+
+    def charge(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise _RejectedError(f"its content is larger than {self.limit} bytes")
+
+
+class _Members:
+    """Checks and extracts the members of an archive in turn, each against those before it."""
+
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
         self._links: set[PurePosixPath] = set()
         self._folders = {PurePosixPath()}  # created so far
 
-    def check(self, name: str, *, size: int, link: str | None = None) -> None:
-        path = PurePosixPath(name)
+    def extract(self, name: str, write: Callable[[], object], *, size: int, folder: bool, link: str | None) -> None:
+        path, shown = PurePosixPath(name), repr(one_line(name, 200))
         if path.is_absolute() or ".." in path.parts:
-            raise _RejectedError(f"{one_line(name, 200)!r} leads outside of the folder")
+            raise _RejectedError(f"{shown} leads outside of the folder")
         # fsencode, as undecodable bytes of a name are kept as surrogates.
         if len(path.parts) > MAX_PARTS or any(len(os.fsencode(part)) > MAX_PART_BYTES for part in path.parts):
-            raise _RejectedError(f"{one_line(name, 200)!r} is too long a name or too deep")
+            raise _RejectedError(f"{shown} is too long a name or too deep")
         if not self._links.isdisjoint((path, *path.parents)):
-            raise _RejectedError(f"{one_line(name, 200)!r} lies below or in place of a link")
+            raise _RejectedError(f"{shown} lies below or in place of a link")
         if link is not None:
             self._check_link(path, link)
         above = set(path.parents) - self._folders
         self._folders |= above
-        self.charge(max(size, BLOCK) + BLOCK * len(above) if size >= 0 else self._limit + 1)
-
-    def charge(self, size: int) -> None:
-        """Subtract the disk space of a member from the limit."""
-        self._left -= size
-        if self._left < 0:
-            raise _RejectedError(f"its content is larger than {self._limit} bytes")
+        self._budget.charge(max(size, BLOCK) + BLOCK * len(above) if size >= 0 else self._budget.limit + 1)
+        if not path.parts and not folder:
+            raise _RejectedError(f"{shown} is no name for a file")
+        if path.parts:  # the root folder exists already
+            self._write(shown, write)
 
     def _check_link(self, path: PurePosixPath, link: str) -> None:
         """Reject a link out of the folder.
@@ -148,24 +151,71 @@ class _Members:
             raise _RejectedError(f"{str(path)!r} is a link to {one_line(link, 200)!r}")
         self._links.add(path)
 
+    @staticmethod
+    def _write(shown: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+            raise _RejectedError(f"{shown} lies below a file or in place of another member") from error
+        except KeyError as error:  # of tarfile, for a hard link to nothing
+            raise _RejectedError(f"{shown} is a link to a member that is not there") from error
+
+
+def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
+    members = _Members(_Budget(limit))
+    with zipfile.ZipFile(archive) as packed:
+        for member in packed.infolist():
+            name, kind = member.filename, stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _RejectedError(f"{name!r} is a link or a device")
+            write = functools.partial(packed.extract, member, folder)
+            try:
+                members.extract(name, write, size=member.file_size, folder=name.endswith("/"), link=None)
+            except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
+                raise _RejectedError(f"{name!r}: {error}") from error
+
+
+def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
+    members = _Members(budget := _Budget(limit))
+    with OPENERS[archive.suffix.lower()](archive) as stream:
+        # Headers and padding take at most 1,536 bytes a member: of many tiny files they may double the content.
+        bounded = _Bounded(stream, _Budget(2 * limit + 1_000_000))
+        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_strict_headers(budget)) as tar:
+            for member in tar:
+                name, is_link = one_line(member.name, 200), member.issym() or member.islnk()
+                if not (member.isreg() or member.isdir() or is_link):
+                    raise _RejectedError(f"{name!r} is a device or of an unknown kind")
+                if member.islnk() and ".." in PurePosixPath(member.linkname).parts:
+                    raise _RejectedError(f"{name!r} is a link to {one_line(member.linkname, 200)!r}")
+                write = functools.partial(tar.extract, member, folder, filter="data")
+                link = member.linkname if is_link else None
+                members.extract(member.name, write, size=member.size, folder=member.isdir(), link=link)
+        # Read to the end, where the checksum of the compressed stream is.
+        while bounded.read(1 << 20):
+            pass
+
+
+OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
+    ".tar": lambda path: path.open("rb"),
+    ".gz": gzip.GzipFile,
+    ".tgz": gzip.GzipFile,
+    ".xz": lzma.LZMAFile,
+}
+
 
 class _Bounded(io.RawIOBase):
-    """A decompressed stream of at most `limit` bytes, whatever its headers say."""
+    """A decompressed stream within a budget, whatever its headers say."""
 
-    def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
-        self._stream = stream
-        self._left = limit
-        self._limit = limit
+    def __init__(self, stream: io.BufferedIOBase, budget: _Budget) -> None:
+        self._stream, self._budget = stream, budget
 
     def read(self, size: int = -1) -> bytes:
         data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise _RejectedError(f"its content is larger than {self._limit} bytes")
+        self._budget.charge(len(data))
         return data
 
 
-def _strict_headers(members: _Members) -> type[tarfile.TarInfo]:
+def _strict_headers(budget: _Budget) -> type[tarfile.TarInfo]:
     """A class of headers for one archive, for which damaged and sparse headers are errors."""
 
     class StrictTarInfo(tarfile.TarInfo):
@@ -183,7 +233,7 @@ def _strict_headers(members: _Members) -> type[tarfile.TarInfo]:
                 if not 0 <= header.size <= MAX_HEADER:
                     raise _RejectedError(f"a header of it has {header.size} bytes, expected at most {MAX_HEADER}")
                 # Python before 3.11.10 and 3.12.6 takes time quadratic in the size.
-                members.charge(max(BLOCK, header.size**2 // 64))
+                budget.charge(max(BLOCK, header.size**2 // 64))
             return header
 
         @staticmethod
@@ -200,70 +250,3 @@ EXTENDED = {
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 }
-
-OPENERS: dict[str, Callable[[Path], io.BufferedIOBase]] = {
-    ".tar": lambda path: path.open("rb"),
-    ".gz": gzip.GzipFile,
-    ".tgz": gzip.GzipFile,
-    ".xz": lzma.LZMAFile,
-}
-
-
-def _extract_tar(archive: Path, folder: Path, limit: int) -> None:
-    members = _Members(limit)
-    with OPENERS[archive.suffix.lower()](archive) as stream:
-        # Headers and padding take at most 1,536 bytes a member: of many tiny files they may double the content.
-        bounded = _Bounded(stream, 2 * limit + 1_000_000)
-        with tarfile.open(fileobj=bounded, mode="r|", tarinfo=_strict_headers(members)) as tar:
-            for member in tar:
-                _check_tar_member(member, members)
-                if not _is_root(member.name, is_folder=member.isdir()):
-                    with _in_place(member.name):
-                        tar.extract(member, folder, filter="data")
-        # Read to the end, where the checksum of the compressed stream is.
-        while bounded.read(1 << 20):
-            pass
-
-
-def _check_tar_member(member: tarfile.TarInfo, members: _Members) -> None:
-    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        raise _RejectedError(f"{one_line(member.name, 200)!r} is a device or of an unknown kind")
-    if member.islnk() and ".." in PurePosixPath(member.linkname).parts:
-        raise _RejectedError(f"{one_line(member.name, 200)!r} is a link to {one_line(member.linkname, 200)!r}")
-    members.check(member.name, size=member.size, link=member.linkname if member.issym() or member.islnk() else None)
-
-
-def _is_root(name: str, *, is_folder: bool) -> bool:
-    """Whether a member is the root folder, which exists already."""
-    if PurePosixPath(name).parts:
-        return False
-    if not is_folder:
-        raise _RejectedError(f"{name!r} is no name for a file")
-    return True
-
-
-@contextmanager
-def _in_place(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-        raise _RejectedError(f"{name!r} lies below a file or in place of another member") from error
-    except KeyError as error:  # of tarfile, for a hard link to nothing
-        raise _RejectedError(f"{name!r} is a link to a member that is not there") from error
-
-
-def _extract_zip(archive: Path, folder: Path, limit: int) -> None:
-    members = _Members(limit)
-    with zipfile.ZipFile(archive) as packed:
-        for member in packed.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _RejectedError(f"{member.filename!r} is a link or a device")
-            members.check(member.filename, size=member.file_size)
-            if _is_root(member.filename, is_folder=member.filename.endswith("/")):
-                continue
-            try:
-                with _in_place(member.filename):
-                    packed.extract(member, folder)
-            except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
-                raise _RejectedError(f"{member.filename!r}: {error}") from error

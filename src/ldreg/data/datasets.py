@@ -4,11 +4,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ldreg.data.archives import SUFFIXES, is_archive, unpack
 from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ldreg")
 
 Split = Literal["train", "test"]
-Images = TypeVar("Images", ResidentImages, ImageFiles)
 
 DIGITS_TEST = 360
 
@@ -71,26 +69,27 @@ def load_images(config: DataConfig, split: Split) -> ImageSet:
         raise ValueError(f"split: expected train or test, got {split!r}")
     if config.name not in WITHOUT_PATH and not config.path:
         raise ValueError(f"path: expected the folder or archive of {config.name}, got {config.path!r}")
-    if not config.validation:
-        return _load_split(config, split)
-    return validation_part(_load_split(config, "train"), split, share=config.validation)
+    if config.validation:
+        return validation_part(_load_split(config, "train"), split, share=config.validation)
+    return _load_split(config, split)
 
 
 def _load_split(config: DataConfig, split: Split) -> ImageSet:
+    images: ImageSet
     if config.name in SETS:
-        images: ImageSet = generated(config.name, split, size=config.size or SIZE)
+        images = generated(config.name, split, size=config.size or SIZE)
     else:
-        images = _digits(split) if config.path is None else _from_path(config, _folder_of(config), split)
+        images = _digits(split) if config.path is None else _from_path(config, split)
+    if config.limit is not None and config.limit < len(images):
+        images = images.take(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: config.limit])
     if isinstance(images, ImageFiles):
-        limited = _limited(images, config.limit)
-        limited.tally = Tally(len(limited), max_share=config.max_unreadable)
-        limited.decoding = config.decode
-        return resident_or_files(limited, config)
-    if config.resident == "no":
-        raise ValueError(f"resident: expected auto or yes for {config.name}, which comes as one array, got no")
-    if config.decode == "gpu":
-        raise ValueError(f"decode: expected auto or cpu for {config.name}, which comes as one array, got gpu")
-    return _limited(images, config.limit)
+        images.tally = Tally(len(images), max_share=config.max_unreadable)
+        images.decoding = config.decode
+        return resident_or_files(images, config)
+    for option, got, expected in (("resident", "no", "auto or yes"), ("decode", "gpu", "auto or cpu")):
+        if getattr(config, option) == got:
+            raise ValueError(f"{option}: expected {expected} for {config.name}, which comes as one array, got {got}")
+    return images
 
 
 def output_size(config: DataConfig, images: ImageSet) -> int:
@@ -100,12 +99,6 @@ def output_size(config: DataConfig, images: ImageSet) -> int:
     8
     """
     return config.size or min(images.size or 224, 224)
-
-
-def _limited(images: Images, limit: int | None) -> Images:
-    if limit is None or limit >= len(images):
-        return images
-    return images.take(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:limit])
 
 
 def validation_part(training: ImageSet, split: Split, *, share: float) -> ImageSet:
@@ -121,23 +114,19 @@ def validation_part(training: ImageSet, split: Split, *, share: float) -> ImageS
     >>> validation_part(images, "test", share=0.4).labels.bincount().tolist()
     [2, 2]
     """
-    aside = _set_aside(training.labels, share)
-    if bool(aside.all()) or not bool(aside.any()):
-        given = f"{share:g} of {len(aside)}"
-        raise ValueError(f"validation: expected a share that leaves images to train on and to test, got {given}")
-    return training.take((aside if split == "test" else ~aside).nonzero().squeeze(1))
-
-
-def _set_aside(labels: Tensor, share: float) -> Tensor:
-    """Which images (N,) are set aside: shuffled, sorted by class, then taken at even steps."""
-    known = (labels >= 0).nonzero().squeeze(1) if bool((labels >= 0).any()) else torch.arange(len(labels))
+    labels = training.labels
+    known = training.labeled_indices if bool((labels >= 0).any()) else torch.arange(len(labels))
+    # Shuffled, sorted by class, then taken at even steps.
     shuffled = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))]
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     # Rounded before the floor, or 0.1 · 10 000 might fall short of 1000.
     steps = (torch.arange(len(known) + 1, dtype=torch.float64) * share).mul(1e6).round().div(1e6).floor()
     aside = torch.zeros(len(labels), dtype=torch.bool)
     aside[by_class[steps.diff() > 0]] = True
-    return aside
+    if bool(aside.all()) or not bool(aside.any()):
+        given = f"{share:g} of {len(aside)}"
+        raise ValueError(f"validation: expected a share that leaves images to train on and to test, got {given}")
+    return training.take((aside if split == "test" else ~aside).nonzero().squeeze(1))
 
 
 def _digits(split: Split) -> ResidentImages:
@@ -172,16 +161,16 @@ def _folder_of(config: DataConfig) -> Path:
         return unpack(path, cache)
 
 
-def _from_path(config: DataConfig, path: Path, split: Split) -> ImageSet:
+def _from_path(config: DataConfig, split: Split) -> ImageSet:
     """Read torchvision's format if its mark is there, else folders of classes; only `folder` may have no splits."""
-    if config.name in TORCHVISION:
-        mark, read = TORCHVISION[config.name]
-        if (path / mark).exists():
-            try:
-                return read(path, split, config.name)
-            except RuntimeError as error:  # of torchvision, for files that are missing or fail its checksums
-                expected = LAYOUTS[config.name]
-                raise ValueError(f"path: expected {expected} at {path}, found files missing or damaged") from error
+    path = _folder_of(config)
+    mark, read = TORCHVISION.get(config.name, (None, None))
+    if mark and read and (path / mark).exists():
+        try:
+            return read(path, split, config.name)
+        except RuntimeError as error:  # of torchvision, for files that are missing or fail its checksums
+            expected = LAYOUTS[config.name]
+            raise ValueError(f"path: expected {expected} at {path}, found files missing or damaged") from error
     if config.name == "folder" or split_names(find_root(path)):
         order = ("val",) if config.name == "imagenet" and split == "test" else SPLIT_FOLDERS[split]
         return read_folder(path, split, name=config.name, order=order)
@@ -266,16 +255,14 @@ def split_names(path: Path) -> list[str]:
 
 
 def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...]) -> ImageFiles:
-    """The image files of one split of a folder.
+    """The image files of one split of a folder, read from the first existing folder of `order`.
 
-    The first existing folder of `order` is read as `<class>/` folders. Without split folders, all images are for
-    training, as `<class>/` folders or as loose images without labels. Classes are numbered in the order of their names,
-    those of the training split if there is one.
+    Without split folders, all images are for training, as `<class>/` folders or as loose images without labels. Classes
+    are numbered in the order of their names, those of the training split if there is one.
 
     Raises:
         MissingSplitError: the split does not exist, or is the test split and has no images.
         ValueError: there are no images to train on, or a class that the training split does not have.
-        OSError: a folder cannot be read.
     """
     root = find_root(path)
     folder = next((root / candidate for candidate in order if (root / candidate).is_dir()), None)
@@ -295,12 +282,10 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...]) 
         logger.warning(
             "%s: %d images that lie beside the class folders are left out", quoted_if_odd(folder), len(loose)
         )
-    numbers = {class_name: number for number, class_name in enumerate(classes)}
-    paths, labels = [], []
+    paths, labels = list[str](), list[int]()
     for class_name in class_names:
-        found = list(_images_below(folder / class_name, set()))
-        paths += found
-        labels += [numbers[class_name]] * len(found)
+        paths += list(_images_below(folder / class_name, set()))
+        labels += [classes.index(class_name)] * (len(paths) - len(labels))
     if not class_names:
         paths, labels = [str(folder / file) for file in loose], [-1] * len(loose)
     if not paths and split == "test":
@@ -312,11 +297,7 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...]) 
 
 
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the subfolders and of the images in a folder, each sorted; hidden ones and __MACOSX are skipped.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Names of the subfolders and of the images in a folder, each sorted; hidden ones and __MACOSX are skipped."""
     folders, images = [], []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -9,17 +9,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from stat import S_ISREG
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ldreg.data.config import Decode
 
-logger = logging.getLogger("ldreg")
+log_once = functools.cache(logging.getLogger("ldreg").info)  # each line once
 
 LARGEST_FILE = 1 << 30  # bytes; the largest image that Pillow decodes takes less
 
@@ -59,13 +58,13 @@ def read_image(path: str) -> Decoded:
 
 
 def read_content(path: str) -> bytes:
-    """Read the bytes of an image file.
+    """The bytes of an image file; UnreadableImageError if it is empty, too large, a pipe or a device."""
 
-    Raises:
-        UnreadableImageError: the file cannot be read, is empty or too large, or is a pipe or device.
-    """
+    def open_at_once(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would otherwise wait for its writer
+
     with _as_unreadable():
-        with open(path, "rb", buffering=0, opener=_open_without_waiting) as stream:
+        with open(path, "rb", buffering=0, opener=open_at_once) as stream:
             state = os.fstat(stream.fileno())
             if not S_ISREG(state.st_mode):
                 raise UnreadableImageError("a pipe or device")
@@ -77,27 +76,14 @@ def read_content(path: str) -> bytes:
         return content
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe would otherwise wait for its writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def decode(content: bytes) -> Decoded:
-    """Decode the content of an image file by Pillow, as torchvision deprecates its own decoders.
-
-    Raises:
-        UnreadableImageError: the content cannot be decoded.
-    """
+    """Decode the content of an image file by Pillow, as torchvision deprecates its own decoders."""
     with _as_unreadable(), _opened(io.BytesIO(content)) as image:
         return to_rgb(image)
 
 
 def image_size(path: str) -> tuple[int, int]:
-    """Height and width of an image file, from its header.
-
-    Raises:
-        UnreadableImageError: the file cannot be read as an image.
-    """
+    """Height and width of an image file, from its header; UnreadableImageError if there is none."""
     with _as_unreadable(), _opened(path) as image:
         return image.height, image.width
 
@@ -125,15 +111,14 @@ def _as_unreadable() -> Iterator[None]:
 
 
 def to_rgb(image: Image.Image) -> Decoded:
-    """Convert an image of Pillow to RGB; transparent pixels are composited onto white, as viewers show them.
-
-    Raises:
-        ValueError: its pixels have more than 16 bits a channel.
-    """
+    """Convert an image of Pillow to RGB; transparent pixels are composited onto white, as viewers show them."""
     _scale_transparent_color(image)
     if image.mode.startswith("I") or image.mode == "F":
         gray = np.asarray(image)
-        pixels = _high_byte(gray, mode=image.mode)
+        if gray.dtype.kind not in "iu" or gray.min() < 0 or gray.max() > 65535:
+            raise ValueError(f"expected at most 16 bits a channel, got pixels of mode {image.mode}")
+        # Pillow's own conversion would cut values off at 255.
+        pixels = np.repeat((gray.astype(np.uint16) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
         alpha = np.where(gray == image.info.get("transparency"), 0, 255)
     elif image.has_transparency_data:
         rgba = np.array(image.convert("RGBA"))
@@ -155,13 +140,6 @@ def _scale_transparent_color(image: Image.Image) -> None:
         image.info["transparency"] = color * GRAY_STEPS[coding]
     elif isinstance(color, tuple) and coding == "RGB;16B":
         image.info["transparency"] = tuple(value >> 8 for value in color)
-
-
-def _high_byte(gray: NDArray[Any], *, mode: str) -> NDArray[np.uint8]:
-    """A 16-bit gray image (H, W) as 8-bit RGB (H, W, 3); Pillow's own conversion would cut values off at 255."""
-    if gray.dtype.kind not in "iu" or gray.min() < 0 or gray.max() > 65535:
-        raise ValueError(f"expected at most 16 bits a channel, got pixels of mode {mode}")
-    return np.repeat((gray.astype(np.uint16) >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
 # nvJPEG
@@ -227,12 +205,6 @@ def _test_nvjpeg(device: torch.device) -> str:
     return "" if same else "nvJPEG gives other colors there than were written"
 
 
-@functools.cache
-def log_once(text: str) -> None:
-    """Log a line unless it has been logged before."""
-    logger.info(text)
-
-
 # Which JPEGs nvJPEG decodes as Pillow does
 
 SCAN, FRAME, ADOBE, QUANTIZATION, HUFFMAN = 0xDA, 0xC0, 0xEE, 0xDB, 0xC4
@@ -258,9 +230,9 @@ def plain_jpeg_size(content: bytes) -> tuple[int, int] | None:
         marker, length = content[place + 1], int.from_bytes(content[place + 2 : place + 4], "big")
         segment = content[place + 4 : place + 2 + length]
         if marker == SCAN:
-            complete = _is_only_scan(frame, segment) and _needed_tables(frame, segment) <= tables
-            return _frame_size(frame) if complete else None
-        if marker in OTHER_FRAMES or (marker == FRAME and frame) or (marker == ADOBE and not _is_ycc(segment)):
+            return _frame_size(frame) if _is_complete(frame, segment, tables) else None
+        other_colors = marker == ADOBE and segment[:5] == b"Adobe" and segment[11:12] != b"\x01"
+        if marker in OTHER_FRAMES or (marker == FRAME and frame) or other_colors:
             return None
         if marker == FRAME:
             frame = segment
@@ -296,17 +268,10 @@ def _table_names(marker: int, segment: bytes) -> Iterator[int]:
             yield name & 15 if quantization else name
 
 
-def _is_only_scan(frame: bytes, scan: bytes) -> bool:
-    """Whether a scan's header names all three components of the frame, each once, in their order."""
+def _is_complete(frame: bytes, scan: bytes, tables: set[tuple[int, int]]) -> bool:
+    """Whether a scan names all three components of the frame, each once, in their order, and their tables are there."""
     names = frame[6::3]
-    return len(scan) == 10 and scan[0] == 3 == len(set(names)) and scan[1:7:2] == names and scan[7:] == b"\0\x3f\0"
-
-
-def _needed_tables(frame: bytes, scan: bytes) -> set[tuple[int, int]]:
+    if not (len(scan) == 10 and scan[0] == 3 == len(set(names)) and scan[1:7:2] == names and scan[7:] == b"\0\x3f\0"):
+        return False
     huffman = {name for pair in scan[2:7:2] for name in (pair >> 4, 16 + (pair & 15))}
-    return {(QUANTIZATION, name) for name in frame[8::3]} | {(HUFFMAN, name) for name in huffman}
-
-
-def _is_ycc(segment: bytes) -> bool:
-    """Whether a segment is not Adobe's marker, or says that colors are luminance and differences."""
-    return segment[:5] != b"Adobe" or segment[11:12] == b"\x01"
+    return tables >= {(QUANTIZATION, name) for name in frame[8::3]} | {(HUFFMAN, name) for name in huffman}

@@ -7,9 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ldreg.data.decoding import (
-    Decoded,
     Decoder,
     UnreadableImageError,
     decode,
@@ -32,10 +31,9 @@ from ldreg.views import Views
 from ldreg.views.transforms import BOX_DRAWS, Boxes, resized_crop, sample_boxes
 
 AHEAD = 2  # batches that a thread makes in advance
-LONGEST = 4  # times the shorter side: the part of an image's middle that is resized; less than that is kept
+LONGEST = 4  # times the shorter side: the part of an image's middle that is resized
 PADDED = 1 << 24  # pixels of images, padded to one size, that are cropped at once
 
-Item = TypeVar("Item")
 Crop = Callable[[Tensor, torch.Generator], Tensor]
 Box = list[int]
 """Top, left, height and width in pixels."""
@@ -47,8 +45,7 @@ class RandomCrops:
     """The crops of `Views.crop`; their boxes may also be drawn first and cut from many images of any sizes at once.
 
     Cut at once they are rounded at the end, whereas `Views.crop` also rounds between its two directions: values differ
-    by at most one gray level. Bicubic crops may differ by more where the first direction overshoots black or white,
-    which `Views.crop` cuts off at once.
+    by at most one gray level. Bicubic crops may differ by more where the first direction overshoots black or white.
 
     >>> from ldreg.views import ViewsConfig
     >>> crops = RandomCrops(Views(ViewsConfig("simclr"), size=8, channels=3))
@@ -129,85 +126,154 @@ def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Sample:
-    """The image of a key, or None if none is readable, and the unreadable files met on the way.
+    """The image of a key, and the unreadable files met on the way to it.
 
-    `image` is uint8: pixels (C, H, W), the bytes of a JPEG (n,), or the finished crops. `boxes` are those of the crops
-    if they have been drawn already. `transparent` says whether some pixels were.
+    `image` is uint8: pixels (C, H, W), the bytes of a JPEG (n,), finished crops, or empty if no file is readable.
+    `boxes` are those of the crops if they have been drawn already.
     """
 
     key: Any
-    image: Tensor | None
+    image: Tensor
     label: int
     index: int
     failures: list[Failure]
     transparent: bool = False
     boxes: list[Box] | None = None
 
-    @property
-    def pixels(self) -> Tensor:
-        """The image of a sample that has one."""
-        assert self.image is not None
-        return self.image
+
+NO_IMAGE = torch.empty(0, dtype=torch.uint8)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Dataset[Sample]):
     """Finds and prepares the images of keys.
 
     With a `crop`, keys are (epoch, index), and images become random crops, uint8 (V, C, S, S); the seed of their
     generator is derived from (seed, epoch, index), and the next readable file replaces an unreadable one. Without,
-    keys are indices, and images are resized to uint8 (C, size, size).
+    keys are indices, and images are resized to uint8 (C, size, size). If `coded`, samples are not prepared yet: they
+    are bytes of plain JPEGs, which the device decodes, and pixels of other files.
     """
 
-    files: ImageFiles
-    crop: Crop | None = None
-    seed: int = 0
-    size: int = 0
+    coded = False
 
-    def find(self, key: Any, read: Callable[[int], Decoded], *, tried: Sample | None = None) -> Sample:
-        """The image as `read(index)` gives it; `tried` is a sample to continue from."""
+    def __init__(self, files: ImageFiles, *, crop: Crop | None = None, seed: int = 0, size: int = 0) -> None:
+        self.files, self.crop, self.seed, self.size = files, crop, seed, size
+
+    def __getitem__(self, key: Any) -> Sample:
+        found = self.find(key, coded=self.coded)
+        return found if self.coded or not len(found.image) else replace(found, image=self._prepared(found))
+
+    def find(self, key: Any, *, coded: bool = False, tried: Sample | None = None) -> Sample:
+        """The first readable image; `tried` is a sample to continue from."""
         index, failures = (key if self.crop is None else key[1]), list[Failure]()
         if tried is not None:
             index, failures = tried.index, list(tried.failures)
         # Past the bound the main process stops anyway, so the search need not go through the whole set.
         while not failures or (self.crop is not None and not self.files.tally.exceeds(len(failures))):
             try:
-                found = read(index)
+                image, transparent, boxes = self._coded(key, index) if coded else (*self.files.read(index), None)
             except UnreadableImageError as error:
                 failures.append(Failure(index, self.files.path(index), str(error)))
                 index = (index + 1) % len(self.files)
             else:
-                label = int(self.files.labels[index])
-                return Sample(key, found.pixels, label, index, failures, transparent=found.transparent)
-        return Sample(key, None, -1, index, failures)
+                return Sample(key, image, int(self.files.labels[index]), index, failures, transparent, boxes)
+        return Sample(key, NO_IMAGE, -1, index, failures)
 
-    def draw(self, key: Any, height: int, width: int) -> list[Box] | None:
-        """The boxes of the crops from an image of this size, if they can be drawn before it is decoded."""
-        return self.crop.draw(height, width, self._generator(key)) if isinstance(self.crop, RandomCrops) else None
+    def _coded(self, key: Any, index: int) -> tuple[Tensor, bool, list[Box] | None]:
+        """The bytes of a plain JPEG, or pixels; whether they are transparent; the boxes of the crops."""
+        content = read_content(self.files.path(index))
+        if size := plain_jpeg_size(content):
+            return torch.frombuffer(bytearray(content), dtype=torch.uint8), False, self._drawn(key, size)
+        pixels, transparent = decode(content)
+        return pixels, transparent, self._drawn(key, (pixels.shape[1], pixels.shape[2]))
 
-    def prepare(self, sample: Sample) -> Tensor:
-        """The crops of one image, or the image resized."""
+    def _generator(self, key: tuple[int, int]) -> torch.Generator:
+        return torch.Generator().manual_seed(derived_seed(self.seed, *key))
+
+    def _drawn(self, key: Any, size: tuple[int, int]) -> list[Box] | None:
+        """The boxes of the crops, if they can be drawn before the image is decoded."""
+        return self.crop.draw(*size, self._generator(key)) if isinstance(self.crop, RandomCrops) else None
+
+    def _prepared(self, sample: Sample) -> Tensor:
         if self.crop is None:
-            return resize_and_crop(sample.pixels, size=self.size)
-        return self.crop(sample.pixels, self._generator(sample.key))
+            return resize_and_crop(sample.image, size=self.size)
+        return self.crop(sample.image, self._generator(sample.key))
 
-    def prepare_all(self, samples: Sequence[Sample]) -> Tensor:
+    def batch_on_device(self, samples: list[Sample], *, decoder: Decoder, device: torch.device) -> Made:
+        """A batch on the device from samples that are coded.
+
+        JPEGs that the device's decoder fails on are read again by the CPU's, which decides what is unreadable.
+        """
+        coded = [number for number, sample in enumerate(samples) if sample.image.ndim == 1 and len(sample.image)]
+        images = decode_or_none([samples[number].image for number in coded], decoder)
+        for number, image in zip(coded, images, strict=True):
+            tried = samples[number]
+            samples[number] = self.find(tried.key, tried=tried) if image is None else replace(tried, image=image)
+        # In a list that lives until the synchronization below.
+        moved = [replace(sample, image=sample.image.to(device, non_blocking=True)) for sample in samples]
+        batch, failures, transparent = _batch(moved, self._prepare_all)
+        if batch is not None:
+            batch = batch.to(device)
+            if device.type == "cuda":
+                # The decoder may write to the images' memory as soon as they are freed, whatever still reads them.
+                torch.cuda.current_stream(device).synchronize()
+        return batch, failures, transparent
+
+    def _prepare_all(self, samples: Sequence[Sample]) -> Tensor:
         """Several images on one device, stacked; crops are cut at once if the boxes can be drawn first."""
         if not isinstance(self.crop, RandomCrops):
-            return torch.stack([self.prepare(sample) for sample in samples])
-        images = [sample.pixels for sample in samples]
+            return torch.stack([self._prepared(sample) for sample in samples])
+        images = [sample.image for sample in samples]
         boxes = [
             sample.boxes or self.crop.draw(image.shape[1], image.shape[2], self._generator(sample.key))
             for sample, image in zip(samples, images, strict=True)
         ]
         return self.crop.cut(images, boxes)
 
-    def _generator(self, key: tuple[int, int]) -> torch.Generator:
-        return torch.Generator().manual_seed(derived_seed(self.seed, *key))
+
+def _batch(samples: list[Sample], stack: Callable[[list[Sample]], Tensor]) -> Made:
+    """A batch of the readable samples, whose images `stack` makes."""
+    failures = [failure for sample in samples for failure in sample.failures]
+    found = [sample for sample in samples if len(sample.image)]
+    if not found:
+        return None, failures, 0
+    labels, indices = (torch.tensor([getattr(sample, name) for sample in found]) for name in ("label", "index"))
+    return Batch(stack(found), labels, indices), failures, sum(sample.transparent for sample in found)
+
+
+def _collate(samples: list[Sample]) -> Made:
+    # torch's own function stacks tensors right in the memory that worker processes share with the main one.
+    return _batch(samples, lambda found: default_collate([sample.image for sample in found]))
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Samples whose images lie one after the other in one tensor of bytes; each one of its own would take a file."""
+
+    content: Tensor
+    shapes: list[tuple[int, ...]]
+    samples: list[Sample]
+
+    @classmethod
+    def of(cls, samples: list[Sample]) -> "_Packed":
+        # Bytes (n,) as they are; pixels as they lie in memory, (H, W, 3).
+        images = [sample.image.permute(1, 2, 0) if sample.image.ndim == 3 else sample.image for sample in samples]
+        bare = [replace(sample, image=NO_IMAGE) for sample in samples]
+        return cls(torch.cat([image.flatten() for image in images]), [tuple(image.shape) for image in images], bare)
+
+    def pin_memory(self) -> "_Packed":
+        return replace(self, content=self.content.pin_memory())
+
+    def unpacked(self) -> list[Sample]:
+        parts = self.content.split([math.prod(shape) for shape in self.shapes])
+        images = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [
+            replace(sample, image=image.permute(2, 0, 1) if image.ndim == 3 else image)
+            for sample, image in zip(self.samples, images, strict=True)
+        ]
 
 
 class FileBatches:
-    """Makes the batches of lists of keys, in their order.
+    """Makes the batches of lists of keys, in their order, and counts unreadable and transparent files.
 
     If the device decodes, the worker processes (or, without any, a thread) read files, draw the boxes of crops and
     decode all but plain JPEGs. A thread has the device decode and prepare the next batches, which stay there.
@@ -224,11 +290,13 @@ class FileBatches:
         self._source = source
         self._device = torch.device(device)
         self._decoder = device_decoder(source.files.decoding, device)
+        self._running: Generator[Made, None, None] | None = None
+        source.coded = self._decoder is not None
         self._loader: DataLoader[Any] = DataLoader(
-            _Samples(source, coded=self._decoder is not None),
+            source,
             batch_sampler=keys,
             num_workers=workers,  # torch gives each one thread
-            collate_fn=_collate if self._decoder is None else _pack,
+            collate_fn=_Packed.of if source.coded else _collate,
             worker_init_fn=_ignore_other_signals,
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,  # a batch of 256 at 224 pixels takes 77 MB in two views
@@ -237,24 +305,46 @@ class FileBatches:
             generator=torch.Generator(),
         )
 
-    def batches(self) -> Generator[Made, None, None]:
-        """The batches of the current keys; leave one iteration before the next begins."""
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the current keys; ends an earlier iteration.
+
+        Raises:
+            ValueError: too many files are unreadable.
+        """
+        self._end_iteration()
+        tally, read, transparent = self._source.files.tally, 0, 0
+        with closing(self._made()) as self._running:
+            for batch, failures, count in self._running:
+                tally.add(failures)
+                if batch is not None:
+                    read, transparent = read + len(batch.labels), transparent + count
+                    yield batch
+        tally.finish_pass(read, transparent=transparent)
+
+    def _made(self) -> Generator[Made, None, None]:
         # Worker processes start here, not in the thread: forking is safest where the process does nothing else.
         with _interrupts_delayed():
             items = iter(self._loader)
         if self._decoder is None:
             yield from items
             return
-        decoder, source, device = self._decoder, self._source, self._device
-        made = (batch_on_device(packed.unpacked(), source, decoder=decoder, device=device) for packed in items)
-        yield from _ahead(made, device=device)
+        decoder, device = self._decoder, self._device
+        yield from prefetched(
+            (self._source.batch_on_device(packed.unpacked(), decoder=decoder, device=device) for packed in items),
+            device=device,
+        )
+
+    def _end_iteration(self) -> None:
+        if self._running is not None:  # the thread of an abandoned iteration may still be at work
+            self._running.close()
 
     def close(self) -> None:
-        """End the worker processes; a further iteration starts them again.
+        """End the iteration, its thread and the worker processes; a further iteration starts them again.
 
         torch leaves this to a destructor, which does not run while the traceback of an error refers to the workers,
         waits five seconds for each if the garbage collector has found their queues first, and loses a Ctrl-C.
         """
+        self._end_iteration()
         running, self._loader._iterator = self._loader._iterator, None
         if isinstance(running, _MultiProcessingDataLoaderIter):
             running._shutdown_workers()
@@ -317,109 +407,6 @@ def _ignore_other_signals(worker: int) -> None:
     threading.Thread(target=listen, name="ldreg-termination", daemon=True).start()
 
 
-class _Samples(Dataset[Sample]):
-    """Samples that are decoded and prepared; or, if `coded`, bytes of JPEGs for the device and pixels of others."""
-
-    def __init__(self, source: Source, *, coded: bool) -> None:
-        self.source, self.coded = source, coded
-
-    def __getitem__(self, key: Any) -> Sample:
-        if self.coded:
-            return self._coded(key)
-        found = self.source.find(key, self.source.files.read)
-        return found if found.image is None else replace(found, image=self.source.prepare(found))
-
-    def _coded(self, key: Any) -> Sample:
-        size = (0, 0)
-
-        def read(index: int) -> Decoded:
-            nonlocal size
-            content = read_content(self.source.files.path(index))
-            plain = plain_jpeg_size(content)
-            if plain is not None:
-                size = plain
-                return Decoded(torch.frombuffer(bytearray(content), dtype=torch.uint8), transparent=False)
-            found = decode(content)
-            size = (found.pixels.shape[1], found.pixels.shape[2])
-            return found
-
-        found = self.source.find(key, read)
-        return found if found.image is None else replace(found, boxes=self.source.draw(key, *size))
-
-
-def _collate(samples: list[Sample]) -> Made:
-    # torch's own function stacks tensors right in the memory that worker processes share with the main one.
-    return _batch(samples, lambda found: default_collate([sample.image for sample in found]))
-
-
-def _batch(samples: list[Sample], stack: Callable[[list[Sample]], Tensor]) -> Made:
-    """A batch of the readable samples, whose images `stack` makes."""
-    failures = [failure for sample in samples for failure in sample.failures]
-    found = [sample for sample in samples if sample.image is not None]
-    if not found:
-        return None, failures, 0
-    labels, indices = (torch.tensor([getattr(sample, name) for sample in found]) for name in ("label", "index"))
-    return Batch(stack(found), labels, indices), failures, sum(sample.transparent for sample in found)
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """Samples whose images lie one after the other in one tensor of bytes; each one of its own would take a file."""
-
-    content: Tensor
-    shapes: list[tuple[int, ...] | None]
-    samples: list[Sample]
-
-    def pin_memory(self) -> "_Packed":
-        return replace(self, content=self.content.pin_memory())
-
-    def unpacked(self) -> list[Sample]:
-        parts = iter(self.content.split([math.prod(shape) for shape in self.shapes if shape is not None]))
-        images = [None if shape is None else next(parts).view(shape) for shape in self.shapes]
-        return [
-            replace(sample, image=image.permute(2, 0, 1) if image is not None and image.ndim == 3 else image)
-            for sample, image in zip(self.samples, images, strict=True)
-        ]
-
-
-def _pack(samples: list[Sample]) -> _Packed:
-    # Bytes (n,) as they are; pixels as they lie in memory, (H, W, 3).
-    given = [sample.image for sample in samples]
-    images = [image.permute(1, 2, 0) if image is not None and image.ndim == 3 else image for image in given]
-    found = [image.flatten() for image in images if image is not None]
-    content = torch.cat(found) if found else torch.empty(0, dtype=torch.uint8)
-    shapes = [None if image is None else tuple(image.shape) for image in images]
-    return _Packed(content, shapes, [replace(sample, image=None) for sample in samples])
-
-
-def batch_on_device(samples: list[Sample], source: Source, *, decoder: Decoder, device: torch.device) -> Made:
-    """A batch on the device from samples with the bytes of JPEGs or pixels.
-
-    JPEGs that the device's decoder fails on are read again by the CPU's, which decides what is unreadable.
-    """
-    coded = [number for number, sample in enumerate(samples) if sample.image is not None and sample.image.ndim == 1]
-    images = decode_or_none([samples[number].pixels for number in coded], decoder)
-    for number, image in zip(coded, images, strict=True):
-        sample = samples[number]
-        if image is None:
-            samples[number] = source.find(sample.key, source.files.read, tried=sample)
-        else:
-            samples[number] = replace(sample, image=image)
-
-    # In a list that lives until the synchronization below.
-    moved = [
-        sample if sample.image is None else replace(sample, image=sample.image.to(device, non_blocking=True))
-        for sample in samples
-    ]
-    batch, failures, transparent = _batch(moved, source.prepare_all)
-    if batch is not None:
-        batch = Batch(*(part.to(device, non_blocking=True) for part in batch))
-        if device.type == "cuda":
-            # The decoder may write to the images' memory as soon as they are freed, whatever still reads them.
-            torch.cuda.current_stream(device).synchronize()
-    return batch, failures, transparent
-
-
 def decode_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | None]:
     """Decode JPEGs, with None for each that fails; as the decoder gives all or nothing, halves are tried.
 
@@ -442,55 +429,30 @@ def decode_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | No
     return decode_or_none(contents[:half], decoder) + decode_or_none(contents[half:], decoder)
 
 
-# Batches made in advance by a thread
-
-_END = object()
-
-
 def prefetched(
-    items: Generator[Item, None, None],
-    *,
-    ahead: int = AHEAD,
-    surroundings: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Generator[Item, None, None]:
-    """The items, made by a thread that is up to `ahead` of them in advance, each inside `surroundings()`.
+    items: Generator[Made, None, None], *, device: torch.device, ahead: int = AHEAD
+) -> Generator[Made, None, None]:
+    """The items, made by a thread that is up to `ahead` of them in advance, on a CUDA device in a stream of its own.
 
     Errors of the items are raised here, in their place. Closing this generator ends the thread and closes the items.
-
-    >>> list(prefetched(letter for letter in "abc"))
-    ['a', 'b', 'c']
     """
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def make() -> Item | object:
-        with surroundings():
-            return next(items, _END)
+    def make() -> Made | None:
+        if stream is None:
+            return next(items, None)
+        with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+            return next(items, None)
 
     with closing(items), ThreadPoolExecutor(1, thread_name_prefix="ldreg-prefetch") as thread:
         pending = deque(thread.submit(make) for _ in range(ahead + 1))
         try:
-            while (item := pending.popleft().result()) is not _END:
+            while (item := pending.popleft().result()) is not None:
                 pending.append(thread.submit(make))
-                yield item  # type: ignore[misc]  # not _END
+                for part in (item[0] or ()) if stream is not None else ():
+                    # Else the thread could write to the memory, once freed, while this stream still reads it.
+                    part.record_stream(torch.cuda.current_stream(device))
+                yield item
         finally:
             for future in pending:
                 future.cancel()
-
-
-def _ahead(items: Generator[Made, None, None], *, device: torch.device) -> Generator[Made, None, None]:
-    """Batches that a thread makes, on a CUDA device in a stream of its own, ready for the current stream here."""
-    if device.type != "cuda":
-        yield from prefetched(items)
-        return
-    stream = torch.cuda.Stream(device)
-    with closing(prefetched(items, surroundings=lambda: _on_stream(stream))) as batches:
-        for item in batches:
-            for part in item[0] or ():
-                # Else the thread could write to the memory, once freed, while this stream still reads it.
-                part.record_stream(torch.cuda.current_stream(device))
-            yield item
-
-
-@contextmanager
-def _on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
-        yield

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,10 @@ class Batch(NamedTuple):
     images: Tensor
     labels: Tensor
     indices: Tensor
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The batch on the device."""
+        return Batch(*(part.to(device, non_blocking=True) for part in self))
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,7 @@ class Tally:
         return [str(failure) for failure in self._failures.values()]
 
     def add(self, failures: Iterable[Failure]) -> None:
-        """Count and log new failures.
-
-        Raises:
-            ValueError: the share of unreadable images is above the bound.
-        """
+        """Count and log new failures; ValueError if the share of unreadable images is above the bound."""
         for failure in failures:
             if failure.path not in self._failures:
                 self._failures[failure.path] = failure
@@ -112,18 +113,25 @@ class Tally:
 
 
 def transparency_note(transparent: int, read: int) -> str:
-    """The log line about transparent images.
-
-    >>> transparency_note(662, 978)
-    '662 of 978 images have transparent pixels; composited onto white'
-    """
+    """The log line about transparent images."""
     return f"{transparent} of {read} images have transparent pixels; composited onto white"
 
 
-class _Labeled:
-    """A set with `labels` int64 (N,), -1 where unknown."""
+class _Images:
+    """What sets of images share: `labels` int64 (N,), -1 where unknown, the names of the classes, and its own name."""
 
-    labels: Tensor
+    def __init__(self, count: int, labels: Tensor, classes: Sequence[str], name: str) -> None:
+        if labels.dtype != torch.int64 or labels.shape != (count,):
+            raise ValueError(f"labels: expected int64 ({count},), got {labels.dtype} {tuple(labels.shape)}")
+        if count and not -1 <= int(labels.min()) <= int(labels.max()) < max(1, len(classes)):
+            span = f"{int(labels.min())} to {int(labels.max())}"
+            raise ValueError(f"labels: expected -1 to {len(classes) - 1}, got {span}")
+        self.labels = labels
+        self.classes = tuple(classes)
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     @property
     def labeled(self) -> bool:
@@ -136,7 +144,7 @@ class _Labeled:
         return (self.labels >= 0).nonzero().squeeze(1)
 
 
-class ResidentImages(_Labeled):
+class ResidentImages(_Images):
     """Square images of one size as one uint8 array (N, C, S, S), with labels int64 (N,), -1 where unknown.
 
     `unreadable` lists the files left out because they could not be decoded, each with the reason. `transparent` is the
@@ -162,15 +170,10 @@ class ResidentImages(_Labeled):
     ) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
             raise ValueError(f"images: expected uint8 (N, C, S, S), got {images.dtype} {tuple(images.shape)}")
+        super().__init__(len(images), labels, classes, name)
         self.images = images
-        self.labels = _checked_labels(labels, count=len(images), classes=classes)
-        self.classes = tuple(classes)
-        self.name = name
         self.unreadable = tuple(unreadable)
         self.transparent = transparent
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     @property
     def channels(self) -> int:
@@ -184,17 +187,13 @@ class ResidentImages(_Labeled):
 
     def take(self, indices: Tensor) -> "ResidentImages":
         """The set of only these images, in this order."""
+        images, labels = self.images[indices], self.labels[indices]
         return ResidentImages(
-            self.images[indices],
-            self.labels[indices],
-            self.classes,
-            self.name,
-            unreadable=self.unreadable,
-            transparent=self.transparent,
+            images, labels, self.classes, self.name, unreadable=self.unreadable, transparent=self.transparent
         )
 
 
-class ImageFiles(_Labeled):
+class ImageFiles(_Images):
     """Image files of any sizes with labels int64 (N,), -1 where unknown; decoded to RGB when drawn.
 
     `size` is the side of the images if they are squares of one size (judged by a sample), else None. `tally` counts
@@ -218,28 +217,19 @@ class ImageFiles(_Labeled):
         max_unreadable: float = 0.01,
         decoding: Decode = "auto",
     ) -> None:
+        super().__init__(len(paths), labels, classes, name)
         # One array instead of a million strings: worker processes share it, as no reference counts change.
         self._paths = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
-        self.labels = _checked_labels(labels, count=len(paths), classes=classes)
-        self.classes = tuple(classes)
-        self.name = name
         self.size = size
         self.decoding = decoding
         self.tally = Tally(len(paths), max_share=max_unreadable)
-
-    def __len__(self) -> int:
-        return len(self._paths)
 
     def path(self, index: int) -> str:
         """The path of image `index`."""
         return os.fsdecode(bytes(self._paths[index]))
 
     def read(self, index: int) -> Decoded:
-        """Image `index` as uint8 (3, H, W), and whether it was transparent.
-
-        Raises:
-            UnreadableImageError: the file cannot be decoded.
-        """
+        """Image `index` as uint8 (3, H, W), and whether it was transparent; UnreadableImageError if it is damaged."""
         return read_image(self.path(index))
 
     def take(self, indices: Tensor) -> "ImageFiles":
@@ -253,26 +243,12 @@ class ImageFiles(_Labeled):
 ImageSet = ResidentImages | ImageFiles
 
 
-def _checked_labels(labels: Tensor, *, count: int, classes: Sequence[str]) -> Tensor:
-    if labels.dtype != torch.int64 or labels.shape != (count,):
-        raise ValueError(f"labels: expected int64 ({count},), got {labels.dtype} {tuple(labels.shape)}")
-    if count and not -1 <= int(labels.min()) <= int(labels.max()) < max(1, len(classes)):
-        span = f"{int(labels.min())} to {int(labels.max())}"
-        raise ValueError(f"labels: expected -1 to {len(classes) - 1}, got {span}")
-    return labels
-
-
 class DifferentSizesError(ValueError):
     """Images of different sizes, which are no single array."""
 
 
 def resident_or_files(files: ImageFiles, config: DataConfig) -> ImageSet:
-    """The files as one array if `config.resident` asks for it or they fit, else the files with their size.
-
-    Raises:
-        ValueError: an array is asked for and the images differ in size or are to be decoded on the GPU, or too many
-            are unreadable.
-    """
+    """The files as one array if `config.resident` asks for it or they fit, else the files with their size."""
     files.size = _common_side(files)
     if config.resident == "no":
         return files
@@ -298,10 +274,8 @@ def _common_side(files: ImageFiles) -> int | None:
     """The side of the images if they are squares of one size, judged by a few spread over the set."""
     sizes = set()
     for index in range(0, len(files), -(-len(files) // SAMPLED)):
-        try:
+        with suppress(UnreadableImageError):  # which is counted when it is decoded
             sizes.add(image_size(files.path(index)))
-        except UnreadableImageError:
-            continue  # counted when it is decoded
     height, width = sizes.pop() if len(sizes) == 1 else (0, 1)
     return height if height == width else None
 
@@ -319,38 +293,24 @@ def _decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
             images = images[readable] if failures else images
             _write(store, (images, failures, transparent))
     files.tally.finish_pass(len(images), transparent=transparent)
-    return ResidentImages(
-        images,
-        files.labels[readable],
-        files.classes,
-        files.name,
-        unreadable=files.tally.listed,
-        transparent=(transparent, len(images)),
-    )
+    labels, found = files.labels[readable], (transparent, len(images))
+    return ResidentImages(images, labels, files.classes, files.name, unreadable=files.tally.listed, transparent=found)
 
 
 def decode_into_memory(files: ImageFiles, *, side: int) -> Stored:
-    """Decode every file to uint8 (N, 3, side, side); rows of failures are undefined.
-
-    Raises:
-        DifferentSizesError: an image is not a square of this side.
-    """
+    """Decode every file to uint8 (N, 3, side, side); rows of failures are undefined."""
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
 
-    def decode_some(indices: Iterable[int]) -> tuple[list[Failure], int]:
-        failures, transparent = [], 0
-        for index in indices:
-            try:
-                image, is_transparent = files.read(index)
-            except UnreadableImageError as error:
-                failures.append(Failure(index, files.path(index), str(error)))
-                continue
-            if image.shape != images.shape[1:]:
-                got = f"{image.shape[1]}x{image.shape[2]} in {quoted_if_odd(files.path(index))}"
-                raise DifferentSizesError(f"resident: expected square images of side {side}, got {got}")
-            images[index] = image
-            transparent += is_transparent
-        return failures, transparent
+    def decode_one(index: int) -> Failure | bool:
+        try:
+            image, is_transparent = files.read(index)
+        except UnreadableImageError as error:
+            return Failure(index, files.path(index), str(error))
+        if image.shape != images.shape[1:]:
+            got = f"{image.shape[1]}x{image.shape[2]} in {quoted_if_odd(files.path(index))}"
+            raise DifferentSizesError(f"resident: expected square images of side {side}, got {got}")
+        images[index] = image
+        return is_transparent
 
     # Decoding a small image takes less time than threads lose to the interpreter's lock.
     threads = available_cores() if side > 64 else 1
@@ -359,9 +319,9 @@ def decode_into_memory(files: ImageFiles, *, side: int) -> Stored:
     transparent = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for found, some_transparent in pool.map(decode_some, parts):
-                failures += found
-                transparent += some_transparent
+            for found in pool.map(lambda part: [decode_one(index) for index in part], parts):
+                failures += [failure for failure in found if isinstance(failure, Failure)]
+                transparent += found.count(True)
                 if files.tally.exceeds(len(failures)):
                     break
         finally:
@@ -397,15 +357,11 @@ def _read(store: Path) -> Stored | None:
 def _write(store: Path, stored: Stored) -> None:
     """Keep the decoded images; a cache that cannot be written costs time at the next start, but not this run."""
     images, failures, transparent = stored
-    temporary = None
+    notes = {"failures": json.dumps([astuple(failure) for failure in failures]), "transparent": str(transparent)}
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=store.parent)
-        os.close(handle)
-        notes = {"failures": json.dumps([astuple(failure) for failure in failures]), "transparent": str(transparent)}
-        save_file({"images": images}, temporary, metadata=notes)
-        Path(temporary).replace(store)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=store.parent) as folder:
+            save_file({"images": images}, Path(folder, "images"), metadata=notes)
+            Path(folder, "images").replace(store)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the decoded images cannot be kept (%s)", store, error)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)

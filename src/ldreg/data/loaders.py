@@ -1,12 +1,12 @@
 """Loaders of batches: shuffled by (seed, epoch, rank) for training, or in order without augmentation."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import torch
 from torch import Tensor
 
-from ldreg.data.file_batches import Crop, FileBatches, Made, Source, resize_and_crop
+from ldreg.data.file_batches import Crop, FileBatches, Source, resize_and_crop
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
 from ldreg.data.order import batches_per_epoch, epoch_order
 
@@ -14,8 +14,8 @@ from ldreg.data.order import batches_per_epoch, epoch_order
 class Loader:
     """An epoch's batches in the order of (seed, epoch, rank), from any batch on.
 
-    Iterating gives the epoch set by `set_epoch`, from its beginning. After `skip` or `load_state_dict` the next
-    iteration leaves out the batches already seen. `unreadable` lists the files that could not be decoded.
+    Iterating gives the epoch set by `set_epoch`, from its beginning. After `load_state_dict` the next iteration leaves
+    out the batches already seen.
     """
 
     def __init__(self, images: ImageSet, *, batch_size: int, seed: int, rank: int, world: int) -> None:
@@ -32,26 +32,11 @@ class Loader:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def unreadable(self) -> list[str]:
-        """The unreadable files met so far, each with the reason."""
-        raise NotImplementedError
-
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, or stay in the current one."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._start = self._yielded = 0
-
-    def skip(self, batches: int) -> None:
-        """Start the next iteration after this number of batches.
-
-        Raises:
-            ValueError: the epoch has fewer.
-        """
-        if not 0 <= batches <= len(self):
-            raise ValueError(f"batches: expected 0 to {len(self)}, the batches of an epoch, got {batches}")
-        self._start = self._yielded = batches
 
     def state_dict(self) -> dict[str, int]:
         """The epoch and how many of its batches have been yielded."""
@@ -59,8 +44,10 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from the state of a loader of the same images, batch size, seed and world."""
-        self.set_epoch(state["epoch"])
-        self.skip(state["batches"])
+        batches = state["batches"]
+        if not 0 <= batches <= len(self):
+            raise ValueError(f"batches: expected 0 to {len(self)}, the batches of an epoch, got {batches}")
+        self.epoch, self._start, self._yielded = state["epoch"], batches, batches
 
     def close(self) -> None:
         """End worker processes and threads; a further iteration starts them again."""
@@ -68,14 +55,8 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         start, self._start = self._start, 0
         self._yielded = start
-        order = epoch_order(
-            len(self.images),
-            seed=self.seed,
-            epoch=self.epoch,
-            rank=self.rank,
-            world=self.world,
-            batch_size=self.batch_size,
-        )
+        place = {"rank": self.rank, "world": self.world}
+        order = epoch_order(len(self.images), seed=self.seed, epoch=self.epoch, batch_size=self.batch_size, **place)
         for batch in self._batches(order[start:]):
             self._yielded += 1
             yield batch
@@ -108,17 +89,12 @@ class ResidentLoader(Loader):
     ) -> None:
         super().__init__(images, batch_size=batch_size, seed=seed, rank=rank, world=world)
         self.device = torch.device(device)
-        self._source = images
+        self._resident = images
         self._moved: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The files left out when the images were decoded, each with the reason."""
-        return list(self._source.unreadable)
 
     def _batches(self, order: Tensor) -> Iterator[Batch]:
         if self._moved is None:
-            self._moved = self._source.images.to(self.device), self._source.labels.to(self.device)
+            self._moved = self._resident.images.to(self.device), self._resident.labels.to(self.device)
         images, labels = self._moved
         for indices in order.to(self.device):
             yield Batch(images.index_select(0, indices), labels.index_select(0, indices), indices)
@@ -150,38 +126,23 @@ class FileLoader(Loader):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(files, batch_size=batch_size, seed=seed, rank=rank, world=world)
-        self._files = files
         self._keys = _Keys()
         self._made = FileBatches(Source(files, crop=crop, seed=seed), self._keys, workers=workers, device=device)
-        self._running: Generator[Made, None, None] | None = None
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The unreadable files of the set met so far by this rank, each with the reason."""
-        return self._files.tally.listed
 
     def close(self) -> None:
         """End the iteration, its thread and the worker processes; a further iteration starts them again."""
-        self._end_iteration()
         self._made.close()
 
-    def _end_iteration(self) -> None:
-        if self._running is not None:  # the thread of an abandoned iteration may still be at work
-            self._running.close()
-
     def _batches(self, order: Tensor) -> Iterator[Batch]:
-        self._end_iteration()
         self._keys.epoch, self._keys.order = self.epoch, order
-        with closing(self._made.batches()) as self._running:
-            yield from _counted(self._running, self._files)
+        yield from self._made
 
 
 class _Keys:
     """The batches of (epoch, index) keys that worker processes are sent; set before every epoch."""
 
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.order = torch.empty(0, 0, dtype=torch.int64)
+    epoch = 0
+    order = torch.empty(0, 0, dtype=torch.int64)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -189,17 +150,6 @@ class _Keys:
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         for indices in self.order:
             yield [(self.epoch, index) for index in indices.tolist()]
-
-
-def _counted(made: Iterator[Made], files: ImageFiles) -> Iterator[Batch]:
-    """The batches that have images; unreadable and transparent files are counted."""
-    read = transparent = 0
-    for batch, failures, count in made:
-        files.tally.add(failures)
-        if batch is not None:
-            read, transparent = read + len(batch.labels), transparent + count
-            yield batch
-    files.tally.finish_pass(read, transparent=transparent)
 
 
 def batches_in_order(
@@ -229,8 +179,7 @@ def batches_in_order(
     if isinstance(images, ResidentImages):
         return _resident_in_order(images, chunks, size=size, device=device)
     keys = [chunk.tolist() for chunk in chunks]
-    batches = FileBatches(Source(images, size=size), keys, workers=workers, device=device)
-    return _files_in_order(images, batches, device=device)
+    return _files_in_order(FileBatches(Source(images, size=size), keys, workers=workers, device=device), device=device)
 
 
 def _resident_in_order(
@@ -238,10 +187,10 @@ def _resident_in_order(
 ) -> Iterator[Batch]:
     for indices in chunks:
         chosen = images.images[indices[0] : indices[-1] + 1].to(device)
-        yield Batch(resize_and_crop(chosen, size=size), images.labels[indices].to(device), indices.to(device))
+        yield Batch(resize_and_crop(chosen, size=size), images.labels[indices], indices).to(device)
 
 
-def _files_in_order(files: ImageFiles, batches: FileBatches, *, device: torch.device | str) -> Iterator[Batch]:
-    with closing(batches), closing(batches.batches()) as made:
-        for batch in _counted(made, files):
-            yield Batch(*(part.to(device, non_blocking=True) for part in batch))
+def _files_in_order(batches: FileBatches, *, device: torch.device | str) -> Iterator[Batch]:
+    with closing(batches):
+        for batch in batches:
+            yield batch.to(device)
