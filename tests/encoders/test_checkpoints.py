@@ -1,7 +1,6 @@
 import json
-import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -146,16 +145,24 @@ def vit(name: str, *, size: int, patch_size: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", ""])
-def test_the_authors_simclr_vit_is_read(prefix: str, saved: Saved) -> None:
-    reference = vit("vit_tiny_patch16_224", size=32, patch_size=8)
+@pytest.mark.parametrize(
+    ("name", "size", "patch_size", "width"),
+    [
+        ("vit_tiny", 32, 8, 192),
+        pytest.param("vit_base", 224, 16, 768, marks=pytest.mark.slow),
+    ],
+)
+def test_the_authors_vits_are_read(
+    name: str, size: int, patch_size: int, width: int, prefix: str, saved: Saved
+) -> None:
+    reference = vit(f"{name}_patch16_224", size=size, patch_size=patch_size)
     # their class has the projector in the place of timm's head
-    beside = {**prefixed("head.0.", nn.Linear(192, 8).state_dict()), **projector(192)}
+    beside = {**prefixed("head.0.", nn.Linear(width, 8).state_dict()), **projector(width)}
     loaded = load_encoder(saved({**prefixed(prefix, reference.state_dict()), **beside}))
-    assert (loaded.config, loaded.size) == (EncoderConfig("vit_tiny", patch_size=8), 32)
+    assert (loaded.config, loaded.size) == (EncoderConfig(name, patch_size=patch_size), size)
     assert (loaded.layout, loaded.normalization) == ("authors", "none")
-    given = images(32)
     with torch.no_grad():
-        assert torch.equal(represented(loaded, given), reference(given))
+        assert torch.equal(represented(loaded, images(size)), reference(images(size)))
 
 
 def test_the_authors_mae_is_read_without_its_decoder(saved: Saved) -> None:
@@ -176,19 +183,12 @@ def test_the_authors_mae_is_read_without_its_decoder(saved: Saved) -> None:
         assert torch.equal(represented(loaded, given), reference(given))
 
 
-@pytest.mark.slow
-def test_the_authors_vit_b_is_read(saved: Saved) -> None:
-    reference = vit("vit_base_patch16_224", size=224, patch_size=16)
-    loaded = load_encoder(saved({**prefixed("encoder.", reference.state_dict()), **projector(768)}))
-    assert (loaded.config, loaded.size) == (EncoderConfig("vit_base", patch_size=16), 224)
-    with torch.no_grad():
-        assert torch.equal(represented(loaded, images(224)), reference(images(224)))
-
-
-def test_tensors_beside_a_wrapped_state_dict_are_left_out(resnet18: nn.Module, saved: Saved) -> None:
+def test_what_is_no_weight_is_left_out(resnet18: nn.Module, saved: Saved) -> None:
     weights = resnet18.state_dict()
     wrapped = load_encoder(saved({"epoch": torch.tensor(3), "state_dict": weights, "best": torch.tensor(0.5)}))
-    assert wrapped.key == load_encoder(saved(weights)).key
+    # counters of a profiler, as in the authors' code
+    counters = {"layer1.0.conv1.total_ops": torch.zeros(1), "total_params": torch.zeros(1)}
+    assert wrapped.key == load_encoder(saved(weights)).key == load_encoder(saved({**weights, **counters})).key
 
 
 def test_an_absurd_size_is_refused_with_the_file(resnet18: nn.Module, saved: Saved) -> None:
@@ -197,11 +197,6 @@ def test_an_absurd_size_is_refused_with_the_file(resnet18: nn.Module, saved: Sav
     vit = without("pos_embed", timm.create_model("vit_tiny_patch16_224", num_classes=0).state_dict())
     with pytest.raises(ValueError, match=r"weights.pt: patch_size: .*30"):
         load_encoder(saved(vit), encoder=EncoderConfig("vit_tiny"), size=30)
-
-
-def test_counters_of_a_profiler_are_left_out_as_in_the_authors_code(resnet18: nn.Module, saved: Saved) -> None:
-    counters = {"layer1.0.conv1.total_ops": torch.zeros(1), "total_params": torch.zeros(1)}
-    assert load_encoder(saved({**resnet18.state_dict(), **counters})).config.name == "resnet18"
 
 
 # torchvision's
@@ -276,25 +271,21 @@ def test_any_timm_model_loads_by_its_name(saved: Saved) -> None:
 
 
 def test_the_module_is_ready_for_use(resnet18: nn.Module, saved: Saved) -> None:
-    half = {
-        name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in resnet18.state_dict().items()
-    }
-    state = torch.get_rng_state()
-    loaded = load_encoder(saved(half))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not loaded.module.training
-    assert loaded.module.dimension == 512
-    for name, tensor in loaded.module.state_dict().items():
-        assert tensor.device.type == "cpu"
-        assert tensor.dtype == (torch.int64 if name.endswith("tracked") else torch.float32)
-        assert torch.equal(tensor, half[name].to(tensor.dtype))
-
-
-def test_weights_older_than_the_batch_counter_are_read(resnet18: nn.Module, saved: Saved) -> None:
-    weights = {name: t for name, t in resnet18.state_dict().items() if not name.endswith("num_batches_tracked")}
-    loaded = load_encoder(saved(without("fc.", weights)), normalization="half")
-    assert loaded.normalization == "half"
-    assert torch.equal(loaded.module.state_dict()["bn1.running_mean"], weights["bn1.running_mean"])
+    full = without("fc.", resnet18.state_dict())
+    half = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in full.items()}
+    # files older than the counter of batches lack it
+    old = {name: tensor for name, tensor in half.items() if not name.endswith("num_batches_tracked")}
+    for weights in (half, old):
+        state = torch.get_rng_state()
+        loaded = load_encoder(saved(weights), normalization="half")
+        assert torch.equal(torch.get_rng_state(), state)
+        assert not loaded.module.training
+        assert loaded.module.dimension == 512
+        assert loaded.normalization == "half"
+        for name, tensor in loaded.module.state_dict().items():
+            assert tensor.device.type == "cpu"
+            assert tensor.dtype == (torch.int64 if name.endswith("tracked") else torch.float32)
+            assert name not in weights or torch.equal(tensor, weights[name].to(tensor.dtype))
 
 
 def test_a_small_cnn_needs_a_size(saved: Saved) -> None:
@@ -309,21 +300,19 @@ def test_a_small_cnn_needs_a_size(saved: Saved) -> None:
 
 
 def test_a_run_folder_and_its_encoder_are_the_same(run_folder: Path, tmp_path: Path) -> None:
-    folder, inside = load_encoder(run_folder), load_encoder(str(run_folder / "encoder.safetensors"))
+    folder, file = load_encoder(run_folder), run_folder / "encoder.safetensors"
     assert (folder.config, folder.channels, folder.size) == (EncoderConfig(), 1, 8)
     assert (folder.normalization, folder.layout) == ("cifar", "ldreg")
     alone = tmp_path / "renamed.safetensors"
-    alone.write_bytes((run_folder / "encoder.safetensors").read_bytes())
-    assert folder.key == inside.key == load_encoder(alone).key
+    alone.write_bytes(file.read_bytes())
+    assert folder.key == load_encoder(str(file)).key == load_encoder(alone).key
     expected = stirred(build_encoder(EncoderConfig(), channels=1, size=8))
     assert folder.module.state_dict().keys() == expected.state_dict().keys()
-
-
-def test_the_card_beside_stands_for_one_inside(run_folder: Path) -> None:
-    key = load_encoder(run_folder).key
-    weights = load_encoder(run_folder).module.state_dict()
-    save_file(weights, run_folder / "encoder.safetensors")
-    assert load_encoder(run_folder).key == key
+    save_file(folder.module.state_dict(), file)  # the card beside stands for one inside
+    assert load_encoder(run_folder).key == folder.key
+    file.unlink()
+    with pytest.raises(ValueError, match=f"ldreg pretrain --resume {run_folder}"):
+        load_encoder(run_folder)
 
 
 @pytest.mark.parametrize(
@@ -341,18 +330,25 @@ def test_arguments_against_the_card_are_refused(given: dict[str, Any], message: 
     assert load_encoder(run_folder, encoder=EncoderConfig(), channels=1, size=8, normalization="cifar").size == 8
 
 
+def carded(path: Path, weights: Weights, encoder: dict[str, Any]) -> Path:
+    """The file of an encoder whose card has these settings of it."""
+    card = {"encoder": encoder, "input": {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}}
+    save_file(weights, path, metadata={"ldreg": json.dumps(card)})
+    return path
+
+
 def test_options_of_the_encoder_are_held_against_the_card(tmp_path: Path) -> None:
     config = EncoderConfig("vit_tiny", drop_path=0.1)
-    card = {"encoder": asdict(config), "input": {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}}
-    path = tmp_path / "encoder.safetensors"
-    model = build_encoder(config, channels=3, size=32)
-    save_file(model.state_dict(), path, metadata={"ldreg": json.dumps(card)})
+    weights = build_encoder(config, channels=3, size=32).state_dict()
+    path = carded(tmp_path / "encoder.safetensors", weights, asdict(config))
     loaded = load_encoder(path, encoder=EncoderConfig("vit_tiny_patch16_224", patch_size=16))
     assert (loaded.config, loaded.normalization) == (config, "half")
-    with pytest.raises(ValueError, match=r"encoder.patch_size: expected 16, .*got 8"):
-        load_encoder(path, encoder=EncoderConfig("vit_tiny", patch_size=8))
-    with pytest.raises(ValueError, match=r"encoder.drop_path: expected 0.1, .*got 0.2"):
-        load_encoder(path, encoder=replace(config, drop_path=0.2))
+    for other, message in (
+        (EncoderConfig("vit_tiny", patch_size=8), r"encoder.patch_size: expected 16, .*got 8"),
+        (replace(config, drop_path=0.2), r"encoder.drop_path: expected 0.1, .*got 0.2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_encoder(path, encoder=other)
 
 
 def test_how_an_encoder_began_is_nothing_of_the_trained_one(tmp_path: Path) -> None:
@@ -360,48 +356,37 @@ def test_how_an_encoder_began_is_nothing_of_the_trained_one(tmp_path: Path) -> N
     config = EncoderConfig("resnet18", stem="cifar")
     weights = build_encoder(config, channels=3, size=32).state_dict()
     keys = set()
-    for number, began in enumerate(({}, {"init": "timm", "zero_init": True}, {"init": "torch", "zero_init": False})):
-        told = {"name": "resnet18", "stem": "cifar", **began}
-        card = {"encoder": told, "input": {"channels": 3, "size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}}
-        path = tmp_path / f"{number}.safetensors"
-        save_file(weights, path, metadata={"ldreg": json.dumps(card)})
+    for began in ({}, {"init": "timm", "zero_init": True}, {"init": "torch", "zero_init": False}):
+        path = carded(tmp_path / "e.safetensors", weights, {"name": "resnet18", "stem": "cifar", **began})
         keys |= {load_encoder(path).key, load_encoder(path, encoder=replace(config, init="torch")).key}
     assert len(keys) == 1
 
 
-def test_an_unfinished_run_says_how_to_finish_it(run_folder: Path) -> None:
-    (run_folder / "encoder.safetensors").unlink()
-    with pytest.raises(ValueError, match=f"finished run, .* ldreg pretrain --resume {run_folder}"):
-        load_encoder(run_folder)
-
-
 @pytest.mark.parametrize(
-    ("change", "detail"),
+    ("part", "change", "detail"),
     [
-        (lambda card: card.pop("input"), "'input' is missing"),
-        (lambda card: card["encoder"].update(depth=3), "unexpected keyword argument 'depth'"),
-        (lambda card: card["encoder"].update(name="nothing"), "name: expected small_cnn"),
-        (lambda card: card["input"].update(mean=[0.1]), "normalization"),
-        (lambda card: card["input"].update(size=0), "got size 0"),
-        (lambda card: card["input"].update(size="8"), "got size '8'"),
-        (lambda card: card["input"].update(size=10**9), "got size 1000000000"),
-        (lambda card: card["input"].update(channels=10**9, mean=[0.5], std=[0.5]), "got channels 1000000000"),
-        (lambda card: card.update(encoder=None), "must be a mapping"),
+        (None, {"input": None}, "subscriptable"),
+        (None, {"encoder": None}, "must be a mapping"),
+        ("encoder", {"depth": 3}, "unexpected keyword argument 'depth'"),
+        ("encoder", {"name": "nothing"}, "name: expected small_cnn"),
+        ("input", {"mean": [0.1]}, "normalization"),
+        ("input", {"size": 0}, "got size 0"),
+        ("input", {"size": "8"}, "got size '8'"),
+        ("input", {"size": 10**9}, "got size 1000000000"),
+        ("input", {"channels": 10**9, "mean": [0.5], "std": [0.5]}, "got channels 1000000000"),
     ],
 )
 def test_a_card_that_no_run_writes_is_refused(
-    change: Callable[[dict[str, Any]], object], detail: str, run_folder: Path
+    part: str | None, change: dict[str, Any], detail: str, run_folder: Path
 ) -> None:
     card = json.loads((run_folder / "card.json").read_text())
-    change(card)
+    (card[part] if part else card).update(change)
     weights = load_encoder(run_folder).module.state_dict()
-    save_file(weights, run_folder / "encoder.safetensors", metadata={"ldreg": json.dumps(card)})
-    with pytest.raises(ValueError, match=r"encoder.safetensors: expected the card of an ldreg run") as caught:
-        load_encoder(run_folder)
-    assert detail in str(caught.value)
-    save_file(weights, run_folder / "encoder.safetensors", metadata={"ldreg": "{"})
-    with pytest.raises(ValueError, match="expected the card of an ldreg run"):
-        load_encoder(run_folder)
+    for text, said in ((json.dumps(card), detail), ("{", ""), ("{}", "'encoder' is missing")):
+        save_file(weights, run_folder / "encoder.safetensors", metadata={"ldreg": text})
+        with pytest.raises(ValueError, match=r"encoder.safetensors: expected the card of an ldreg run") as caught:
+            load_encoder(run_folder)
+        assert said in str(caught.value)
 
 
 # keys
@@ -436,12 +421,15 @@ def test_what_does_not_fit_is_named(resnet18: nn.Module, saved: Saved) -> None:
     del weights["layer2.0.conv1.weight"], weights["bn1.bias"]
     weights["layer9.weight"] = torch.zeros(1)
     weights["layer3.0.conv1.weight"] = torch.zeros(4, 4, 3, 3)
+    weights["conv1.weight"] = torch.zeros(64, 3, 7, 7, dtype=torch.int8)
+    weights["bn1.weight"] = torch.zeros(64).to_sparse()
     with pytest.raises(ValueError, match=r"weights.pt: does not fit resnet18: ") as caught:
         load_encoder(saved(weights))
     told = str(caught.value)
     assert "keys missing: 2 (bn1.bias; layer2.0.conv1.weight)" in told
     assert "keys unexpected: 1 (layer9.weight)" in told
     assert "shapes that differ: 1 (layer3.0.conv1.weight: expected (256, 128, 3, 3), found (4, 4, 3, 3))" in told
+    assert "types that differ: 2 (conv1.weight: expected float32, found int8; bn1.weight: expected dense" in told
     assert "\n" not in told
 
 
@@ -456,13 +444,8 @@ def test_a_part_that_is_not_known_is_not_dropped(resnet18: nn.Module, saved: Sav
     weights = {**prefixed("encoder.", resnet18.state_dict()), "adapter.weight": torch.zeros(1)}
     with pytest.raises(ValueError, match=r"weights.pt: .*1 keys 'adapter.weight'"):
         load_encoder(saved(weights))
-
-
-def test_a_pooled_vit_s_own_norm_is_not_dropped(saved: Saved) -> None:
-    weights = vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict()
-    renamed = {
-        name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: weights[name] for name in weights
-    }
+    pooled = vit("vit_tiny_patch16_224", size=32, patch_size=8).state_dict()
+    renamed = {re.sub(r"^norm\.", "fc_norm.", name): tensor for name, tensor in pooled.items()}
     with pytest.raises(ValueError, match=r"keys missing: 2 \(norm.weight.*keys unexpected: 2 \(fc_norm.weight"):
         load_encoder(saved(renamed))
 
@@ -481,48 +464,11 @@ def test_arguments_against_the_weights_are_refused(resnet18: nn.Module, saved: S
 def test_weights_that_are_not_finite_are_named(value: float, resnet18: nn.Module, saved: Saved) -> None:
     weights = {name: tensor.clone() for name, tensor in resnet18.state_dict().items()}
     weights["layer2.1.bn2.running_var"][7] = value
-    with pytest.raises(
-        ValueError, match=r"weights.pt: expected finite weights, got NaN or inf in layer2.1.bn2.running_v"
-    ):
-        load_encoder(saved(weights))
-
-
-def test_weights_that_are_no_dense_floats_are_named(resnet18: nn.Module, saved: Saved) -> None:
-    weights = {**resnet18.state_dict(), "conv1.weight": torch.zeros(64, 3, 7, 7, dtype=torch.int8)}
-    with pytest.raises(ValueError, match=r"types that differ: 1 \(conv1.weight: expected float32, found int8\)"):
-        load_encoder(saved(weights))
-    weights["conv1.weight"] = torch.zeros(64, 3, 7, 7).to_sparse()
-    with pytest.raises(ValueError, match=r"conv1.weight: expected dense float32, found sparse_coo float32"):
+    with pytest.raises(ValueError, match=r"weights.pt: expected finite .* layer2.1.bn2.running_v"):
         load_encoder(saved(weights))
 
 
 # what is no checkpoint
-
-
-class Hostile:
-    """Would make a file if it were unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.mark,)
-
-
-@pytest.mark.parametrize("way", ["torch", "pickle"])
-def test_code_in_a_checkpoint_is_refused_and_not_run(way: str, tmp_path: Path) -> None:
-    mark, path = tmp_path / "ran", tmp_path / "hostile.pt"
-    content = {"model": {"conv1.weight": torch.zeros(1)}, "args": Hostile(mark)}
-    if way == "torch":
-        torch.save(content, path)
-    else:
-        path.write_bytes(pickle.dumps(content))
-    with pytest.raises(ValueError, match=r"hostile.pt: .*can run code") as caught:
-        load_encoder(path)
-    assert "\n" not in str(caught.value)
-    assert not mark.exists()
-    torch.load(path, weights_only=False) if way == "torch" else pickle.loads(path.read_bytes())
-    assert mark.exists()  # the file is what it seems
 
 
 @pytest.mark.parametrize(
@@ -544,24 +490,6 @@ def test_what_is_no_state_dict_is_told(content: object, message: str, saved: Sav
     assert message in str(caught.value)
 
 
-def broken_files(folder: Path) -> Iterator[tuple[Path, type[Exception], str]]:
-    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, folder / "whole.pt")
-    save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, folder / "whole.safetensors")
-    for suffix in (".pt", ".safetensors"):
-        whole = (folder / f"whole{suffix}").read_bytes()
-        (folder / f"half{suffix}").write_bytes(whole[: len(whole) // 2])
-        yield folder / f"half{suffix}", ValueError, "truncated or damaged"
-    (folder / "empty.pth").touch()
-    yield folder / "empty.pth", ValueError, "is empty"
-    (folder / "text.pt").write_text("conv1.weight 1 2 3")
-    yield folder / "text.pt", ValueError, "it holds text"
-    (folder / "whole.ckpt").write_bytes((folder / "whole.pt").read_bytes())
-    yield folder / "whole.ckpt", ValueError, "unknown suffix '.ckpt', expected one of .pt .pth .safetensors"
-    (folder / "nothing").mkdir()
-    yield folder / "nothing", ValueError, "expected a run folder with an encoder.safetensors"
-    yield folder / "absent.pt", FileNotFoundError, "No such file"
-
-
 def test_weights_are_put_back_into_an_encoder(run_folder: Path) -> None:
     file = run_folder / "encoder.safetensors"
     expected = load_encoder(run_folder).module.state_dict()
@@ -577,9 +505,20 @@ def test_weights_are_put_back_into_an_encoder(run_folder: Path) -> None:
 
 
 def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
-    for path, kind, message in broken_files(tmp_path):
-        with pytest.raises(kind) as caught:
-            load_encoder(path)
-        assert str(caught.value).startswith(str(path))
+    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "half.pt")
+    (tmp_path / "half.pt").write_bytes((tmp_path / "half.pt").read_bytes()[:5000])
+    (tmp_path / "text.pt").write_text("conv1.weight 1 2 3")
+    (tmp_path / "whole.ckpt").write_text("x")
+    (tmp_path / "nothing").mkdir()
+    for name, message in {
+        "half.pt": "damaged",
+        "text.pt": "it holds text",
+        "whole.ckpt": "expected one of .pt .pth .safetensors",
+        "nothing": "expected a run folder with an encoder.safetensors",
+        "absent.pt": "No such file",
+    }.items():
+        with pytest.raises((ValueError, FileNotFoundError)) as caught:
+            load_encoder(tmp_path / name)
+        assert str(caught.value).startswith(str(tmp_path / name))
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)

@@ -6,7 +6,6 @@ import timm
 import torch
 import torchvision
 from lightly.models import ResNetGenerator
-from lightly.models.modules import MaskedVisionTransformerTIMM
 from timm.layers.drop import DropPath
 from timm.models import is_model_in_modules
 from torch import Tensor, nn
@@ -29,6 +28,10 @@ def test_what_is_known_without_timm_is_what_timm_says() -> None:
         assert is_model_in_modules(EncoderConfig(name).timm_name, [family])
 
 
+def named(value: object) -> str:
+    return value.name if isinstance(value, EncoderConfig) else str(value)
+
+
 @pytest.mark.parametrize(
     ("config", "channels", "size", "expected"),
     [
@@ -47,7 +50,7 @@ def test_what_is_known_without_timm_is_what_timm_says() -> None:
         # A head of its own before the classifier: the model calls its width 576, its outputs have 1024.
         (EncoderConfig("mobilenetv3_small_100"), 1, 32, 1024),
     ],
-    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
+    ids=named,
 )
 def test_images_become_representations(config: EncoderConfig, channels: int, size: int, expected: int) -> None:
     encoder = build_encoder(config, channels=channels, size=size)
@@ -67,7 +70,7 @@ def test_images_become_representations(config: EncoderConfig, channels: int, siz
         (EncoderConfig("resnet50"), 64),
         (EncoderConfig("vit_tiny", patch_size=4), 8),
     ],
-    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
+    ids=named,
 )
 def test_gradients_reach_every_parameter(config: EncoderConfig, size: int) -> None:
     torch.manual_seed(0)
@@ -81,48 +84,17 @@ def test_gradients_reach_every_parameter(config: EncoderConfig, size: int) -> No
     assert without == []
 
 
-def test_residual_branches_of_resnets_start_at_zero() -> None:
-    encoder = build_encoder(EncoderConfig("resnet50"), channels=3, size=32)
-    last = [weight for name, weight in state(encoder).items() if name.endswith("bn3.weight")]
-    assert len(last) == 16
-    assert not torch.stack([weight.abs().max() for weight in last]).any()
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_resnets_load_into_torchvision_and_timm_and_agree(name: str) -> None:
-    encoder = build_encoder(EncoderConfig(name), channels=3, size=64).eval()
+@pytest.mark.parametrize(("name", "stem"), [("resnet18", None), ("resnet50", None), ("resnet18", "cifar")])
+def test_resnets_load_into_torchvision_and_timm_and_agree(name: str, stem: Any) -> None:
+    encoder = build_encoder(EncoderConfig(name, stem=stem), channels=3, size=64).eval()
     theirs = getattr(torchvision.models, name)()
     theirs.fc = nn.Identity()
     images = torch.randn(2, 3, 64, 64)
     for model in (theirs, timm.create_model(name, num_classes=0)):
+        if stem:
+            model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
         model.load_state_dict(state(encoder), strict=True)
         torch.testing.assert_close(model.eval()(images), encoder(images))
-
-
-def test_cifar_stem_loads_into_torchvision_after_two_lines() -> None:
-    encoder = build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32).eval()
-    model = torchvision.models.resnet18()
-    model.fc = nn.Identity()
-    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
-    model.load_state_dict(state(encoder), strict=True)
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model.eval()(images), encoder(images))
-
-
-@pytest.mark.parametrize(("stem", "expected"), [("cifar", 4), ("imagenet", 1), (None, 1)])
-def test_stem_sets_the_resolution(stem: Any, expected: int) -> None:
-    encoder = build_encoder(EncoderConfig("resnet18", stem=stem), channels=3, size=32).eval()
-    features = cast(Any, encoder).forward_features(torch.randn(1, 3, 32, 32))
-    assert features.shape == (1, 512, expected, expected)
-
-
-def test_cifar_stem_starts_at_the_scale_of_the_other_convolutions() -> None:
-    torch.manual_seed(0)
-    weights = state(build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32))
-    # He initialization by fan-out: sqrt(2 / (9 * 64)) for the stem as for the 64-channel convolutions after it.
-    assert weights["conv1.weight"].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
-    assert weights["layer1.0.conv1.weight"].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
 
 
 def test_vits_are_plain_timm_with_the_class_token_as_representation() -> None:
@@ -134,13 +106,6 @@ def test_vits_are_plain_timm_with_the_class_token_as_representation() -> None:
     tokens = cast(Any, model).forward_features(images)
     assert tokens.shape == (2, 1 + 16, 192)
     torch.testing.assert_close(encoder(images), tokens[:, 0])
-
-
-def test_vits_serve_lightlys_masked_transformer() -> None:
-    encoder = build_encoder(EncoderConfig("vit_tiny", patch_size=4), channels=1, size=8)
-    masked = MaskedVisionTransformerTIMM(vit=encoder)
-    tokens = masked.encode(torch.randn(2, 1, 8, 8), idx_keep=torch.tensor([[0, 1, 3], [0, 2, 4]]))
-    assert tokens.shape == (2, 3, 192)
 
 
 def test_freezing_the_patch_embedding_stops_its_gradient_alone() -> None:
@@ -168,19 +133,14 @@ def test_drop_path_skips_branches_in_training_only(config: EncoderConfig) -> Non
     assert torch.equal(encoder(images), encoder(images))
 
 
-def test_small_cnn_is_small() -> None:
-    encoder = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8)
+def test_small_cnn_is_small_and_averages_over_pixels() -> None:
+    encoder = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8).eval()
     # 3x3 convolutions 1-16-32-64-128 without biases, and two parameters for each of 240 normalized channels.
     assert sum(p.numel() for p in encoder.parameters()) == 9 * (16 + 16 * 32 + 32 * 64 + 64 * 128) + 2 * 240
-    final = cast(Any, encoder).blocks(torch.zeros(1, 1, 8, 8))
-    assert final.shape == (1, 128, 2, 2)
-
-
-def test_small_cnn_averages_over_pixels() -> None:
-    encoder = build_encoder(EncoderConfig("small_cnn"), channels=1, size=8).eval()
     images = torch.randn(2, 1, 8, 8)
-    expected = nn.functional.adaptive_avg_pool2d(cast(Any, encoder).blocks(images), 1).flatten(1)
-    torch.testing.assert_close(encoder(images), expected)
+    final = cast(Any, encoder).blocks(images)
+    assert final.shape == (2, 128, 2, 2)
+    torch.testing.assert_close(encoder(images), nn.functional.adaptive_avg_pool2d(final, 1).flatten(1))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +157,6 @@ def test_small_cnn_averages_over_pixels() -> None:
 def test_unknown_names_are_answered_with_near_ones(name: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"^name: expected small_cnn, .* got '{name}'; nearest: .*{nearest}"):
         EncoderConfig(name)
-
-
-def test_names_near_to_nothing_are_answered_with_ours() -> None:
     with pytest.raises(ValueError, match=r"vit_base or a model of timm, got '!!!!'$"):
         EncoderConfig("!!!!")
 
@@ -217,6 +174,10 @@ def test_a_resnet_can_begin_as_lightlys_does() -> None:
         assert own.shape == their.shape, name
         assert own.std().item() == pytest.approx(their.std().item(), rel=0.1), name
         assert own.abs().max().item() == pytest.approx(their.abs().max().item(), rel=0.1), name
+    # Unless asked, the stem begins at the scale of the other convolutions: He's by fan-out.
+    weights = state(build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32))
+    for name in ("conv1.weight", "layer1.0.conv1.weight"):
+        assert weights[name].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
 
 
 def test_a_resnet_begins_as_timms_unless_asked() -> None:
@@ -265,13 +226,10 @@ def test_options_that_do_not_apply_are_rejected(option: str, options: dict[str, 
         ("size", EncoderConfig("swin_tiny_patch4_window7_224"), 30),
         ("drop_path", EncoderConfig("dla34", drop_path=0.1), 32),
     ],
-    ids=lambda value: value.name if isinstance(value, EncoderConfig) else str(value),
+    ids=named,
 )
 def test_what_cannot_be_built_is_rejected(option: str, config: EncoderConfig, size: int) -> None:
     with pytest.raises(ValueError, match=f"^{option}: "):
         build_encoder(config, channels=3, size=size)
-
-
-def test_channels_are_checked() -> None:
     with pytest.raises(ValueError, match=r"^channels: "):
-        build_encoder(EncoderConfig(), channels=0, size=8)
+        build_encoder(config, channels=0, size=size)

@@ -2,13 +2,10 @@
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:  # a slow import
-    import timm
 
 Stem = Literal["imagenet", "cifar"]
 Init = Literal["timm", "torch"]
@@ -25,12 +22,8 @@ ALIASES = {
 NAMES = ("small_cnn", *ALIASES)
 # Families of the timm models in the recipes, so that checking them does not import timm.
 FAMILIES: dict[str, Family] = {
-    "resnet18": "resnet",
-    "resnet50": "resnet",
-    "vit_tiny": "vision_transformer",
-    "vit_small": "vision_transformer",
-    "vit_base": "vision_transformer",
-    "test_vit": "vision_transformer",
+    **dict.fromkeys(("resnet18", "resnet50"), "resnet"),
+    **dict.fromkeys(("vit_tiny", "vit_small", "vit_base", "test_vit"), "vision_transformer"),
 }
 KNOWN = ("small_cnn", *FAMILIES)
 # Options of the initialization, which a trained encoder no longer depends on.
@@ -79,7 +72,7 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         if self.name not in KNOWN:
-            check_timm_name(self.name)
+            _check_timm_name(self.name)
         for option, known in (("stem", (None, *get_args(Stem))), ("init", get_args(Init))):
             if (value := getattr(self, option)) not in known:
                 raise ValueError(f"{option}: expected one of {', '.join(map(str, known))}, got {value!r}")
@@ -89,17 +82,14 @@ class EncoderConfig:
             raise ValueError(f"patch_size: expected at least 1, got {self.patch_size}")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"drop_path: expected a probability in [0, 1), got {self.drop_path}")
-        for option, given, applies, kind in (
-            ("stem", self.stem is not None, self.is_from("resnet"), "a ResNet"),
-            ("patch_size", self.patch_size is not None, self.is_from("vision_transformer"), "a ViT"),
-            ("init", self.init != "timm", self.is_from("resnet"), "a ResNet"),
-            ("zero_init", not self.zero_init, self.is_from("resnet"), "a ResNet"),
-            ("freeze_patch_embedding", self.freeze_patch_embedding, self.is_from("vision_transformer"), "a ViT"),
-            ("drop_path", self.drop_path > 0, self.name != "small_cnn", "a timm model"),
+        for options, applies, kind in (
+            (("stem", "init", "zero_init"), self.is_from("resnet"), "a ResNet"),
+            (("patch_size", "freeze_patch_embedding"), self.is_from("vision_transformer"), "a ViT"),
+            (("drop_path",), self.name != "small_cnn", "a timm model"),
         ):
-            if given and not applies:
-                value = getattr(self, option)
-                raise ValueError(f"{option}: applies only to {kind}, not to {self.name}, got {value!r}")
+            for option in options:
+                if (value := getattr(self, option)) != getattr(type(self), option) and not applies:
+                    raise ValueError(f"{option}: applies only to {kind}, not to {self.name}, got {value!r}")
 
     @property
     def timm_name(self) -> str:
@@ -141,8 +131,6 @@ def build_encoder(config: EncoderConfig, *, channels: int, size: int) -> nn.Modu
     if config.name == "small_cnn":
         return SmallCNN(channels=channels)
     model = create(config, channels=channels, size=size)
-    if config.stem == "cifar":
-        replace_stem(model, channels=channels)
     if config.init == "torch":
         for part in model.modules():
             if isinstance(part, nn.Conv2d):
@@ -150,7 +138,7 @@ def build_encoder(config: EncoderConfig, *, channels: int, size: int) -> nn.Modu
     if config.freeze_patch_embedding:
         cast(nn.Module, model.patch_embed).requires_grad_(False)
     # A plain attribute, because a wrapper would change the keys of the state dict.
-    cast(Any, model).dimension = measure_dimension(model, config=config, channels=channels, size=size)
+    cast(Any, model).dimension = _measure_dimension(model, config=config, channels=channels, size=size)
     return model
 
 
@@ -176,37 +164,27 @@ def create(config: EncoderConfig, *, channels: int, size: int) -> nn.Module:
             raise
         raise ValueError(f"drop_path: expected 0 for {config.name}, which has none, got {config.drop_path}") from error
     except SIZE_ERRORS as error:
-        raise ValueError(wrong_size(config, size, error)) from error
-    if isinstance(model, timm.models.VisionTransformer):
-        check_patches(model, size=size)
+        raise ValueError(_wrong_size(config, size, error)) from error
+    # timm would ignore the rest of the image.
+    if isinstance(model, timm.models.VisionTransformer) and size % (patch := model.patch_embed.patch_size[0]):
+        raise ValueError(f"patch_size: expected a divisor of the image size {size}, got {patch}")
+    if config.stem == "cifar":
+        if not (isinstance(model.conv1, nn.Conv2d) and isinstance(model.maxpool, nn.MaxPool2d)):
+            raise ValueError("stem: expected imagenet for a ResNet with another stem than one convolution, got 'cifar'")
+        model.conv1 = _convolution(channels, model.conv1.out_channels)
+        model.maxpool = nn.Identity()
     return model
 
 
-def check_patches(model: "timm.models.VisionTransformer", *, size: int) -> None:
-    """Raise ValueError if a ViT's patches do not tile an image of `size` pixels; timm would ignore the rest of it."""
-    patch = model.patch_embed.patch_size[0]
-    if size % patch:
-        raise ValueError(f"patch_size: expected a divisor of the image size {size}, got {patch}")
-
-
-def replace_stem(model: nn.Module, *, channels: int) -> None:
-    """Give a ResNet the stem for small images, in place: a 3x3 convolution of stride 1 and no max pool."""
-    if not (isinstance(model.conv1, nn.Conv2d) and isinstance(model.maxpool, nn.MaxPool2d)):
-        raise ValueError("stem: expected imagenet for a ResNet with another stem than one convolution, got 'cifar'")
-    model.conv1 = nn.Conv2d(channels, model.conv1.out_channels, 3, padding=1, bias=False)
-    nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-    model.maxpool = nn.Identity()
-
-
 @torch.no_grad()
-def measure_dimension(model: nn.Module, *, config: EncoderConfig, channels: int, size: int) -> int:
+def _measure_dimension(model: nn.Module, *, config: EncoderConfig, channels: int, size: int) -> int:
     """The D of the model's representations of one image, because timm's models do not declare it uniformly."""
     training = model.training
     model.eval()
     try:
         representations: Tensor = model(torch.zeros(1, channels, size, size))
     except SIZE_ERRORS as error:
-        raise ValueError(wrong_size(config, size, error)) from error
+        raise ValueError(_wrong_size(config, size, error)) from error
     finally:
         model.train(training)
     if representations.ndim != 2:
@@ -215,12 +193,11 @@ def measure_dimension(model: nn.Module, *, config: EncoderConfig, channels: int,
     return representations.shape[1]
 
 
-def wrong_size(config: EncoderConfig, size: int, error: Exception) -> str:
-    """The error message for an image size that the model cannot take."""
+def _wrong_size(config: EncoderConfig, size: int, error: Exception) -> str:
     return f"size: expected an image size that {config.name} accepts, got {size} px ({error})"
 
 
-def check_timm_name(name: str) -> None:
+def _check_timm_name(name: str) -> None:
     """Raise ValueError, with the nearest names, for a name that is neither ours nor timm's."""
     import timm
 
@@ -247,11 +224,12 @@ class SmallCNN(nn.Module):
 
     def __init__(self, *, channels: int) -> None:
         super().__init__()
-        widths = [channels, *(width for width, _ in BLOCKS)]
-        self.blocks = nn.Sequential(
-            *(_block(before, width, stride=stride) for before, (width, stride) in zip(widths, BLOCKS, strict=False))
-        )
-        self.dimension = widths[-1]
+        blocks = []
+        for width, stride in BLOCKS:
+            blocks.append(nn.Sequential(_convolution(channels, width, stride), nn.BatchNorm2d(width), nn.ReLU(True)))
+            channels = width
+        self.blocks = nn.Sequential(*blocks)
+        self.dimension = channels
 
     def forward(self, images: Tensor) -> Tensor:
         """The representations (B, 128) of normalized images (B, C, S, S)."""
@@ -259,8 +237,7 @@ class SmallCNN(nn.Module):
         return features.mean((2, 3))
 
 
-def _block(channels: int, width: int, *, stride: int) -> nn.Sequential:
-    """A 3x3 convolution from `channels` to `width` channels with batch norm and ReLU."""
+def _convolution(channels: int, width: int, stride: int = 1) -> nn.Conv2d:
     convolution = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+    return convolution

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, create, replace_stem
+from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, create
 from ldreg.encoders.layouts import (
     Layout,
     Weights,
@@ -119,8 +119,13 @@ def load_encoder(
         weights, card = read_weights(file)
         layout: Layout = "ldreg"
         if card is None:
-            layout, weights, card = describe(weights, encoder=encoder, channels=channels, size=size)
-            card = replace(card, normalization=normalization or card.normalization)
+            masked = has_decoder(weights)
+            layout, weights = in_timm_names(weights)
+            config, channels, size = recognize(weights, encoder=encoder, channels=channels, size=size)
+            layout = "ldreg" if config.name == "small_cnn" else layout
+            # The authors' transforms end with ToTensor; only those of their MAE normalize.
+            normal: Normalization = "none" if layout == "authors" and not masked else "imagenet"
+            card = Card(config, channels, size, normalization or normal)
         else:
             full = replace(card, encoder=completed(card.encoder, weights))
             full.check(encoder, channels=channels, size=size, normalization=normalization)
@@ -138,18 +143,6 @@ def load_encoder(
     return LoadedEncoder(module.eval(), card.encoder, card.channels, card.size, card.normalization, layout, key)
 
 
-def describe(
-    weights: Weights, *, encoder: EncoderConfig | None, channels: int | None, size: int | None
-) -> tuple[Layout, Weights, Card]:
-    """The layout of a state dict without a card, its weights under timm's names, and the card it would have."""
-    masked = has_decoder(weights)
-    layout, weights = in_timm_names(weights)
-    config, channels, size = recognize(weights, encoder=encoder, channels=channels, size=size)
-    # The authors' transforms end with ToTensor; only those of their MAE normalize.
-    normalization: Normalization = "none" if layout == "authors" and not masked else "imagenet"
-    return "ldreg" if config.name == "small_cnn" else layout, weights, Card(config, channels, size, normalization)
-
-
 def find_file(path: Path) -> Path:
     """The file itself, or the encoder of a run's folder."""
     if not path.is_dir():
@@ -164,25 +157,20 @@ def find_file(path: Path) -> Path:
 
 def read_weights(path: Path) -> tuple[Weights, Card | None]:
     """The state dict of a file, under its own names, and the card of a run's encoder."""
-    if check_file(path, SUFFIXES) != ".safetensors":
-        return _read_torch(path), None
-    with parse_errors("a safetensors file"), safe_open(path, framework="pt") as tensors:
-        weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no dict
-        metadata: Mapping[str, str] = tensors.metadata() or {}
-    card = read_card(path, metadata)
-    return (weights if card else _unwrapped(weights)), card
-
-
-def _read_torch(path: Path) -> Weights:
-    with warnings.catch_warnings():
-        # `check_weights` rejects sparse tensors.
-        warnings.filterwarnings("ignore", message=".*sparse.*")
-        return _unwrapped(load_torch(path))
-
-
-def _unwrapped(content: object) -> Weights:
+    content: object
+    if check_file(path, SUFFIXES) == ".safetensors":
+        with parse_errors("a safetensors file"), safe_open(path, framework="pt") as tensors:
+            content = weights = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no dict
+            metadata: Mapping[str, str] = tensors.metadata() or {}
+        if card := read_card(path, metadata):
+            return weights, card
+    else:
+        with warnings.catch_warnings():
+            # `check_weights` rejects sparse tensors.
+            warnings.filterwarnings("ignore", message=".*sparse.*")
+            content = load_torch(path)
     try:
-        return unwrap(content)
+        return unwrap(content), None
     except RecursionError as error:  # a dict in a torch file can contain itself
         raise ValueError("expected a state dict of names and tensors, got dicts or prefixes without end") from error
 
@@ -193,14 +181,11 @@ def check_outline(card: Card, weights: Weights) -> None:
         return
     try:
         with torch.device("meta"):
-            model = create(card.encoder, channels=card.channels, size=card.size)
-            if card.encoder.stem == "cifar":
-                replace_stem(model, channels=card.channels)
+            own = create(card.encoder, channels=card.channels, size=card.size).state_dict()
     except ValueError as error:
         if "meta tensors" not in str(error):
             raise
         return  # the model reads its tensors while it is built; none of the 1,351 of timm 1.0.30 does
-    own = model.state_dict()
     check_weights(own, weights, name=card.encoder.name)
     check_fits(sum(tensor.numel() * tensor.element_size() for tensor in own.values()))
 
@@ -226,40 +211,38 @@ def fill(module: nn.Module, weights: Weights, *, file: Path, name: str) -> None:
 
 def check_weights(own: Weights, weights: Weights, *, name: str) -> None:
     """Raise ValueError if keys, shapes or types differ from those of `own`, the encoder's state dict."""
-    # `num_batches_tracked` only counts training batches, and old files lack it.
-    missing = [key for key in own if key not in weights and not key.endswith(".num_batches_tracked")]
-    unexpected = [key for key in weights if key not in own and not is_other_part(key)]
-    shared = [(key, own[key], weights[key]) for key in own if key in weights]
-    unlike = [(key, mine, found) for key, mine, found in shared if mine.shape != found.shape]
-    shapes = [f"{key}: expected {tuple(mine.shape)}, found {tuple(found.shape)}" for key, mine, found in unlike]
-    types = [
-        wrong for key, mine, found in shared if mine.shape == found.shape and (wrong := _wrong_type(key, mine, found))
-    ]
-    parts = {
-        "keys missing": missing,
-        "keys unexpected": unexpected,
-        "shapes that differ": shapes,
-        "types that differ": types,
+    wrong: dict[str, list[str]] = {
+        # `num_batches_tracked` only counts training batches, and old files lack it.
+        "keys missing": [key for key in own if key not in weights and not key.endswith(".num_batches_tracked")],
+        "keys unexpected": [key for key in weights if key not in own and not is_other_part(key)],
+        "shapes that differ": [],
+        "types that differ": [],
     }
-    if counted := [f"{what}: {len(keys)} ({_first(keys)})" for what, keys in parts.items() if keys]:
+    for key in (key for key in own if key in weights):
+        mine, found = own[key], weights[key]
+        if mine.shape != found.shape:
+            wrong["shapes that differ"].append(f"{key}: expected {tuple(mine.shape)}, found {tuple(found.shape)}")
+        elif problem := _wrong_type(mine, found):
+            wrong["types that differ"].append(f"{key}: {problem}")
+    counted = []
+    for what, keys in wrong.items():
+        first = "; ".join(one_line(each, 100) for each in keys[:3])
+        more = f"; {len(keys) - 3} more" if len(keys) > 3 else ""
+        counted += [f"{what}: {len(keys)} ({first}{more})"] if keys else []
+    if counted:
         raise ValueError(f"does not fit {name}: {', '.join(counted)}")
 
 
-def _first(items: Sequence[str], count: int = 3) -> str:
-    more = f"; {len(items) - count} more" if len(items) > count else ""
-    return "; ".join(one_line(each, 100) for each in items[:count]) + more
-
-
-def _wrong_type(key: str, own: Tensor, found: Tensor) -> str | None:
+def _wrong_type(own: Tensor, found: Tensor) -> str | None:
     """Why the encoder cannot take the values of a tensor; None if it can."""
     expected, dtype = (str(tensor.dtype).removeprefix("torch.") for tensor in (own, found))
     if found.layout != torch.strided or found.is_quantized or found.is_meta:
         kind = "meta" if found.is_meta else str(found.layout).removeprefix("torch.")
-        return f"{key}: expected dense {expected}, found {kind} {dtype}"
+        return f"expected dense {expected}, found {kind} {dtype}"
     if found.is_floating_point() != own.is_floating_point():
-        return f"{key}: expected {expected}, found {dtype}"
+        return f"expected {expected}, found {dtype}"
     if found.numel() * found.element_size() > found.untyped_storage().nbytes():  # an expanded view repeats a few bytes
-        return f"{key}: expected every value to be stored, found an expanded view"
+        return "expected every value to be stored, found an expanded view"
     return None
 
 
@@ -273,25 +256,15 @@ def content_key(module: nn.Module, description: str) -> str:
 
 
 def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
-    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none."""
-    file = path.with_name(CARD)
-    if "ldreg" in metadata:
-        return parse_card(metadata["ldreg"])
-    if path.name == ENCODER and file.is_file():
-        return parse_card(read_text(file))
-    return None
-
-
-def parse_card(text: str) -> Card:
-    """The card in this JSON.
+    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none.
 
     Raises:
         ValueError: a run would not write this.
-
-    >>> images = {"channels": 1, "size": 8, "mean": [0.5], "std": [0.5]}
-    >>> parse_card(json.dumps({"encoder": {"name": "small_cnn"}, "input": images})).normalization
-    'half'
     """
+    file = path.with_name(CARD)
+    if "ldreg" not in metadata and not (path.name == ENCODER and file.is_file()):
+        return None
+    text = metadata["ldreg"] if "ldreg" in metadata else read_text(file)
     try:
         card = json.loads(text)
         encoder = EncoderConfig(**card["encoder"])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -107,7 +107,10 @@ def in_timm_names(weights: Weights) -> tuple[Layout, Weights]:
     ('authors', {'conv1.weight': tensor([0.])})
     """
     if "conv_proj.weight" in weights:
-        return "torchvision", {_vit_name(name): tensor for name, tensor in weights.items()}
+        names = dict(zip(weights, weights, strict=True))
+        for pattern, replacement in VIT_NAMES:
+            names = {old: re.sub(pattern, replacement, new) for old, new in names.items()}
+        return "torchvision", {names[old]: tensor for old, tensor in weights.items()}
     inside = {name: tensor for name, tensor in weights.items() if name.startswith("encoder.")}
     if inside:
         if unknown := [name for name in weights if name not in inside and not is_other_part(name)]:
@@ -115,12 +118,6 @@ def in_timm_names(weights: Weights) -> tuple[Layout, Weights]:
         return "authors", {name.removeprefix("encoder."): tensor for name, tensor in inside.items()}
     first = {name.partition(".")[0] for name in weights}
     return "authors" if "linear" in first or any(_of_pretraining(part) for part in first) else "timm", weights
-
-
-def _vit_name(name: str) -> str:
-    for pattern, replacement in VIT_NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
 
 
 def is_other_part(name: str) -> bool:
@@ -160,36 +157,37 @@ def recognize(
     ('resnet18', 'imagenet', 1, 224)
     """
     config = completed(encoder or infer(weights), weights)
-    found = first_channels(config, weights)
+    first = "blocks.0.0" if config.name == "small_cnn" else getattr(_pretrained(config), "first_conv", None)
+    shape = _shape(weights, f"{first}.weight")  # timm does not name the first convolution of every model
+    found = shape[1] if len(shape) == 4 else None
     if channels is not None and found is not None and channels != found:
         raise ValueError(f"channels: expected {found}, from its weights, got {channels}")
     return config, channels or found or 3, image_size(config, weights, size)
 
 
+def _pretrained(config: EncoderConfig) -> Any:
+    """What timm says of the images of a model; None for a model without pretrained weights."""
+    import timm
+
+    return timm.get_pretrained_cfg(config.timm_name)
+
+
 def infer(weights: Weights) -> EncoderConfig:
     """The ResNet or ViT of a usual depth and width that has weights of these names and shapes."""
-    name = _resnet(weights) or _vit(weights)
+    # ResNeXts, wide ResNets and ResNet-Ds have as many blocks, but other widths or another stem.
+    widths = _shape(weights, "layer1.0.conv1.weight")[:1], _shape(weights, "layer1.0.conv2.weight")[:2]
+    stem, width = _shape(weights, "conv1.weight"), _shape(weights, "patch_embed.proj.weight")[:1]
+    if widths == ((64,), (64, 64)) and len(stem) == 4 and stem[-1] in STEMS:
+        blocks = tuple(_count(weights, f"layer{stage}.") for stage in range(1, 5))
+        name = RESNETS.get((blocks, "layer1.0.conv3.weight" in weights))
+    else:
+        name = VITS.get((*width, _count(weights, "blocks.")))
     if name is None:
         raise ValueError(
             f"expected the weights of a usual ResNet or ViT, got {len(weights)} tensors {listed(weights, 3)}; "
             "name any other encoder (--encoder.name)"
         )
     return EncoderConfig(name)
-
-
-def _resnet(weights: Weights) -> str | None:
-    # ResNeXts, wide ResNets and ResNet-Ds have as many blocks, but other widths or another stem.
-    widths = _shape(weights, "layer1.0.conv1.weight")[:1], _shape(weights, "layer1.0.conv2.weight")[:2]
-    stem = _shape(weights, "conv1.weight")
-    if widths != ((64,), (64, 64)) or len(stem) != 4 or stem[-1] not in STEMS:
-        return None
-    blocks = tuple(_count(weights, f"layer{stage}.") for stage in range(1, 5))
-    return RESNETS.get((blocks, "layer1.0.conv3.weight" in weights))
-
-
-def _vit(weights: Weights) -> str | None:
-    width = _shape(weights, "patch_embed.proj.weight")[:1]
-    return VITS.get((*width, _count(weights, "blocks."))) if width else None
 
 
 def _shape(weights: Weights, name: str) -> tuple[int, ...]:
@@ -211,45 +209,21 @@ def completed(config: EncoderConfig, weights: Weights) -> EncoderConfig:
     return config
 
 
-def first_channels(config: EncoderConfig, weights: Weights) -> int | None:
-    """The input channels of the first convolution; None if timm does not name it."""
-    if config.name == "small_cnn":
-        layer = "blocks.0.0"
-    else:
-        import timm
-
-        pretrained = timm.get_pretrained_cfg(config.timm_name)
-        first = pretrained.first_conv if pretrained is not None else None
-        layer = first if isinstance(first, str) else ""
-    shape = _shape(weights, f"{layer}.weight")
-    return shape[1] if len(shape) == 4 else None
-
-
 def image_size(config: EncoderConfig, weights: Weights, given: int | None) -> int:
     """The side of the images: from the position embedding, else as given, else the encoder's default."""
-    positions = positioned_size(weights)
-    if positions is not None:
-        if given not in (None, positions):
-            raise ValueError(f"size: expected {positions}, from its position embedding, got {given}")
-        return positions
+    positions, patches = _shape(weights, "pos_embed"), _shape(weights, "patch_embed.proj.weight")
+    if len(positions) == 3 and len(patches) == 4:
+        for count in (positions[1] - 1, positions[1]):  # with a class token, and without
+            if count > 0 and isqrt(count) ** 2 == count:
+                size = isqrt(count) * patches[-1]
+                if given not in (None, size):
+                    raise ValueError(f"size: expected {size}, from its position embedding, got {given}")
+                return size
     if given is not None:
         return given
     if config.name == "small_cnn":
         raise ValueError("size: expected the side of the images (--size), which is not in the weights of a small CNN")
     if config.stem is not None:
         return RESNET_SIZES[config.stem]
-    import timm
-
-    pretrained = timm.get_pretrained_cfg(config.timm_name)
+    pretrained = _pretrained(config)
     return pretrained.input_size[-1] if pretrained is not None else 224
-
-
-def positioned_size(weights: Weights) -> int | None:
-    """The image size of a ViT's position embedding, which may begin with a class token."""
-    positions, patches = _shape(weights, "pos_embed"), _shape(weights, "patch_embed.proj.weight")
-    if len(positions) != 3 or len(patches) != 4:
-        return None
-    tokens = positions[1]
-    grids = (isqrt(count) for count in (tokens - 1, tokens) if count > 0 and isqrt(count) ** 2 == count)
-    grid = next(grids, None)
-    return None if grid is None else grid * patches[-1]
