@@ -2,7 +2,6 @@ import contextlib
 import json
 import os
 import pickle
-import random
 import struct
 import sys
 import zipfile
@@ -115,10 +114,10 @@ def test_every_format_gives_back_what_was_written(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("file", ["x.npy", "x.parquet"])
-def test_floats_keep_their_dtype(dtype: str, file: str, tmp_path: Path) -> None:
-    x = table().astype(dtype)
-    (write_parquet_columns if file == "x.parquet" else np.save)(tmp_path / file, x)
+@pytest.mark.parametrize("name", ["npy", "parquet columns", "pt", "safetensors"])
+def test_floats_keep_their_dtype(dtype: str, name: str, tmp_path: Path) -> None:
+    file, write = WRITERS[name]
+    write(tmp_path / file, x := table().astype(dtype))
     assert torch.equal(load_embeddings(tmp_path / file), torch.from_numpy(x))
 
 
@@ -130,13 +129,12 @@ def test_integers_become_float32(dtype: str, tmp_path: Path) -> None:
     assert x.tolist() == [[0, 1], [1, 0]]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_torch_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
-    x = torch.from_numpy(table()).to(dtype)
+def test_bfloat16_stays(tmp_path: Path) -> None:
+    x = torch.from_numpy(table()).bfloat16()
     torch.save(x, tmp_path / "x.pt")
     save_file({"x": x}, tmp_path / "x.safetensors")
     for file in ("x.pt", "x.safetensors"):
-        assert load_embeddings(tmp_path / file).dtype == dtype
+        assert load_embeddings(tmp_path / file).dtype == x.dtype
         assert torch.equal(load_embeddings(tmp_path / file), x)
 
 
@@ -150,21 +148,19 @@ def test_npy_versions(version: tuple[int, int], tmp_path: Path) -> None:
     with (tmp_path / "x.npy").open("wb") as stream:
         np.lib.format.write_array(stream, table(), version=version)
     assert torch.equal(load_embeddings(tmp_path / "x.npy"), torch.from_numpy(table()))
+    content = (tmp_path / "x.npy").read_bytes()
+    for unknown in (b"\x04\x00", b"\x01\x01", b"\x00\x00"):
+        refuse(written(tmp_path / "x.npy", content[:6] + unknown + content[8:]), ".npy array")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory figures from /proc")
-@pytest.mark.parametrize("file", ["x.npy", "x.pt", "x.safetensors"])
-def test_arrays_are_memory_mapped(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["npy", "pt", "safetensors"])
+def test_arrays_are_memory_mapped(name: str, tmp_path: Path) -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    x = torch.ones(16384, 1024)  # 64 MiB
-    if file == "x.npy":
-        np.save(tmp_path / file, x.numpy())
-    elif file == "x.pt":
-        torch.save(x, tmp_path / file)
-    else:
-        save_file({"x": x}, tmp_path / file)
+    file, write = WRITERS[name]
+    write(tmp_path / file, np.ones((16384, 1024), np.float32))  # 64 MiB
     load_embeddings(tmp_path / file)  # whatever is imported or allocated once
     before = resident()
     loaded = load_embeddings(tmp_path / file)
@@ -188,12 +184,12 @@ def test_transposed_and_recompressed_torch_files(tmp_path: Path) -> None:
 
 def save_several(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    writers: dict[str, Callable[[], object]] = {
-        ".npz": lambda: np.savez(path, allow_pickle=False, **arrays),
-        ".pt": lambda: torch.save(tensors, path),
-        ".safetensors": lambda: save_file(tensors, path),
-    }
-    writers[path.suffix]()
+    if path.suffix == ".npz":
+        np.savez(path, allow_pickle=False, **arrays)
+    elif path.suffix == ".pt":
+        torch.save(tensors, path)
+    else:
+        save_file(tensors, path)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
@@ -222,20 +218,15 @@ def test_a_state_dict_is_not_taken_for_embeddings(suffix: str, tmp_path: Path) -
 def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", table())
     torch.save(torch.ones(2, 2), tmp_path / "x.pt")
-    refuse(tmp_path / "x.npy", "--key 'x' does not apply", key="x")
-    refuse(tmp_path / "x.pt", "--key 'x' does not apply", key="x")
-    refuse(tmp_path / "x.npy", "--exclude", exclude=["x"])
-    refuse(tmp_path / "x.npy", "--include", include=["x"])
-    refuse(written(tmp_path / "x.csv", "1,2\n"), "--key 'x' does not apply", key="x")
-    with pytest.raises(ValueError, match="sequence of column names"):
-        load_embeddings(tmp_path / "x.csv", exclude="label")
-    with pytest.raises(ValueError, match="sequence of column names"):
-        load_embeddings(tmp_path / "x.csv", include="label")
-
-
-def test_long_lists_of_arrays_are_cut_short(tmp_path: Path) -> None:
-    save_several(tmp_path / "x.npz", {f"a{i}": np.ones((2, 2)) for i in range(40)})
-    refuse(tmp_path / "x.npz", "'a11'", "and 28 more")
+    written(tmp_path / "x.csv", "1,2\n")
+    for file in ("x.npy", "x.pt", "x.csv"):
+        refuse(tmp_path / file, "--key 'x' does not apply", key="x")
+    for option in ("exclude", "include"):
+        wrong: dict[str, Any] = {option: "label"}
+        with pytest.raises(ValueError, match=f"^{option} must be a sequence"):
+            load_embeddings(tmp_path / "x.csv", **wrong)
+        wrong[option] = ["x"]
+        refuse(tmp_path / "x.npy", f"--{option}", **wrong)
 
 
 # Files that cannot be embeddings
@@ -260,13 +251,6 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     np.save(tmp_path / "x.npy", table())
     monkeypatch.setattr(Path, "open", denied)  # file modes do not stop root
     refuse(tmp_path / "x.npy", "Permission denied", error=PermissionError)
-
-
-def test_message_stays_on_one_line_for_any_file_name(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        load_embeddings(tmp_path / "a\nb.npy")
-    assert str(caught.value).isprintable()
-    assert "a\\nb.npy" in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0, 3), (3, 0)])
@@ -332,10 +316,8 @@ def test_torch_files_of_other_things(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**60}, 2)}}",
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**90}, 2)}}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 2)}",
         "{'descr': '|S0', 'fortran_order': False, 'shape': (3, 2)}",
         f"{{'descr': '|S0', 'fortran_order': False, 'shape': ({10**30}, 2)}}",
@@ -354,22 +336,6 @@ def test_absurd_npy_headers(header: str, tmp_path: Path) -> None:
     refuse(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b'{"x":{"dtype":"F32","shape":[1152921504606846976,2],"data_offsets":[0,8]}}',
-        b'{"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,800]}}',
-        b'{"x":{"dtype":"F32","shape":[1,2],"data_offsets":[8,0]}}',
-        b'{"x":',
-    ],
-)
-def test_absurd_safetensors_headers(header: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    refuse(written(path, struct.pack("<Q", len(header)) + header + b"\0" * 8), "safetensors")
-    refuse(written(path, struct.pack("<Q", 2**40) + header + b"\0" * 8), "safetensors")
-    refuse(written(path, struct.pack("<Q", 2**64 - 1) + header + b"\0" * 8))
-
-
 # Code in a file is not run
 
 
@@ -386,56 +352,16 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
     assert target.exists()
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_torch_file_with_code(zipped: bool, tmp_path: Path) -> None:
-    target, path = tmp_path / "made", tmp_path / "x.pt"
-    torch.save({"x": torch.ones(2, 2), "y": Intruder(target)}, path, _use_new_zipfile_serialization=zipped)
-    refuse(path, "can run code")
-    refuse_labels(path, "can run code")
-    assert not target.exists()
-    torch.load(path, weights_only=False)
-    assert target.exists()
-
-
-def test_object_arrays(tmp_path: Path) -> None:
-    target = tmp_path / "made"
-    x = np.empty((1, 1), dtype=object)
-    x[0, 0] = Intruder(target)
-    np.save(tmp_path / "x.npy", x, allow_pickle=True)
-    np.savez(tmp_path / "x.npz", x=x)
+def test_labels_run_no_code(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", np.array([np.ones(2), None], dtype=object), allow_pickle=True)
     refuse(tmp_path / "vectors.npy", "Python objects", "np.stack")
-    for file in ("x.npy", "x.npz"):
-        refuse(tmp_path / file, "Python objects")
-        refuse_labels(tmp_path / file, "Python objects")
-    assert not target.exists()
-    np.load(tmp_path / "x.npy", allow_pickle=True)
-    assert target.exists()
-
-
-def test_damaged_bytes_load_or_give_one_line(tmp_path: Path) -> None:
-    chance = random.Random(0)
-    for name in WRITERS:
-        file, write = WRITERS[name]
-        write(tmp_path / file, table())
-        content = (tmp_path / file).read_bytes()
-        for _ in range(25):
-            damaged = bytearray(content)
-            for _ in range(chance.choice((1, 4, 30))):
-                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-            written(tmp_path / file, bytes(damaged))
-            message, dimensions = outcome(tmp_path / file)
-            assert message.startswith(f"{tmp_path / file}: ") or dimensions == 2
-            assert message.isprintable()
-
-
-def outcome(path: Path) -> tuple[str, int]:
-    try:
-        x = load_embeddings(path)
-    except ValueError as error:
-        return str(error), 0
-    x.sum()  # all of the memory can be read
-    return "", x.dim()
+    x = np.empty((1, 1), dtype=object)
+    x[0, 0] = Intruder(tmp_path / "made")
+    np.save(tmp_path / "x.npy", x, allow_pickle=True)
+    torch.save({"x": torch.ones(2, 2), "y": x[0, 0]}, tmp_path / "x.pt")
+    refuse_labels(tmp_path / "x.npy", "Python objects")
+    refuse_labels(tmp_path / "x.pt", "can run code")
+    assert not (tmp_path / "made").exists()
 
 
 # CSV
@@ -510,6 +436,10 @@ def test_csv_columns_left_out(tmp_path: Path) -> None:
     refuse(path, "holds no column 'nope'", "'a', 'label', 'b'", exclude=["nope"])
     refuse(path, "leaves no column", exclude=["", "a", "b", "label"])
     assert load_labels(path, key="label") == ["cat", "dog"]
+    rows = zip(range(60), *features().values(), strict=True)
+    counted = written(tmp_path / "n.csv", "".join(",".join(map(str, row)) + "\n" for row in rows))
+    refuse(counted, "row numbers ('1')", "--exclude '1'")
+    assert load_embeddings(counted, exclude=["1"]).shape == (60, 3)
     headless = written(tmp_path / "y.csv", "0.5,cat\n1.5,dog\n")
     assert load_embeddings(headless, exclude=["2"]).tolist() == [[0.5], [1.5]]
     assert load_labels(headless, key="2") == ["cat", "dog"]
@@ -522,17 +452,12 @@ def test_parquet_lists_of_every_kind(tmp_path: Path) -> None:
     import pyarrow as pa
 
     rows = np.asarray(table().tolist(), dtype=np.float16)
-    for kind, listed in (
-        (pa.list_(pa.float32()), rows.tolist()),
-        (pa.list_(pa.float64(), 3), rows.tolist()),
-        (pa.large_list(pa.float16()), [list(row) for row in rows]),
-    ):
-        path = parquet(tmp_path / "x.parquet", {"e": pa.array(listed, type=kind)})
+    for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 3), pa.large_list(pa.float16()), pa.list_(pa.int16())):
+        path = parquet(tmp_path / "x.parquet", {"e": pa.array([list(row) for row in rows], type=kind, safe=False)})
         x = load_embeddings(path)
-        assert torch.equal(x.double(), torch.tensor(rows).double())
-        assert x.element_size() * 8 == kind.value_type.bit_width
-    path = parquet(tmp_path / "x.parquet", {"e": [[1, 2], [3, 4]]})
-    assert torch.equal(load_embeddings(path), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        whole = kind.value_type == pa.int16()
+        assert torch.equal(x.double(), torch.tensor(rows).double().trunc() if whole else torch.tensor(rows).double())
+        assert x.element_size() * 8 == (32 if whole else kind.value_type.bit_width)
 
 
 def test_parquet_in_several_batches_and_row_groups(tmp_path: Path) -> None:
@@ -595,16 +520,13 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_labels_of_array_files(tmp_path: Path) -> None:
     y = np.array([3, 0, 12])
-    np.save(tmp_path / "y.npy", y.astype(">i8"))
-    np.save(tmp_path / "float.npy", y.astype(float))
-    np.save(tmp_path / "column.npy", y[:, None])
-    np.savez(tmp_path / "y.npz", x=np.ones((3, 2)), y=y)
-    torch.save({"x": torch.ones(3, 2), "y": torch.from_numpy(y)}, tmp_path / "y.pt")
+    for name, array in {"y": y.astype(">i8"), "float": y.astype(float), "column": y[:, None]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
     torch.save(torch.from_numpy(y), tmp_path / "bare.pt")
-    save_file({"x": torch.ones(3, 2), "y": torch.from_numpy(y)}, tmp_path / "y.safetensors")
+    for suffix in (".npz", ".pt", ".safetensors"):
+        save_several(tmp_path / f"y{suffix}", {"x": np.ones((3, 2)), "y": y})
     for path in tmp_path.iterdir():
-        assert load_labels(path) == ["3", "0", "12"]
-        assert load_labels(path, count=3) == ["3", "0", "12"]
+        assert load_labels(path) == load_labels(path, count=3) == ["3", "0", "12"]
         refuse_labels(path, "expected 4 labels", "got 3", count=4)
     assert load_labels(tmp_path / "y.npz", key="y") == ["3", "0", "12"]
 
@@ -646,21 +568,17 @@ def test_header_of_a_single_column(content: str, count: int | None, expected: li
     assert load_labels(written(tmp_path / "y.csv", content), count=count) == expected
 
 
-def test_header_named_by_key(tmp_path: Path) -> None:
-    assert load_labels(written(tmp_path / "y.csv", "species\ncat\n"), key="species") == ["cat"]
-
-
 def test_labels_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "y.npy", np.array([0.0, 0.5]))
-    refuse_labels(tmp_path / "y.npy", "label 2", "0.5")
-    np.save(tmp_path / "y.npy", np.array([0.0, np.nan]))
-    refuse_labels(tmp_path / "y.npy", "label 2", "nan")
-    np.save(tmp_path / "y.npy", np.ones((3, 2)))
-    refuse_labels(tmp_path / "y.npy", "1-d", "shape (3, 2)")
-    np.save(tmp_path / "y.npy", np.ones(0))
-    refuse_labels(tmp_path / "y.npy", "shape (0,)")
-    np.save(tmp_path / "y.npy", np.ones(2, dtype=complex))
-    refuse_labels(tmp_path / "y.npy", "complex128")
+    for array, words in (
+        (np.array([0.0, 0.5]), ("label 2", "0.5")),
+        (np.array([0.0, np.nan]), ("label 2", "nan")),
+        (np.ones((3, 2)), ("1-d", "shape (3, 2)")),
+        (np.ones(0), ("shape (0,)",)),
+        (np.ones(2, dtype=complex), ("complex128",)),
+    ):
+        np.save(tmp_path / "y.npy", array)
+        refuse_labels(tmp_path / "y.npy", *words)
+    assert load_labels(written(tmp_path / "y.csv", "species\ncat\n"), key="species") == ["cat"]
     np.savez(tmp_path / "y.npz", a=np.arange(3), b=np.arange(3))
     refuse_labels(tmp_path / "y.npz", "'a' of shape (3,)", "--label-key NAME")
     refuse_labels(written(tmp_path / "y.csv", "x,y\n1,cat\n"), "2 columns", "'x', 'y'", "--label-key NAME")
@@ -744,13 +662,6 @@ def test_all_columns_that_are_no_dimensions_are_named_at_once(tmp_path: Path, su
     refuse(write_table(path, many | features()), *map(repr, many), "--exclude", "--include")
 
 
-def test_columns_without_a_header_are_judged(tmp_path: Path) -> None:
-    rows = [[i, *row] for i, row in enumerate(zip(*features().values(), strict=True))]
-    path = written(tmp_path / "x.csv", "".join(",".join(map(str, row)) + "\n" for row in rows))
-    refuse(path, "row numbers ('1')", "--exclude '1'")
-    assert load_embeddings(path, exclude=["1"]).shape == (60, 3)
-
-
 def test_the_index_of_a_frame_is_no_dimension(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -766,7 +677,10 @@ def test_the_index_of_a_frame_is_no_dimension(tmp_path: Path) -> None:
         assert load_embeddings(path, include=["when"]).shape == (60, 4)
 
 
-def test_ids_are_found_past_the_first_batch(tmp_path: Path) -> None:
+def test_ids_are_judged_by_all_rows(tmp_path: Path) -> None:
+    few = features(19) | {"n": np.arange(19)}
+    assert load_embeddings(write_table(tmp_path / "x.csv", few)).shape == (19, 4)
+    refuse(write_table(tmp_path / "x.csv", few | {"id": few["f0"]}), "--exclude 'id'")
     x = features(10_000)
     assert load_embeddings(parquet(tmp_path / "x.parquet", x)).shape == (10_000, 3)
     key = RNG.permutation(10_000)
@@ -811,36 +725,15 @@ def test_dimensions_are_not_taken_for_ids(tmp_path: Path, suffix: str, name: str
         assert load_embeddings(write_table(tmp_path / f"x{suffix}", made)).shape == (rows, len(made))
 
 
-def test_few_rows_are_judged_by_name_only(tmp_path: Path) -> None:
-    few = features(19) | {"n": np.arange(19)}
-    assert load_embeddings(write_table(tmp_path / "x.csv", few)).shape == (19, 4)
-    refuse(write_table(tmp_path / "x.csv", few | {"id": few["f0"]}), "--exclude 'id'")
-
-
-@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "list.parquet", "x.pt", "x.safetensors"])
+@pytest.mark.parametrize("name", ["npy", "npz", "parquet columns", "parquet list", "pt", "safetensors"])
 def test_whole_numbers_keep_all_their_digits(name: str, tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    def write(x: np.ndarray[Any, Any]) -> Path:
-        path = tmp_path / name
-        if path.suffix == ".npy":
-            np.save(path, x)
-        elif path.suffix == ".npz":
-            np.savez(path, x=x)
-        elif path.suffix == ".pt":
-            torch.save(torch.from_numpy(x), path)
-        elif path.suffix == ".safetensors":
-            save_file({"x": torch.from_numpy(x)}, path)
-        else:
-            columns = {"e": pa.array(list(x))} if "list" in name else {f"c{j}": x[:, j] for j in range(3)}
-            parquet(path, columns)
-        return path
-
+    file, write = WRITERS[name]
+    path = tmp_path / file
     for dtype in ("i4", "i8"):
-        x: np.ndarray[Any, Any] = (np.random.default_rng(0).integers(0, 9, (20, 3)) + 2**30).astype(dtype)
-        assert np.array_equal(load_embeddings(write(x)).numpy(), x)
-    assert load_embeddings(write(x % 100)).dtype == torch.float32
-    with pytest.raises(
-        ValueError, match=r"expected whole numbers under 2\^53, which float64 holds, got some of 9\.01e\+15"
-    ):
-        load_embeddings(write(x - 2**30 + 2**53))
+        x: NDArray[Any] = (np.random.default_rng(0).integers(0, 9, (20, 3)) + 2**30).astype(dtype)
+        write(path, x)
+        assert np.array_equal(load_embeddings(path).numpy(), x)
+    write(path, x % 100)
+    assert load_embeddings(path).dtype == torch.float32
+    write(path, x - 2**30 + 2**53)
+    refuse(path, "expected whole numbers under 2^53", "9.01e+15")

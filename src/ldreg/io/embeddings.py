@@ -72,8 +72,13 @@ def load_embeddings(
             option = "--exclude" if exclude else "--include"
             raise ValueError(f"{option} names columns of a table, and a {suffix} file has none")
         entries = ARRAYS[suffix](path)
-        if key is None:
-            _check_no_weights(entries)
+        matrices = [entry.name or "" for entry in entries if len(entry.shape) == 2]
+        # The last layer of a state dict would pass for points.
+        if key is None and matrices and all(name.rpartition(".")[2] == "weight" for name in matrices):
+            raise ValueError(
+                f"holds the weights of a model ({listed(matrices, 1)}), expected embeddings{WEIGHTS_ADVICE}, "
+                "--key NAME a weight all the same"
+            )
         entry = choose(entries, key, fits=lambda shape: len(shape) == 2, what="a 2-d array (N, D)", option="--key")
         return floating(entry.read())
 
@@ -130,16 +135,6 @@ def choose(
     return fitting[0]
 
 
-def _check_no_weights(entries: Sequence[Entry]) -> None:
-    """Raise ValueError if every matrix is called a weight: the last layer of a state dict would pass for points."""
-    names = [entry.name or "" for entry in entries if len(entry.shape) == 2]
-    if names and all(name.rpartition(".")[2] == "weight" for name in names):
-        raise ValueError(
-            f"holds the weights of a model ({listed(names, 1)}), expected embeddings{WEIGHTS_ADVICE}, "
-            "--key NAME a weight all the same"
-        )
-
-
 def _shapes(entries: Sequence[Entry]) -> str:
     shapes = [f"{'' if e.name is None else repr(one_line(e.name, 60)) + ' of '}shape {e.shape}" for e in entries]
     return ", ".join(shapes[:12]) + (f" and {len(shapes) - 12} more" if len(shapes) > 12 else "") or "no arrays"
@@ -150,12 +145,11 @@ def _npy_entries(path: Path) -> list[Entry]:
     with path.open("rb") as stream:
         start = io.BytesIO(stream.read(HEADER_BYTES))
     shape, fortran, dtype = _npy_header(start, path.stat().st_size)
-    offset = start.tell()
     _check_numpy_dtype(dtype)
 
     def read() -> Array:
         # Copy-on-write: torch wants writable memory, and the file stays unchanged.
-        return np.memmap(path, dtype, mode="c", offset=offset, shape=shape, order="F" if fortran else "C")
+        return np.memmap(path, dtype, mode="c", offset=start.tell(), shape=shape, order="F" if fortran else "C")
 
     return [Entry(None, shape, read, dtype.kind in DISCRETE)]
 
@@ -168,8 +162,7 @@ def _npz_entries(path: Path) -> list[Entry]:
     if odd := [info.filename for info in members if info.compress_type not in NUMPY_METHODS]:
         raise ValueError(f"holds {listed(odd)} compressed in another way than NumPy does")
     with parse_errors("a .npz archive"), zipfile.ZipFile(path) as archive:
-        starts = [_start(archive, info) for info in members]
-    headers = [_npy_header(start, info.file_size) for start, info in zip(starts, members, strict=True)]
+        starts = [io.BytesIO(archive.open(info).read(HEADER_BYTES)) for info in members]
 
     def read(member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> Array:
         _check_numpy_dtype(dtype)
@@ -177,15 +170,12 @@ def _npz_entries(path: Path) -> list[Entry]:
         with parse_errors("a .npz archive"), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
-    return [
-        Entry(info.filename.removesuffix(".npy"), shape, partial(read, info, dtype), dtype.kind in DISCRETE)
-        for info, (shape, _, dtype) in zip(members, headers, strict=True)
-    ]
-
-
-def _start(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
-    with archive.open(member) as stream:
-        return io.BytesIO(stream.read(HEADER_BYTES))
+    entries = []
+    for info, start in zip(members, starts, strict=True):
+        shape, _, dtype = _npy_header(start, info.file_size)
+        name = info.filename.removesuffix(".npy")
+        entries.append(Entry(name, shape, partial(read, info, dtype), dtype.kind in DISCRETE))
+    return entries
 
 
 def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
@@ -236,21 +226,23 @@ def _safetensors_entries(path: Path) -> list[Entry]:
 def _torch_entries(path: Path) -> list[Entry]:
     """The tensor, or the tensors of the flat dict, in a file of `torch.save`, memory-mapped."""
     content = load_torch(path)
-    tensors: dict[str | None, Tensor] = {}
-    if isinstance(content, Tensor):
-        tensors[None] = content
-    elif isinstance(content, dict):
-        tensors.update((str(name), value) for name, value in content.items() if isinstance(value, Tensor))
-        if not tensors:
-            advice = WEIGHTS_ADVICE if any(isinstance(value, dict) for value in content.values()) else ""
-            keys = listed(map(str, content))
-            raise ValueError(f"expected a tensor or a flat dict of tensors, got a dict of {keys}{advice}")
-    else:
-        several = "; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names different tensors"
-        hint = several if isinstance(content, list | tuple) else ""
-        raise ValueError(f"expected a tensor or a flat dict of tensors, got {type(content).__name__}{hint}")
+    named: dict[Any, object] = content if isinstance(content, dict) else {None: content}
+    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    if not tensors:
+        got, hint = type(content).__name__, ""
+        if isinstance(content, dict):
+            got = f"a dict of {listed(map(str, content))}"
+            hint = WEIGHTS_ADVICE if any(isinstance(value, dict) for value in content.values()) else ""
+        elif isinstance(content, list | tuple):
+            hint = "; torch.stack makes one tensor of vectors, torch.cat of batches, a dict names different tensors"
+        raise ValueError(f"expected a tensor or a flat dict of tensors, got {got}{hint}")
     return [
-        Entry(name, tuple(tensor.shape), partial(_dense, tensor), tensor.dtype in INTEGERS)
+        Entry(
+            None if isinstance(content, Tensor) else str(name),
+            tuple(tensor.shape),
+            partial(_dense, tensor),
+            tensor.dtype in INTEGERS,
+        )
         for name, tensor in tensors.items()
     ]
 
@@ -294,21 +286,17 @@ def floating(values: Array | Tensor) -> Tensor:
         raise ValueError(f"expected real numbers, got dtype {tensor.dtype}")
     if tensor.dtype in FLOATS:
         return tensor
-    dtype = _float_dtype(tensor)
+    dtype = torch.float32
+    if tensor.numel() and tensor.dtype.itemsize >= 4:
+        # By NumPy, as torch lacks extremes of some dtypes; both signs separately, as -2^63 has no abs.
+        numbers = tensor.numpy()
+        largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
+        if largest >= 2**53:
+            got = f"some of {float(largest):.3g}"
+            raise ValueError(f"expected whole numbers under 2^53, which float64 holds, got {got}")
+        dtype = torch.float32 if largest <= 2**24 else torch.float64
     check_fits(dtype.itemsize * tensor.numel())
     return tensor.to(dtype)
-
-
-def _float_dtype(whole: Tensor) -> torch.dtype:
-    """The smaller of float32 and float64 that holds all of the whole numbers."""
-    if whole.numel() == 0 or whole.dtype.itemsize < 4:
-        return torch.float32
-    # By NumPy, as torch lacks extremes of some dtypes; both signs separately, as -2^63 has no abs.
-    numbers = whole.numpy()
-    largest = max(abs(int(numbers.min())), abs(int(numbers.max())))
-    if largest >= 2**53:
-        raise ValueError(f"expected whole numbers under 2^53, which float64 holds, got some of {float(largest):.3g}")
-    return torch.float32 if largest <= 2**24 else torch.float64
 
 
 def _from_numpy(values: Array) -> Tensor:

@@ -21,22 +21,12 @@ PAGE_START = (
 
 
 def read_text(path: Name, *, largest: int = LARGEST_TEXT) -> str:
-    """Read the UTF-8 text of a file of at most `largest` bytes.
-
-    Raises:
-        ValueError: the file is larger, not UTF-8, or a pipe or device.
-        OSError: the file cannot be read.
-    """
+    """Read UTF-8 text, as `read_bytes` reads bytes."""
     return read_bytes(path, largest=largest).decode("utf-8")
 
 
 def read_bytes(path: Name, *, largest: int) -> bytes:
-    """Read a file of at most `largest` bytes.
-
-    Raises:
-        ValueError: the file is larger, or a pipe or device, which may have no end.
-        OSError: the file cannot be read.
-    """
+    """Read a file; ValueError if it has more than `largest` bytes, or is a pipe or a device, which may have no end."""
     check_size(path, largest=largest)
     with Path(path).open("rb") as stream:
         content = stream.read(largest + 1)  # files of the system may be longer than their size says
@@ -46,12 +36,7 @@ def read_bytes(path: Name, *, largest: int) -> bytes:
 
 
 def check_size(path: Name, *, largest: int) -> None:
-    """Reject a file of more than `largest` bytes before it is opened.
-
-    Raises:
-        ValueError: the file is larger, or a pipe or device, which may have no end.
-        OSError: there is no such file.
-    """
+    """Raise ValueError for a file of more than `largest` bytes, a pipe or a device, before it is opened."""
     file = Path(path)
     if file.exists() and not (file.is_file() or file.is_dir()):  # opening a pipe would wait forever
         raise ValueError("a pipe or device")
@@ -90,20 +75,13 @@ def write_atomically(path: Name, content: str | bytes) -> None:
         try:
             file.write(data)
             file.close()
-            Path(file.name).chmod(_mode(target))
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(file.name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask)
             Path(file.name).replace(target)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
-
-
-def _mode(target: Path) -> int:
-    """The permissions of the existing file, or those of a new one."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
 
 
 def check_writable(path: Name) -> None:
@@ -153,18 +131,14 @@ def has_content(path: Path) -> bool:
 
 
 def check_page_path(path: Path, *, option: str) -> None:
-    """Check that a page at `path`, which the option names, would replace no file of others.
-
-    Raises:
-        ValueError: there is a file with content that is no page of ldreg.
-        OSError: it cannot be read.
-    """
+    """Raise ValueError if a page at `path`, which the option names, would replace a file that is no page of ldreg."""
     if not has_content(path):
         return
     with path.open("rb") as file:
-        own = file.read(len(PAGE_START)) == PAGE_START.encode()
-    if not own:
-        raise ValueError(f"cannot write {str(path)!r}: it is there and no page of ldreg; {option} FILE names another")
+        if file.read(len(PAGE_START)) != PAGE_START.encode():
+            raise ValueError(
+                f"cannot write {str(path)!r}: it is there and no page of ldreg; {option} FILE names another"
+            )
 
 
 def json_values(value: Any) -> Any:

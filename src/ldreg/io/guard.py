@@ -13,21 +13,16 @@ from ldreg.text import one_line, quoted_if_odd
 
 # What `_format_of` must find in a file of each suffix.
 FORMATS = {
-    ".npy": ("npy",),
-    ".npz": ("npz",),
-    ".pt": ("pt", "legacy pt"),
-    ".pth": ("pt", "legacy pt"),
-    ".safetensors": ("safetensors",),
-    ".csv": ("text",),
-    ".tsv": ("text",),
-    ".txt": ("text",),
-    ".parquet": ("parquet",),
+    **{f".{name}": name for name in ("npy", "npz", "pt", "safetensors", "parquet")},
+    ".pth": "pt",
+    ".csv": "text",
+    ".tsv": "text",
+    ".txt": "text",
 }
 DESCRIPTIONS = {
     "npy": "a NumPy .npy array",
     "npz": "a NumPy .npz archive",
     "pt": "a torch file",
-    "legacy pt": "a torch file",
     "safetensors": "a safetensors file",
     "parquet": "a Parquet file",
     "text": "text",
@@ -91,7 +86,7 @@ def check_file(path: Path, suffixes: Collection[str]) -> str:
     if status.st_size == 0:
         raise ValueError("is empty (0 bytes)")
     found = _format_of(path)
-    if found not in FORMATS[suffix]:
+    if found != FORMATS[suffix]:
         raise ValueError(f"not a {suffix} file: it holds {DESCRIPTIONS[found]}")
     return suffix
 
@@ -103,28 +98,24 @@ def _format_of(path: Path) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "npy"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _zip_format(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            return "broken zip"
+        if any(name.rpartition("/")[2] == "data.pkl" for name in names):
+            return "pt"
+        return "npz" if any(name.endswith(".npy") for name in names) else "zip"
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(LEGACY_TORCH):
-        return "legacy pt"
+        return "pt"
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         # A safetensors header of 0x0280 bytes begins alike, but then a "{" follows its eight bytes of length.
         return "safetensors" if head[2:9] == b"\0\0\0\0\0\0{" else "pickle"
     if head[8:9] == b"{" and b"\0" in head[:8]:
         return "safetensors"
     return "binary" if b"\0" in head else "text"
-
-
-def _zip_format(path: Path) -> str:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return "broken zip"
-    if any(name.rpartition("/")[2] == "data.pkl" for name in names):
-        return "pt"
-    return "npz" if any(name.endswith(".npy") for name in names) else "zip"
 
 
 def check_unpacked(needed: int, *, packed: int) -> None:
@@ -158,37 +149,25 @@ def check_fits(needed: int) -> None:
 
 
 def free_bytes() -> int:
-    """Memory that this process may still take, from the machine and from its control groups.
+    """Memory that this process may still take, from the machine and from its control groups (version 2).
 
     >>> free_bytes() > 0
     True
     """
-    return min([_free_of_machine(), *_free_of_groups()])
-
-
-def _free_of_machine() -> int:
-    if not _MEMORY.exists():  # systems other than Linux end a process that takes too much
-        return 1 << 62
-    entries = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
-    return int(entries["MemAvailable"].split()[0]) << 10
-
-
-def _free_of_groups() -> list[int]:
-    """What is left to each control group (version 2) of this process that has a limit."""
-    lines = _GROUP.read_text().splitlines() if _GROUP.exists() else []
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return []
-    inner = _GROUPS / own.strip("/")
-    limits = [(group, group / "memory.max") for group in (inner, *inner.parents) if group.is_relative_to(_GROUPS)]
-    known = [(group, limit.read_text().strip()) for group, limit in limits if limit.exists()]
-    return [int(most) - _used(group) for group, most in known if most != "max"]
-
-
-def _used(group: Path) -> int:
-    """The memory of a group without the cache of files, which the system takes back."""
-    entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return int((group / "memory.current").read_text()) - int(entries["inactive_file"])
+    free = 1 << 62  # systems other than Linux end a process that takes too much
+    if _MEMORY.exists():
+        entries = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
+        free = int(entries["MemAvailable"].split()[0]) << 10
+    for line in _GROUP.read_text().splitlines() if _GROUP.exists() else []:
+        inner = _GROUPS / line[3:].strip("/")
+        for group in (inner, *inner.parents) if line.startswith("0::") else ():
+            limit = group / "memory.max"
+            if group.is_relative_to(_GROUPS) and limit.exists() and (most := limit.read_text().strip()) != "max":
+                counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                # The system takes the cache of files back.
+                used = int((group / "memory.current").read_text()) - int(counts["inactive_file"])
+                free = min(free, int(most) - used)
+    return free
 
 
 # Files of torch.save
@@ -199,7 +178,6 @@ def load_torch(path: Path) -> object:
 
     Raises:
         ValueError: it holds objects other than tensors and plain data, is damaged, or would take too much memory.
-        OSError: it cannot be read.
     """
     import torch
 
@@ -207,15 +185,12 @@ def load_torch(path: Path) -> object:
         raise ValueError("is not a regular file")
     with path.open("rb") as stream:
         legacy = stream.read(len(LEGACY_TORCH)) == LEGACY_TORCH
-    mapped = False
-    if legacy:
-        with path.open("rb") as stream:
-            for _ in range(LEGACY_PICKLES):
-                with parse_errors("a torch file"):
-                    parts = largest_tuple(stream)
-                _check_parts(parts)
-    else:
-        mapped = _check_zipped(path)
+        stream.seek(0)
+        for _ in range(LEGACY_PICKLES if legacy else 0):
+            with parse_errors("a torch file"):
+                parts = largest_tuple(stream)
+            _check_parts(parts)
+    mapped = not legacy and _check_zipped(path)
     try:
         with parse_errors("a torch file"):
             content: object = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
@@ -231,19 +206,18 @@ def load_torch(path: Path) -> object:
 def _check_zipped(path: Path) -> bool:
     """Reject content out of bounds; return whether torch may map the file, as it reads compressed ones wrongly."""
     with parse_errors("a torch file"), zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    if any(info.filename.rpartition("/")[2] == "constants.pkl" for info in members):
+        members = [(info.filename.rpartition("/")[2], info) for info in archive.infolist()]
+    if any(name == "constants.pkl" for name, _ in members):
         raise ValueError("holds a program of TorchScript, refused because it is code; save its state dict instead")
-    packed = sum(info.file_size for info in members if info.compress_type != zipfile.ZIP_STORED)
+    packed = sum(info.file_size for _, info in members if info.compress_type != zipfile.ZIP_STORED)
     check_unpacked(packed, packed=path.stat().st_size)
-    for info in members:
-        if info.filename.rpartition("/")[2] == "data.pkl":
-            if info.file_size > MAX_PICKLE:
-                raise ValueError(f"pickles {info.file_size} bytes besides its tensors, expected at most {MAX_PICKLE}")
-            check_fits(OBJECT_BYTES * info.file_size)
-            with parse_errors("a torch file"), zipfile.ZipFile(path) as archive, archive.open(info) as stream:
-                parts = largest_tuple(stream)
-            _check_parts(parts)
+    for info in (info for name, info in members if name == "data.pkl"):
+        if info.file_size > MAX_PICKLE:
+            raise ValueError(f"pickles {info.file_size} bytes besides its tensors, expected at most {MAX_PICKLE}")
+        check_fits(OBJECT_BYTES * info.file_size)
+        with parse_errors("a torch file"), zipfile.ZipFile(path) as archive, archive.open(info) as stream:
+            parts = largest_tuple(stream)
+        _check_parts(parts)
     return not packed
 
 
@@ -276,21 +250,16 @@ def largest_tuple(stream: IO[bytes]) -> int:
         elif name == "DUP":
             stack.append(stack[-1])
         else:
-            parts = _popped(stack, operation)
+            # Its operands: all down to a mark if it uses one, and as many as it names.
+            before, parts = operation.stack_before, list[int]()
+            marked = pickletools.markobject in before
+            while marked and (top := stack.pop()) is not None:
+                parts.append(top)
+            for _ in range(before.index(pickletools.markobject) if marked else len(before)):
+                parts.append(stack.pop() or 1)
             weight = 1 + sum(parts) if name.startswith("TUPLE") else 1
             most = max(most, weight)
             if most > MAX_PARTS:
                 return most
             stack.extend([weight] * len(operation.stack_after))
     return most
-
-
-def _popped(stack: list[int | None], operation: pickletools.OpcodeInfo) -> list[int]:
-    """Pop the operands of an operation: all down to a mark if it uses one, and as many as it names."""
-    before, popped = operation.stack_before, []
-    if pickletools.markobject in before:
-        while (top := stack.pop()) is not None:
-            popped.append(top)
-    for _ in range(before.index(pickletools.markobject) if pickletools.markobject in before else len(before)):
-        popped.append(stack.pop() or 1)
-    return popped

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +13,6 @@ from ldreg.io.tables import (
     check_parquet_memory,
     csv_rows,
     is_header,
-    is_text,
     is_whole,
     nearly_unique,
     open_parquet,
@@ -186,21 +184,15 @@ def _parquet_labels(path: Path, key: str | None, count: int | None) -> Iterable[
 def _parquet_values(path: Path, name: str) -> Iterator[object]:
     """The values of a column, read a batch at a time; words stored once for all their rows stay so."""
     file = open_parquet(path)
-    if is_text(file.schema_arrow.field(name).type):
+    if str(file.schema_arrow.field(name).type) in ("string", "binary"):
         file = open_parquet(path, words=[name])
     for batch in parquet_batches(file, [name]):
-        yield from _batch_values(batch.column(name))
-
-
-def _batch_values(column: Any) -> Iterator[object]:
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(column.type):
-        yield from column.to_pylist()
-        return
-    words = column.dictionary.to_pylist()
-    for place in column.indices.to_pylist():
-        yield None if place is None else words[place]
+        column = batch.column(name)
+        if str(column.type).startswith("dictionary"):
+            words = column.dictionary.to_pylist()
+            yield from (None if place is None else words[place] for place in column.indices.to_pylist())
+        else:
+            yield from column.to_pylist()
 
 
 TABLES: dict[str, Callable[[Path, str | None, int | None], Iterable[object]]] = {

@@ -1,5 +1,6 @@
 """Tables (.csv, .tsv, .parquet) as embeddings: one numeric column per dimension, or one Parquet column of lists."""
 
+import contextlib
 import csv
 import math
 import re
@@ -51,21 +52,15 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
 
 
 def _numbers(cells: list[str], line: int, names: Sequence[str]) -> list[float]:
-    try:
+    with contextlib.suppress(ValueError):
         numbers = list(map(float, cells))
-    except ValueError as error:
-        raise ValueError(_bad_cell(cells, line, names)) from error
-    # float() accepts 1_000, as no other reader of CSV does. The sum tests fast: it is NaN for a NaN or for inf - inf.
-    if (math.isnan(sum(numbers)) and any(map(math.isnan, numbers))) or "_" in "".join(cells):
-        raise ValueError(_bad_cell(cells, line, names))
-    return numbers
-
-
-def _bad_cell(cells: list[str], line: int, names: Sequence[str]) -> str:
+        # float() accepts 1_000, as no other reader of CSV does. The sum tests fast: NaN comes of a NaN or of inf - inf.
+        if not (math.isnan(sum(numbers)) and any(map(math.isnan, numbers))) and "_" not in "".join(cells):
+            return numbers
     name, cell = next((name, cell) for name, cell in zip(names, cells, strict=True) if not _is_number(cell))
     words = {name: "words" for name, cell in zip(names, cells, strict=True) if cell and _is_name(cell)}
     hint = f"; {advice(words | kinds_by_name(names))}" if name in words else ""
-    return f"line {line}, column {name!r}: {one_line(cell, 40)!r} is not a number{hint}"
+    raise ValueError(f"line {line}, column {name!r}: {one_line(cell, 40)!r} is not a number{hint}")
 
 
 def _is_number(cell: str) -> bool:
@@ -127,7 +122,13 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         # skipinitialspace allows `, "quoted"`; it would also skip tabs, so it is off where they delimit.
         reader = csv.reader(bounded_lines(stream), delimiter=delimiter, skipinitialspace=delimiter != "\t", strict=True)
         width, blank = 0, 0
-        while (cells := _next_row(reader)) is not None:
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise ValueError(f"line {reader.line_num}: {error}") from error
             if not cells:
                 blank = blank or reader.line_num
                 continue
@@ -137,14 +138,6 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             if len(cells) != width:
                 raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the first row has {width}")
             yield reader.line_num, cells
-
-
-def _next_row(reader: Any) -> list[str] | None:
-    try:
-        row: list[str] | None = next(reader, None)
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: {error}") from error
-    return row
 
 
 def bounded_lines(stream: TextIO) -> Iterator[str]:
@@ -159,6 +152,9 @@ def bounded_lines(stream: TextIO) -> Iterator[str]:
 
 # Parquet; pyarrow is optional
 
+_LIST = re.compile(r"(large_|fixed_size_)?list<")  # the names of Arrow's types
+_NUMBER = re.compile(r"u?int\d+|halffloat|float|double")
+
 
 def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
     """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
@@ -167,7 +163,7 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
     names = [schema.names[i] for i in dimension_columns(schema.names, exclude, include)]
     if key is not None and key not in names:
         raise ValueError(f"holds no column {key!r}, only {listed(names)}")
-    lists = [name for name in names if _is_list(schema.field(name).type) and key in (None, name)]
+    lists = [name for name in names if _LIST.match(str(schema.field(name).type)) and key in (None, name)]
     if len(lists) > 1:
         raise ValueError(f"holds several columns of lists: {listed(lists)}; choose one with --key NAME")
     if key is not None and not lists:
@@ -176,12 +172,12 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         raise ValueError(f"column {lists[0]!r} of lists is read, so --include {include[0]!r} does not apply")
     if lists:
         kind = schema.field(lists[0]).type.value_type
-        if not _is_numeric(kind):
+        if not _NUMBER.fullmatch(str(kind)):
             raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
         return _read_columns(file, lists, path, _numpy_dtype(kind), _list_block)
     with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
-    if words := {name: "words" for name in names if not _is_numeric(schema.field(name).type)}:
+    if words := {name: "words" for name in names if not _NUMBER.fullmatch(str(schema.field(name).type))}:
         name = next(iter(words))
         hint = advice(words | kinds_by_name(names, index))
         raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
@@ -227,46 +223,17 @@ def parquet_batches(file: Any, names: Sequence[str]) -> Iterator[Any]:
 
 def parquet_label_columns(path: Path) -> list[str]:
     """Columns of words or whole numbers beside a column of lists, words first; without lists all are dimensions."""
-    import pyarrow as pa
-
-    fields = list(open_parquet(path).schema_arrow)
-    if not any(_is_list(field.type) for field in fields):
+    kinds = {field.name: str(field.type) for field in open_parquet(path).schema_arrow}
+    if not any(map(_LIST.match, kinds.values())):
         return []
-    words = [
-        field.name
-        for field in fields
-        if is_text(field.type) or pa.types.is_large_string(field.type) or pa.types.is_dictionary(field.type)
-    ]
-    return words + [field.name for field in fields if pa.types.is_integer(field.type)]
-
-
-def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is of text or bytes."""
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_numeric(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    patterns = (r"(large_)?string|binary|dictionary<.*", r"u?int\d+")
+    return [name for pattern in patterns for name, kind in kinds.items() if re.fullmatch(pattern, kind)]
 
 
 def _numpy_dtype(kind: Any) -> np.dtype[Any]:
     """The dtype for numbers of an Arrow type: floating, except for whole numbers that float32 may not hold."""
-    import pyarrow as pa
-
-    if pa.types.is_integer(kind) and kind.bit_width >= 32:  # their values decide later
-        return np.dtype(np.int64 if pa.types.is_signed_integer(kind) else np.uint64)
-    bits = 32 if pa.types.is_integer(kind) else kind.bit_width  # Arrow's own conversion needs pandas before version 16
-    return np.dtype(f"float{bits}")
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return dtype if dtype.kind == "f" or dtype.itemsize >= 4 else np.dtype(np.float32)  # their values decide later
 
 
 def _read_columns(
@@ -387,11 +354,7 @@ def _kinds_by_value(names: Sequence[str], values: NDArray[Any], known: Collectio
     sample = values[:: max(1, len(values) // SAMPLED_ROWS)]
     asked = [i for i, name in enumerate(names) if name not in known]
     whole = [i for i in asked if _is_whole_column(sample[:, i])]
-    distinct = [
-        i
-        for i in whole
-        if nearly_unique(sample[:, i]) and _is_whole_column(values[:, i]) and nearly_unique(values[:, i])
-    ]
+    distinct = [i for i in whole if all(nearly_unique(x[:, i]) and _is_whole_column(x[:, i]) for x in (sample, values))]
     counting = [i for i in distinct if _counts_rows(values[:, i])]
     ids = [i for i in distinct if i not in counting]
     kinds = dict.fromkeys(counting if 2 * len(counting) <= len(asked) else [], "row numbers")
