@@ -2,13 +2,13 @@
 
 import os
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.hostile.test_bombs import doubling, pickled, sparse
 
 from ldreg.data.datasets import list_folder
 from ldreg.data.decoding import UnreadableImageError, read_content
@@ -38,18 +38,14 @@ LOOKED_AT = {"card", "fit", "annotations"}  # is it a file? to others a pipe is 
 
 
 def endless(path: Path) -> Path:
-    """5 GiB of zeros, which take no room on the disk; in memory they are more than the guard allows."""
-    with path.open("wb") as stream:
-        stream.truncate(5 << 30)
+    """5 GiB of zeros; in memory they are more than the guard allows."""
+    sparse(path, b"")
     return path
 
 
-def doubling(path: Path) -> Path:
-    """A torch file of {t: 1}, t a tuple of twice the same tuple of twice the same …: hashing it takes forever."""
-    pairs = b"".join(b"h" + bytes([level]) + b"\x86q" + bytes([level + 1]) for level in range(60))
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02}K\x01q\x00" + pairs + b"K\x01s.")
-        archive.writestr("archive/version", b"3\n")
+def endless_pickle(path: Path) -> Path:
+    """A torch file of a tuple that takes forever to hash."""
+    pickled(path, doubling(60))
     return path
 
 
@@ -75,7 +71,7 @@ def test_endless_cached_result_is_made_again(guarded: Guarded, tmp_path: Path) -
 
 @pytest.mark.parametrize("reader", CHECKPOINTS)
 def test_endless_checkpoint_is_refused(reader: str, refused: Refused, tmp_path: Path) -> None:
-    said = refused("read", reader, doubling(tmp_path / CHECKPOINTS[reader]))
+    said = refused("read", reader, endless_pickle(tmp_path / CHECKPOINTS[reader]))
     assert "got one that cannot be read" in said
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "pipe").replace(tmp_path / CHECKPOINTS[reader])
@@ -83,7 +79,7 @@ def test_endless_checkpoint_is_refused(reader: str, refused: Refused, tmp_path: 
 
 
 def test_classifier_starts_anew_at_an_endless_checkpoint(guarded: Guarded, tmp_path: Path) -> None:
-    took = guarded("read", "classifier", doubling(tmp_path / "last.ckpt"))
+    took = guarded("read", "classifier", endless_pickle(tmp_path / "last.ckpt"))
     assert (took["status"], took["seconds"] < 15) == (0, True), took
     assert "(pickles a tuple of more than 10000000 parts" in took["stderr"]
 
