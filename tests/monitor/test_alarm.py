@@ -117,12 +117,8 @@ def test_the_line_says_which_how_far_and_where() -> None:
         ("set/lid", math.nan, "LID (set/lid) is degenerate: nan"),
         ("set/lid", math.inf, "LID (set/lid) is degenerate: inf"),
         ("set/effective_rank", math.nan, "effective rank (set/effective_rank) is degenerate: nan"),
-        ("set/effective_rank", 0.0, "effective rank (set/effective_rank) is degenerate: 0 (all points are equal)"),
-        (
-            "set/effective_rank",
-            1.0001,
-            "effective rank (set/effective_rank) is degenerate: 1 (all points lie on a line)",
-        ),
+        ("set/effective_rank", 0.0, "effective rank (set/effective_rank) is degenerate: 0 "),
+        ("set/effective_rank", 1.0001, "effective rank (set/effective_rank) is degenerate: 1 "),
     ],
 )
 def test_degenerate_values_speak_at_once_and_once(name: str, value: float, words: str) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ldreg.dimension.quality import view_share
 from ldreg.evaluate.measure import Extracted, measure, measure_set
-from ldreg.monitor.callback import Monitor
+from ldreg.monitor.callback import Monitor, Throughput, batch_size
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.watch import MonitorConfig, callback_bases
 
@@ -86,11 +86,14 @@ def unchanged(x: Tensor, step: int) -> Tensor:
 
 
 class Ours(Foreign):
-    """The contract of our own training: loss, terms and representations, which `spoil` may make collapse."""
+    """The contract of our own training: loss, terms and representations, which `spoil` may make collapse.
 
-    def __init__(self, spoil: Callable[[Tensor, int], Tensor] = unchanged) -> None:
+    `outputs` replace or add outputs of a step; a function makes them from the step's outputs and number.
+    """
+
+    def __init__(self, spoil: Callable[[Tensor, int], Tensor] = unchanged, **outputs: Any) -> None:
         super().__init__()
-        self.spoil = spoil
+        self.spoil, self.outputs = spoil, outputs
         self.seen: list[Tensor] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
@@ -99,7 +102,8 @@ class Ours(Foreign):
         loss = nn.functional.cross_entropy(self.head(representations), batch[1])
         self.seen.append(self.spoil(representations.detach(), self.global_step))
         terms = {"alignment": 2 * loss.detach(), "lid": torch.tensor(0.5)}
-        return {"loss": loss, "terms": terms, "representations": self.seen[-1]}
+        found = {"loss": loss, "terms": terms, "representations": self.seen[-1]}
+        return found | {n: v(found, self.global_step) if callable(v) else v for n, v in self.outputs.items()}
 
 
 class Extractor:
@@ -144,13 +148,6 @@ def test_batch_and_set_measures_are_logged_when_due(tmp_path: Path) -> None:
         assert [row[:2] for row in found[f"set/{name}"]] == [(0, 0.0), (10, 1.0), (20, 2.0)], name
     assert [row[0] for row in found["images_per_second"]] == due[1:]
     assert all(value > 0 for _, _, value in found["images_per_second"])
-
-
-def test_values_are_those_of_the_step_and_of_the_moment(tmp_path: Path) -> None:
-    module, path = Ours(), tmp_path / "metrics.csv"
-    monitor = Monitor(CONFIG, path=path, extract=Extractor(module))
-    fit(module, monitor)
-    found = read_metrics(path)
     for step, _, value in found["batch/lid"]:
         assert value == pytest.approx(measure(module.seen[step - 1], k=5)["lid"])
     for (_, _, loss), (_, _, term) in zip(found["batch/loss"], found["terms/alignment"], strict=True):
@@ -159,47 +156,26 @@ def test_values_are_those_of_the_step_and_of_the_moment(tmp_path: Path) -> None:
     assert monitor.latest["batch/loss"] == found["batch/loss"][-1][2]
 
 
-class TwoViews(Ours):
-    """The rows of a batch are two views of half as many images."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        return {**super().training_step(batch, batch_idx), "view_count": 2}
-
-
 def test_the_share_of_the_view_is_logged_where_views_are_counted(tmp_path: Path) -> None:
-    module, path = TwoViews(), tmp_path / "metrics.csv"
+    module, path = Ours(view_count=2), tmp_path / "metrics.csv"
     fit(module, Monitor(CONFIG, path=path))
     for step, _, value in read_metrics(path)["batch/view_share"]:
         assert value == pytest.approx(view_share(module.seen[step - 1].chunk(2)).item())
     alone, taken = Monitor(CONFIG), Monitor(CONFIG, representations=lambda module, batch: module.encoder(batch[0]))
     fit(Ours(), alone)
-    fit(TwoViews(), taken)  # of these nobody said how many views they are of
-    assert "batch/view_share" not in alone.latest.keys() | taken.latest.keys()
-
-
-class Counted(Ours):
-    """What it says of views is `count`."""
-
-    def __init__(self, count: Any) -> None:
-        super().__init__()
-        self.count = count
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        return {**super().training_step(batch, batch_idx), "view_count": self.count}
+    fit(Ours(view_count=2), taken)  # of these nobody said how many views they are of
+    one_view, one_image = Monitor(CONFIG), Monitor(CONFIG)
+    fit(Ours(view_count=1), one_view)
+    fit(Ours(view_count=16), one_image)
+    for monitor in (alone, taken, one_view, one_image):
+        assert "batch/lid" in monitor.latest
+        assert "batch/view_share" not in monitor.latest
 
 
 @pytest.mark.parametrize("count", [None, "2", [2], 2.0, torch.tensor(2), 0, -2, 3, 5, 1000])
 def test_a_count_that_is_not_of_the_rows_is_refused_by_name(count: Any) -> None:
     with pytest.raises(ValueError, match=r"^view_count: .* 16 rows"):
-        fit(Counted(count), Monitor(CONFIG))
-
-
-@pytest.mark.parametrize("count", [1, 16])  # one view, and one image
-def test_without_two_views_of_two_images_there_is_no_share(count: int) -> None:
-    monitor = Monitor(CONFIG)
-    fit(Counted(count), monitor)
-    assert "batch/lid" in monitor.latest
-    assert "batch/view_share" not in monitor.latest
+        fit(Ours(view_count=count), Monitor(CONFIG))
 
 
 def test_a_monitored_run_is_bitwise_the_unmonitored_one() -> None:
@@ -244,35 +220,15 @@ def test_without_representations_the_loss_alone_is_logged() -> None:
     assert set(monitor.latest) == {"batch/loss", "lr", "images_per_second"}
 
 
-class PlainTerms(Ours):
-    """Terms as a loop of one's own has them: some read from the device already."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        outputs = super().training_step(batch, batch_idx)
-        weights = {"weight": 0.25, "count": 3, "share": np.float64(0.5)}
-        return outputs | {"terms": outputs["terms"] | weights}
-
-
 def test_terms_may_be_plain_numbers() -> None:
-    monitor = Monitor(CONFIG)
-    fit(PlainTerms(), monitor, max_epochs=1)
+    monitor, numbers = Monitor(CONFIG), {"weight": 0.25, "count": 3, "share": np.float64(0.5)}
+    fit(Ours(terms=lambda outputs, step: outputs["terms"] | numbers), monitor, max_epochs=1)
     assert [monitor.latest[f"terms/{name}"] for name in ("weight", "count", "share", "lid")] == [0.25, 3.0, 0.5, 0.5]
     assert monitor.latest["terms/alignment"] == pytest.approx(2 * monitor.latest["batch/loss"])
 
 
-class OddTerm(Ours):
-    """A term that is no single number."""
-
-    def __init__(self, term: Any) -> None:
-        super().__init__()
-        self.term = term
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        return {**super().training_step(batch, batch_idx), "terms": {"fine": 1.0, "odd": self.term}}
-
-
 @pytest.mark.parametrize(
-    ("term", "told"),
+    ("term", "got"),
     [
         (torch.ones(3), r"Tensor of shape \(3,\)"),
         (torch.empty(0), r"Tensor of shape \(0,\)"),
@@ -281,29 +237,20 @@ class OddTerm(Ours):
         ("high", r"str of shape \(\)"),
     ],
 )
-def test_a_term_that_is_no_number_is_refused_by_name(term: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=rf"^terms/odd: expected a number, got {told}$"):
-        fit(OddTerm(term), Monitor(CONFIG))
-
-
-class Telling(Ours):
-    """Returns the loss as it is before the trainer divides it, and a term of a measure's name, which falls."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        outputs = super().training_step(batch, batch_idx)
-        terms = outputs["terms"] | {"lid": torch.tensor(0.5 ** float(self.global_step))}
-        return outputs | {"objective": outputs["loss"].detach(), "terms": terms}
+def test_a_term_that_is_no_number_is_refused_by_name(term: Any, got: str) -> None:
+    with pytest.raises(ValueError, match=rf"^terms/odd: expected a number, got {got}$"):
+        fit(Ours(terms={"fine": 1.0, "odd": term}), Monitor(CONFIG))
 
 
 def test_the_loss_is_the_one_before_accumulated_parts_divide_it() -> None:
     monitor = Monitor(CONFIG)
-    fit(Telling(), monitor, accumulate_grad_batches=2)
+    fit(Ours(objective=lambda outputs, step: outputs["loss"].detach()), monitor, accumulate_grad_batches=2)
     assert monitor.latest["batch/loss"] == pytest.approx(monitor.latest["terms/alignment"] / 2)
 
 
 def test_a_term_of_a_measures_name_raises_no_alarm() -> None:
     monitor = Monitor(CONFIG)
-    fit(Telling(), monitor)
+    fit(Ours(terms=lambda outputs, step: {"lid": torch.tensor(0.5 ** float(step))}), monitor)
     assert monitor.latest["terms/lid"] < 1e-3
     assert monitor.alarms == []
 
@@ -318,23 +265,16 @@ class Untouchable(dict[str, Any]):
 
 
 def test_steps_not_logged_touch_nothing_on_the_device() -> None:
-    trainer = SimpleNamespace(**TRAINER)
+    trainer = SimpleNamespace(**TRAINER | {"world_size": 2})
     monitor = Monitor(CONFIG)
     monitor.on_train_start(trainer, None)
     trainer.global_step = 4
     monitor._step = 3
     monitor.on_train_batch_end(trainer, None, Untouchable(loss=1), torch.ones(3), 3)
+    assert monitor._speed.images == 6  # of both ranks
     trainer.global_step = 6
     with pytest.raises(AssertionError):
         monitor.on_train_batch_end(trainer, MODULE, Untouchable(loss=1), torch.ones(3), 5)
-
-
-def test_images_of_all_ranks_are_counted() -> None:
-    trainer = SimpleNamespace(**TRAINER | {"world_size": 2})
-    monitor = Monitor(CONFIG)
-    monitor.on_train_start(trainer, None)
-    monitor.on_train_batch_end(trainer, None, Untouchable(loss=1), torch.ones(3), 0)
-    assert monitor._speed._images == 6
 
 
 def test_accumulated_batches_are_counted_as_images_and_not_as_steps(tmp_path: Path) -> None:
@@ -363,10 +303,9 @@ def test_a_collapse_is_seen_named_and_placed(caplog: pytest.LogCaptureFixture) -
     monitor = Monitor(CONFIG)
     with caplog.at_level(logging.WARNING, "ldreg"):
         fit(Ours(flattened), monitor)
-    told = "effective rank (batch/effective_rank) is degenerate: 1 (all points lie on a line)"
-    assert monitor.alarms[0] == f"collapse at epoch 1.20, step 12: {told}"
-    assert len(monitor.alarms) == 1
-    assert monitor.alarms[0] in caplog.messages
+    [alarm] = monitor.alarms
+    assert alarm.startswith("collapse at epoch 1.20, step 12: effective rank (batch/effective_rank) is degenerate: 1 ")
+    assert alarm in caplog.messages
     assert monitor.stop_reason is None
 
 
@@ -534,3 +473,59 @@ def test_the_first_ranks_alarm_stops_all_ranks(tmp_path: Path) -> None:
     found = read_metrics(path)
     assert [step for step, _, _ in found["batch/loss"]] == [1, 2, 4, 5, 6, 8]  # every second, and where the set is
     assert [step for step, _, _ in found["set/lid"]] == [0, 5, 8]
+
+
+def test_images_per_second_leave_out_pauses() -> None:
+    now = [0.0]
+    speed = Throughput(lambda: now[0])
+    with speed.paused():  # no error before the first restart
+        speed.images += 1
+    assert speed.rate() is None
+    speed.restart()
+    now[0] = 2.0
+    with speed.paused():
+        now[0] = 100.0
+    speed.images += 600
+    now[0] = 101.0
+    assert speed.rate() == pytest.approx(600 / 3)
+    speed.restart()
+    assert speed.rate() is None
+
+
+class Batch(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (Batch(torch.ones(6, 2), torch.ones(6)), 6),
+        ((["a", "b"], {"x": torch.ones(4, 3)}), 4),
+        (torch.ones(3), 3),
+        (torch.tensor(1.0), 0),
+        ("text", 0),
+    ],
+)
+def test_the_first_tensor_says_how_large_a_batch_is(batch: object, size: int) -> None:
+    assert batch_size(batch) == size
+
+
+@pytest.mark.parametrize(
+    ("option", "settings"),
+    [
+        ("k", {"k": 1}),
+        ("every_steps", {"every_steps": 0}),
+        ("every_epochs", {"every_epochs": 0}),
+        ("knn_k", {"knn_k": 0}),
+        ("points", {"points": 64}),
+        ("alarm", {"alarm": 1.0}),
+        ("alarm", {"alarm": -0.1}),
+        ("stop_on_alarm", {"alarm": 0.0, "stop_on_alarm": True}),
+    ],
+)
+def test_a_setting_out_of_range_is_named(option: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: "):
+        MonitorConfig(**settings)
+    config = MonitorConfig(k=2, points=3, every_steps=1, every_epochs=1, knn_k=1, alarm=0)  # the bounds themselves
+    assert (config.k, config.points, config.alarm) == (2, 3, 0)

@@ -30,7 +30,7 @@ def test_numbers_come_back_exactly(path: Path) -> None:
     assert found['odd, "name"'] == [(3, 1 / 3, -1e-300)]
 
 
-@pytest.mark.parametrize("row", ["1,2,3", "1,x,a,2", f'1,2,"{"a" * 200_000}",3', "1,2,a,3\r4"])
+@pytest.mark.parametrize("row", ["1,2,3", "1,x,a,2", "1.0,2,loss,low", f'1,2,"{"a" * 200_000}",3', "1,2,a,3\r4"])
 def test_a_row_that_is_none_is_refused_by_its_line(path: Path, row: str) -> None:
     path.write_bytes(f"epoch,step,name,value\n1,2,a,3\n{row}\n".encode())
     with pytest.raises(ValueError, match="expected epoch,step,name,value in line 3"):
@@ -62,17 +62,13 @@ def test_a_resumed_log_equals_an_unbroken_one(path: Path, resumed_at: int, torn:
     assert path.read_bytes() == unbroken
 
 
-def test_a_run_that_begins_anew_begins_a_new_file(path: Path) -> None:
-    log = MetricsLog(path)
-    log.resume(0)
-    log.write({"set/lid": 1.0}, step=0, epoch=0.0)
-    MetricsLog(path).resume(0)
-    assert read_metrics(path) == {}
-    assert path.read_text() == "epoch,step,name,value\n"
-
-
-def test_a_resumed_run_without_a_file_begins_one(path: Path) -> None:
+def test_a_run_that_begins_anew_or_without_a_file_begins_a_file(path: Path) -> None:
     MetricsLog(path).resume(7)
+    assert path.read_text() == "epoch,step,name,value\n"
+    log = MetricsLog(path)
+    log.write({"set/lid": 1.0}, step=0, epoch=0.0)
+    log.resume(0)
+    assert read_metrics(path) == {}
     assert path.read_text() == "epoch,step,name,value\n"
 
 
@@ -81,9 +77,6 @@ def test_other_files_are_refused_and_left_alone(path: Path) -> None:
     with pytest.raises(ValueError, match="header epoch,step,name,value, got 'a,b'"):
         MetricsLog(path).resume(3)
     assert path.read_text() == "a,b\n1,2\n"
-    path.write_text("epoch,step,name,value\n1.0,2,loss,low\n")
-    with pytest.raises(ValueError, match="expected epoch,step,name,value in line 2"):
-        read_metrics(path)
 
 
 def test_a_failed_cut_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """The monitor as a Lightning callback, for the trainers of `pytorch_lightning` and of `lightning` alike."""
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,6 @@ from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
 from ldreg.monitor.alarm import SETTLED
 from ldreg.monitor.log import MetricsLog, read_metrics
-from ldreg.monitor.throughput import Throughput, batch_size
 from ldreg.monitor.watch import MonitorConfig, Watch, callback_bases, logger
 from ldreg.regularizers.pull import PullWarning
 
@@ -118,7 +119,7 @@ class Monitor(Watch, Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Measure the batch if an optimizer step made that due."""
-        self._speed.add(batch_size(batch) * trainer.world_size)
+        self._speed.images += batch_size(batch) * trainer.world_size
         before, self._step = self._step, trainer.global_step
         self._epoch = trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches
         self._owed = trainer.is_last_batch and self._set_is_due(trainer)
@@ -150,8 +151,8 @@ class Monitor(Watch, Callback):
         values = {}
         if trainer.is_global_zero:
             _synchronize(module.device)
+            config = self.config
             with self._speed.paused():
-                config = self.config
                 found = measure_set(
                     self._extract(),
                     k=config.k,
@@ -224,8 +225,41 @@ class Monitor(Watch, Callback):
             logger.warning(warning)
 
 
+class Throughput:
+    """Images per second between two restarts, by a clock that returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._start: float | None = None  # None: the first steps compile and warm up
+        self.images = 0
+
+    def rate(self) -> float | None:
+        """Images per second since the last restart; None before the first restart or without images."""
+        return None if self._start is None or self.images == 0 else self.images / (self._clock() - self._start)
+
+    def restart(self) -> None:
+        """Start counting again."""
+        self.images, self._start = 0, self._clock()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time of the block."""
+        before = self._clock()
+        yield
+        if self._start is not None:
+            self._start += self._clock() - before
+
+
+def batch_size(batch: Any) -> int:
+    """Rows of the first tensor in a batch of tensors, tuples, lists and mappings; 0 if there is none."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else 0
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((size for part in parts if (size := batch_size(part))), 0)
+
+
 def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
-    """The rows view by view; None for a single view or image."""
+    """The rows by view; None for a single view or image."""
     if not isinstance(count, int | np.integer) or count < 1 or len(rows) % count:
         got = count if isinstance(count, int | float | str) else type(count).__name__
         raise ValueError(f"view_count: expected a number of views that divides the {len(rows)} rows, got {got!r}")

@@ -100,7 +100,11 @@ def _rows(path: Path, *, largest: int) -> Iterator[_Row]:
                     f"{path}: expected a metrics file with the header {','.join(_HEADER)}, got {','.join(header)!r}"
                 )
             for line in lines:
-                yield _row(line, path, lines.line_num)
+                try:
+                    epoch, step, name, value = line
+                    yield _Row(float(epoch), int(step), name, float(value))
+                except ValueError:
+                    raise csv.Error(str(line)) from None
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: expected a metrics file, got a file that is not UTF-8 text") from error
         except csv.Error as error:
@@ -113,14 +117,6 @@ def _lines(file: TextIO) -> Iterator[str]:
         yield line
     if len(line) == _LONGEST_LINE:
         raise csv.Error(f"{_LONGEST_LINE} characters or more")
-
-
-def _row(line: list[str], path: Path, number: int) -> _Row:
-    try:
-        epoch, step, name, value = line
-        return _Row(float(epoch), int(step), name, float(value))
-    except ValueError:
-        raise ValueError(f"{path}: expected epoch,step,name,value in line {number}, got {line}") from None
 
 
 def _text(rows: Sequence[tuple[object, ...]]) -> str:

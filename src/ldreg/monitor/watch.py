@@ -6,7 +6,6 @@ import logging
 import sys
 from dataclasses import dataclass
 
-from ldreg.evaluate.knn import voters
 from ldreg.monitor.alarm import CollapseAlarm
 
 logger = logging.getLogger("ldreg")
@@ -82,17 +81,8 @@ class MonitorConfig:
     alarm: float = 0.5
     stop_on_alarm: bool = False
 
-    def voters(self, count: int) -> int:
-        """How many of `count` images vote in kNN classification.
-
-        >>> MonitorConfig().voters(1000), MonitorConfig().voters(50), MonitorConfig(knn_k=20).voters(50)
-        (200, 50, 20)
-        """
-        return voters(count, self.knn_k)
-
     def __post_init__(self) -> None:
-        least = {"k": 2, "every_steps": 1, "every_epochs": 1, "knn_k": 1}
-        for name, bound in least.items():
+        for name, bound in {"k": 2, "every_steps": 1, "every_epochs": 1, "knn_k": 1}.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"{name}: expected at least {bound}, got {value}")
@@ -100,10 +90,7 @@ class MonitorConfig:
 
 
 def check_settings(*, k: int, points: int, alarm: float, stop_on_alarm: bool = False) -> None:
-    """Raise ValueError if settings of a monitor are out of range or contradict one another.
-
-    >>> check_settings(k=64, points=2000, alarm=0.5)
-    """
+    """Raise ValueError if settings of a monitor are out of range or contradict one another."""
     if points <= k:
         raise ValueError(f"points: expected more than k ({k}), got {points}")
     if not 0 <= alarm < 1:

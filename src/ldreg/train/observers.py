@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from ldreg.data import Batch, ImageSet, batches_in_order, worker_count
 from ldreg.evaluate.extract import representations
+from ldreg.evaluate.knn import voters
 from ldreg.evaluate.measure import Extracted
 from ldreg.inspection import quick_report
 from ldreg.inspection.report import findings_in_words
@@ -44,18 +45,12 @@ _WHOLE = {
 
 
 class Extractor:
-    """Takes representations of a fixed part of the training set, and of the test set if there is something to probe.
+    """Extract representations of a fixed part of the training set, and of the test set if there is something to probe.
 
     Of a set that is labeled in part, the labeled images are taken; a set of one class has nothing to probe for.
 
-    Args:
-        settings: of the run.
-        module: with the encoder.
-        train: the training images.
-        test: the test images, if there are any.
-
     Attributes:
-        latest: the representations (N, D) of training images that were last taken.
+        latest: the representations (N, D) of training images that were last extracted.
         rows: the places of these images in the training set.
         names: their classes by name; None if they are not known.
         pixels: (N, C · S · S) the images themselves, S at most 16, from the first call on.
@@ -76,7 +71,7 @@ class Extractor:
         measured = f"the {len(train)} images that are measured"
         if config.k >= len(train):
             raise ValueError(f"monitor.k: expected fewer than {measured}, got {config.k}")
-        if test is not None and config.knn and config.voters(len(train)) > len(train):
+        if test is not None and config.knn and voters(len(train), config.knn_k) > len(train):
             raise ValueError(f"monitor.knn_k: expected at most {measured}, got {config.knn_k}")
         self._module, self._train, self._test = module, train, test
         self._workers = worker_count(settings.data, processes=settings.trainer.devices)
@@ -128,13 +123,9 @@ def _part(places: Tensor, points: int) -> Tensor:
 
 
 class Findings(Callback):
-    """Looks for findings in what the monitor extracts, on the first rank; training is not touched.
+    """Look for findings in what the monitor extracts, on the first rank; training is not touched.
 
-    Warnings on the images, and on the representations of an untrained encoder, are said when training starts.
-
-    Args:
-        extract: gives the monitor its representations, and keeps the last.
-        k: neighbors that LID is read from.
+    Warnings on the images, and on the representations of an untrained encoder, are printed when training starts.
     """
 
     def __init__(self, extract: Extractor, k: int) -> None:
@@ -180,11 +171,7 @@ def look(x: Tensor, of: str, *, k: int, rows: Sequence[int], labels: Sequence[st
 
 
 class ProgressBar(Callback):
-    """Steps done, time left, and the latest measures: a bar on a terminal, a line per epoch elsewhere, on stderr.
-
-    Args:
-        latest: values by name, which the monitor updates.
-    """
+    """Steps done, time left, and the latest measures: a bar on a terminal, a line per epoch elsewhere, on stderr."""
 
     def __init__(self, latest: Mapping[str, float]) -> None:
         self._latest = latest
@@ -210,9 +197,8 @@ class ProgressBar(Callback):
             TextColumn("left  {task.fields[values]}"),
             console=Console(stderr=True),
         )
-        self._task = self._bar.add_task(
-            "", total=module.total_steps, completed=trainer.global_step, epoch="", values=""
-        )
+        self._task = self._bar.add_task("", total=module.total_steps, epoch="", values="")
+        self._bar.update(self._task, completed=trainer.global_step)
         self._bar.start()
 
     def on_train_batch_end(
@@ -231,11 +217,8 @@ class ProgressBar(Callback):
         now, done = time.monotonic(), trainer.current_epoch + 1
         if trainer.is_global_zero and (now >= self._next_line or done == trainer.max_epochs):
             self._next_line = now + _PAUSE
-            values = _values(self._trained(), _WHOLE)
-            line = (
-                f"epoch {done}/{trainer.max_epochs}, step {trainer.global_step}, {now - self._started:.0f} s: {values}"
-            )
-            self._say(line, aloud=self._bar is None)
+            place = f"epoch {done}/{trainer.max_epochs}, step {trainer.global_step}, {now - self._started:.0f} s"
+            self._say(f"{place}: {_values(self._trained(), _WHOLE)}", aloud=self._bar is None)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         """Take the bar down."""
