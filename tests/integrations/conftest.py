@@ -12,6 +12,7 @@ from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.train.folder import RunFolder, save_encoder
 from ldreg.views import Views, ViewsConfig
 
+MEASURES = {"lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"}
 MakeRun = Callable[..., tuple[Path, nn.Module]]
 
 
@@ -29,8 +30,8 @@ def make_run(tmp_path: Path) -> MakeRun:
                 if tensor.is_floating_point() and tensor.ndim == 1:  # norms and biases begin with zeros and ones
                     tensor.add_(0.1 * torch.rand(tensor.shape))
         mean, std = Views(ViewsConfig(normalization="cifar"), size=size, channels=channels).normalization
-        told = {"channels": channels, "size": size, "mean": mean, "std": std}
-        save_encoder(folder, encoder, {"encoder": asdict(config), "input": told})
+        images = {"channels": channels, "size": size, "mean": mean, "std": std}
+        save_encoder(folder, encoder, {"encoder": asdict(config), "input": images})
         return folder.path, encoder.eval()
 
     return make

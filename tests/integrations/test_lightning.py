@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import pickle
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.integrations.conftest import MEASURES
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,9 +21,7 @@ from ldreg import LDReg
 from ldreg.evaluate.measure import measure
 from ldreg.integrations.lightning import DimensionMonitor
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = [name for name in ("pytorch_lightning", "lightning") if importlib.util.find_spec(name)]
-MEASURES = {"lid", "lid_low", "frechet_variance", "effective_rank", "spread", "degenerate"}
 
 # Lightning on short epochs and loaders in the process itself, and torch on Lightning's use of its trees.
 pytestmark = [
@@ -88,23 +86,20 @@ def fit(pl: Any, module: Any, monitor: Any, *, validated: Tensor | None = None, 
     return trainer
 
 
-class Memory:
-    """What a logger of a trainer is to be, of either package."""
+def make_logger(pl: Any, folder: Path) -> Any:
+    """A logger of this package that keeps values by step in `received`."""
 
-    def __new__(cls, pl: Any, folder: Path) -> Any:
-        received: dict[int, dict[str, float]] = {}
+    class Memory(pl.loggers.CSVLogger):  # type: ignore[misc]
+        def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            self.received.setdefault(step or 0, {}).update(metrics)
 
-        class Kept(pl.loggers.CSVLogger):  # type: ignore[misc]
-            def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-                received.setdefault(step or 0, {}).update(metrics)
-
-        made = Kept(str(folder))
-        made.received = received
-        return made
+    logger = Memory(str(folder))
+    logger.received = {}
+    return logger
 
 
 def test_a_named_submodule_is_measured_when_due(pl: Any, tmp_path: Path) -> None:
-    module, memory = make_module(pl), Memory(pl, tmp_path)
+    module, memory = make_module(pl), make_logger(pl, tmp_path)
     monitor = DimensionMonitor("spoiled", k=5, every_steps=3)
     fit(pl, module, monitor, logger=memory, log_every_n_steps=1000)
     due = [1, 4, 7, 10, 13, 16, 19]
@@ -134,7 +129,7 @@ def test_the_strength_of_an_ldreg_is_logged(pl: Any) -> None:
 
 
 def test_validation_is_measured_as_a_whole(pl: Any, tmp_path: Path) -> None:
-    module, memory, held = make_module(pl), Memory(pl, tmp_path), 3 + 2 * rows()[:110]
+    module, memory, held = make_module(pl), make_logger(pl, tmp_path), 3 + 2 * rows()[:110]
     monitor = DimensionMonitor("backbone", k=5, every_steps=0)
     trainer = fit(pl, module, monitor, logger=memory, validated=held)
     module.eval()
@@ -208,8 +203,8 @@ def test_a_collapse_is_said_and_ends_training_where_wanted(
     with caplog.at_level(logging.WARNING, "ldreg"):
         trainer = fit(pl, make_module(pl, flattened), monitor)
     assert trainer.global_step == (12 if stop else 20)
-    told = "effective rank (ldreg/train/effective_rank) is degenerate: 1 (all points lie on a line)"
-    assert monitor.alarms[0] == f"collapse at epoch 1.20, step 12: {told}"
+    where = "effective rank (ldreg/train/effective_rank) is degenerate: 1 "
+    assert monitor.alarms[0].startswith(f"collapse at epoch 1.20, step 12: {where}")
     assert monitor.alarms[0] in caplog.messages
 
 
@@ -275,9 +270,7 @@ def test_a_submodule_that_is_not_called_is_named_before_training(pl: Any) -> Non
         ({"k": 1}, "k: expected at least 2, got 1"),
         ({"every_steps": -1}, "every_steps: expected at least 0, got -1"),
         ({"k": 5.0}, "k: expected an integer, got 5.0"),
-        ({"k": True}, "k: expected an integer, got True"),
         ({"k": 5, "points": 50.5}, "points: expected an integer, got 50.5"),
-        ({"every_steps": "2"}, "every_steps: expected an integer, got '2'"),
         ({"name": ""}, "name: expected a word for the names of what is logged, or None, got ''"),
         ({"k": 9, "points": 9}, "points: expected more than k (9), got 9"),
         ({"alarm": 1.0}, "alarm: expected 0 (off) or a share under 1, got 1.0"),
@@ -294,7 +287,7 @@ def test_a_resumed_run_goes_on_with_alarm_and_steps(pl: Any, tmp_path: Path) -> 
     first = DimensionMonitor("spoiled", k=5, every_steps=4)
     trainer = fit(pl, make_module(pl), first, max_epochs=1)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    second, memory = DimensionMonitor("spoiled", k=5, every_steps=4), Memory(pl, tmp_path)
+    second, memory = DimensionMonitor("spoiled", k=5, every_steps=4), make_logger(pl, tmp_path)
     module = make_module(pl, lambda x, step: 1e-3 * x if step < 10 else x * 0)
     fit(pl, module, second, ckpt_path=tmp_path / "last.ckpt", logger=memory)
     assert sorted(step for step, values in memory.received.items() if "ldreg/train/lid" in values) == [13, 17]
@@ -311,7 +304,7 @@ def test_several_monitors_log_and_resume_under_their_names(
             DimensionMonitor("head", k=16, every_steps=4, name="third"),
         ]
 
-    first, memory = monitors(), Memory(pl, tmp_path)
+    first, memory = monitors(), make_logger(pl, tmp_path)
     with caplog.at_level(logging.WARNING, "ldreg"):
         trainer = fit(pl, make_module(pl), None, callbacks=first, max_epochs=1, logger=memory)
     assert "ldreg/third/train: expected more than k (16) rows to measure, got 16" in caplog.messages
@@ -431,13 +424,3 @@ def test_two_processes_log_what_one_would_and_stop_together(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["as expected"] * 2
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    state = torch.random.get_rng_state()
-    runpy.run_path(str(EXAMPLES / "with_lightning.py"))
-    torch.random.set_rng_state(state)
-    lines = dict(line.split(": ") for line in capsys.readouterr().out.splitlines() if line.startswith("ldreg/"))
-    assert lines.keys() == {f"ldreg/{stage}/{name}" for stage in ("train", "val") for name in MEASURES}
-    assert 2 < float(lines["ldreg/val/lid"]) < 9
-    assert 3 < float(lines["ldreg/val/effective_rank"]) < 12

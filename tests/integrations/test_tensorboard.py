@@ -1,9 +1,6 @@
 """What `add_dimensions` writes, read back by TensorBoard itself."""
 
 import math
-import re
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from ldreg.integrations.tensorboard import add_dimensions
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def points() -> torch.Tensor:
@@ -119,16 +114,3 @@ def test_wrong_arguments_are_named(tmp_path: Path, options: dict[str, Any], mess
     with pytest.raises(ValueError, match=message):
         write(tmp_path, points(), **options)
     assert read(tmp_path).Tags()["scalars"] == []
-
-
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    state = torch.random.get_rng_state()
-    monkeypatch.setattr(sys, "argv", ["with_tensorboard.py", str(tmp_path)])
-    runpy.run_path(str(EXAMPLES / "with_tensorboard.py"))
-    torch.random.set_rng_state(state)
-    said = [float(value) for value in re.findall(r"LID ([\d.]+)", capsys.readouterr().out)]
-    assert said[0] > said[1] > said[2]
-    found = read(tmp_path)
-    assert [round(event.value, 2) for event in found.Scalars("ldreg/lid")] == said
-    assert [event.step for event in found.Histograms("ldreg/lid_of_points")] == [0, 1, 2]
-    assert len(list(tmp_path.rglob("metadata.tsv"))) == 3

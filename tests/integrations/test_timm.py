@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from ldreg.encoders.checkpoints import load_encoder
 from ldreg.evaluate.features import features
 from ldreg.integrations.timm import create_model
 from ldreg.views import Views, ViewsConfig
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def images(size: int, channels: int = 3) -> Tensor:
@@ -179,12 +175,3 @@ def test_a_number_of_classes_that_is_none_is_refused(make_run: MakeRun, wrong: A
     run, _ = make_run(EncoderConfig("resnet18", stem="cifar"), size=32)
     with pytest.raises(ValueError, match=f"^num_classes: {message}"):
         create_model(run, num_classes=wrong)
-
-
-def test_the_example_runs(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, _ = make_run(EncoderConfig("resnet18", stem="cifar"), size=32)
-    monkeypatch.setattr(sys, "argv", ["with_timm.py", str(run)])
-    runpy.run_path(str(EXAMPLES / "with_timm.py"))
-    assert capsys.readouterr().out == "resnet18: images (3, 32, 32), representations (1, 512)\n"

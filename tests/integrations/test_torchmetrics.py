@@ -1,16 +1,10 @@
-"""Dimensionality as torchmetrics knows metrics.
+"""The metrics keep torchmetrics' contract.
 
-torchmetrics keeps its test harness (`unittests._helpers.testers.MetricTester`) out of its wheel and its source
-distribution, and hands two arguments to every `update`. What it checks is checked here: constants that cannot be set,
-scripting, cloning, pickling, `forward` beside `update`, an empty state dict, hashing, results of batches and of the
-whole beside a reference in one process and in two, with and without `dist_sync_on_step`, half precision, and that
-`is_differentiable` is true of the result. The one check that the wheel has, `check_forward_full_state_property`, is
-run as it is.
+torchmetrics does not ship its test harness (`unittests._helpers.testers.MetricTester`), so its checks are made here.
 """
 
 import os
 import pickle
-import runpy
 import subprocess
 import sys
 import warnings
@@ -25,7 +19,7 @@ import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection, MetricTracker
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities.checks import check_forward_full_state_property
 
 import ldreg
@@ -33,7 +27,6 @@ from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimensi
 
 matplotlib.use("Agg")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 K = 8
 
 
@@ -85,17 +78,6 @@ def test_batches_and_the_whole_are_those_of_the_reference(
     assert metric.compute().item() == updated.compute().item() == pytest.approx(reference(whole), rel=1e-5)
     assert metric.compute().shape == ()
     assert metric.update_count == 4
-
-
-@each_metric
-def test_the_result_is_the_librarys(make: Make, reference: Reference) -> None:
-    metric = make()
-    for batch in batches():
-        metric.update(batch)
-    whole = torch.cat(batches())
-    ours = ldreg.inspect(whole, k=K)
-    value = ours.effective_rank if isinstance(metric, EffectiveRank) else ours.mean.value
-    assert metric.compute().item() == pytest.approx(value, rel=1e-6)
 
 
 @each_metric
@@ -151,15 +133,10 @@ def test_rank_is_right_where_sums_of_outer_products_are_not() -> None:
     generator = torch.Generator().manual_seed(0)
     spread = torch.randn(5000, 64, generator=generator) * torch.logspace(0, -6, 64)
     x = spread + 1e4 * torch.randn(64, generator=generator)
-    metric, wide = EffectiveRank(), x.double()
+    metric = EffectiveRank()
     for batch in x.split(500):
         metric.update(batch)
-    expected = expected_rank(x)
-    assert metric.compute().item() == pytest.approx(expected, rel=1e-7)
-    total, outer = wide.sum(0), wide.T @ wide
-    eigenvalues = torch.linalg.eigvalsh(outer - total.outer(total) / len(x)).clamp_min(0)
-    summed = torch.special.entr(eigenvalues / eigenvalues.sum()).sum().exp().item()
-    assert abs(summed / expected - 1) > 1e-6  # which is why the metric does not work that way
+    assert metric.compute().item() == pytest.approx(expected_rank(x), rel=1e-7)
 
 
 @each_metric
@@ -200,25 +177,20 @@ def test_state_is_saved_where_asked_for(make: Make, reference: Reference) -> Non
 
 
 @each_metric
-def test_copies_go_their_own_way(make: Make, reference: Reference) -> None:
+def test_copies_are_independent_and_states_merge(make: Make, reference: Reference) -> None:
     metric = make()
     metric.update(batches()[0])
-    for copy in (metric.clone(), deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+    copies = metric.clone(), deepcopy(metric), pickle.loads(pickle.dumps(metric))
+    for copy in copies:
         copy.update(batches()[1])
         assert copy.compute().item() == pytest.approx(reference(torch.cat(batches()[:2])), rel=1e-5)
     assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
-
-
-@each_metric
-def test_states_merge(make: Make, reference: Reference) -> None:
-    metric, other = make(), make()
-    if not hasattr(metric, "merge_state"):
-        pytest.skip("torchmetrics has no merge_state before 1.5")
-    metric.update(batches()[0])
-    other.update(batches()[1])
-    metric.merge_state(other)
-    metric.update(batches()[2])
-    assert metric.compute().item() == pytest.approx(reference(torch.cat(batches()[:3])), rel=1e-5)
+    if hasattr(metric, "merge_state"):  # since torchmetrics 1.5
+        other = make()
+        other.update(batches()[2])
+        copies[0].merge_state(other)
+        copies[0].update(batches()[3])
+        assert copies[0].compute().item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
 
 
 @each_metric
@@ -260,10 +232,6 @@ def test_a_collection_holds_representations_once() -> None:
         assert found[name].item() == pytest.approx(reference(whole), rel=1e-5)
     lid, rank = metrics.values(copy_state=False)
     assert lid.representations is rank.representations
-    metrics.reset()
-    found = metrics(batches()[1])
-    for name, (_, reference) in CASES.items():
-        assert found[name].item() == pytest.approx(reference(batches()[1]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +267,6 @@ def test_degenerate_points_are_left_out_and_counted() -> None:
     [
         ({"k": 1}, "^k: expected at least 2"),
         ({"k": 64.0}, "^k: expected an integer, got 64.0"),
-        ({"k": True}, "^k: expected an integer, got True"),
-        ({"k": "64"}, "^k: expected an integer, got '64'"),
-        ({"k": float("nan")}, "^k: expected an integer, got nan"),
         ({"estimator": "danco"}, "^estimator: expected one of mom, mle, tle, got 'danco'"),
         ({"convention": "mine"}, "^convention: expected one of"),
         ({"estimator": "tle", "convention": "pseudocode"}, "^convention: expected 'paper'"),
@@ -382,28 +347,11 @@ def test_results_are_drawn(make: Make, reference: Reference) -> None:
     metric = make()
     values = [metric(batch) for batch in batches()]
     figure, axes = metric.plot()
-    assert axes.get_ylabel() == type(metric).__name__
-    (point,) = axes.get_lines()
-    assert point.get_ydata()[0] == pytest.approx(metric.compute().item())
-    _, own = plt.subplots()
-    _, drawn = metric.plot(values, ax=own)
-    assert drawn is own
-    heights = numpy.asarray(drawn.get_lines()[0].get_ydata(), dtype=float)
-    assert heights.tolist() == pytest.approx([value.item() for value in values])
     figure.canvas.draw()
+    assert axes.get_lines()[0].get_ydata()[0] == pytest.approx(metric.compute().item())
+    heights = numpy.asarray(metric.plot(values)[1].get_lines()[0].get_ydata(), dtype=float)
+    assert heights.tolist() == pytest.approx([value.item() for value in values])
     plt.close("all")
-
-
-@each_metric
-def test_a_tracker_wants_to_know_what_is_better(make: Make, reference: Reference) -> None:
-    tracker = MetricTracker(make(), maximize=True)
-    for batch in batches():
-        tracker.increment()
-        tracker.update(batch)
-    best, step = tracker.best_metric(return_step=True)  # type: ignore[misc]
-    values = [reference(batch) for batch in batches()]
-    assert step == values.index(max(values))
-    assert best == pytest.approx(max(values), rel=1e-5)
 
 
 SHARED = """
@@ -503,12 +451,3 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     finally:
         for process in processes:
             process.kill()
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    state = torch.random.get_rng_state()
-    runpy.run_path(str(EXAMPLES / "with_torchmetrics.py"))
-    torch.random.set_rng_state(state)
-    lines = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
-    assert 5 < float(lines["LocalIntrinsicDimension"]) < 8
-    assert 10 < float(lines["EffectiveRank"]) < 16

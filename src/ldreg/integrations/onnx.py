@@ -1,8 +1,6 @@
 """An encoder as an ONNX file, for runtimes without PyTorch."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ldreg.encoders.checkpoints import find_file, load_encoder
+from ldreg.evaluate.extract import undisturbed
 from ldreg.extras import advice, missing
 from ldreg.integrations import check_whole
 from ldreg.integrations.timm import data_config
@@ -21,18 +20,13 @@ from ldreg.io.files import check_writable, write_atomically
 __all__ = ["Exported", "export_encoder"]
 
 _LARGEST = 2**31 - 1  # bytes in a protobuf message
-_TOLERANCE = (
-    1e-4  # relative to the largest representation; float32 rounding gives about 1e-6, a wrong operator far more
-)
+# Relative to the largest representation; float32 rounding gives about 1e-6, a wrong operator far more.
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file that was written.
-
-    Its one input `images` is float32 (batch, channels, size, size), its one output `representations` float32
-    (batch, dimension), for any batch.
-    """
+    """An ONNX file that maps `images` float32 (batch, channels, size, size) to `representations` (batch, dimension)."""
 
     path: Path
     channels: int
@@ -69,19 +63,22 @@ def export_encoder(
         OSError: a file cannot be read or written.
         ModuleNotFoundError: onnx, onnxscript or onnxruntime is not installed.
     """
-    package = missing("onnx")
-    if package is not None:
+    if (package := missing("onnx")) is not None:
         raise ModuleNotFoundError(advice(package), name=package)
     check_whole(1, **{name: value for name, value in {"channels": channels, "size": size}.items() if value is not None})
     _check_path(path, encoder)
     check_writable(path)
     module, channels, size, metadata = _source(encoder, channels=channels, size=size, normalize=normalize)
     images = torch.rand(3, channels, size, size, generator=torch.Generator().manual_seed(0))
-    with _in_eval(module):
-        expected = _representations(module, images)
-        model = _exported(module, images[:2])
+    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+    with undisturbed(module, device):
+        expected = _representations(module, images.to(device))
+        model = _exported(module, images[:2].to(device))
     model.metadata_props.add(key="ldreg", value=json.dumps(metadata))
-    content = _serialized(model)
+    if model.ByteSize() > _LARGEST:
+        got = f"one of {model.ByteSize() / 2**30:.1f} GB"
+        raise ValueError(f"encoder: expected one that fits into an ONNX file of 2 GB, got {got}")
+    content = model.SerializeToString()
     difference = _compared(content, images, expected)
     write_atomically(path, content)
     opset = next(entry.version for entry in model.opset_import if entry.domain == "")
@@ -118,8 +115,7 @@ def _source(
         raise ValueError("size: expected the side of the images for a module, got None")
     if normalize:
         raise ValueError("normalize: expected False for a module, which has no normalization, got True")
-    wrong = {str(tensor.dtype) for tensor in encoder.parameters() if tensor.dtype != torch.float32}
-    if wrong:
+    if wrong := {str(tensor.dtype) for tensor in encoder.parameters() if tensor.dtype != torch.float32}:
         raise ValueError(f"encoder: expected weights in float32, got {', '.join(sorted(wrong))}")
     channels = 3 if channels is None else channels
     return encoder, channels, size, {"input_size": (channels, size, size), "normalizes": False}
@@ -154,21 +150,8 @@ def _check_path(path: str | PathLike[str], encoder: str | PathLike[str] | nn.Mod
         raise ValueError(f"cannot write {str(path)!r}: expected a name that ends in .onnx")
 
 
-@contextmanager
-def _in_eval(module: nn.Module) -> Iterator[None]:
-    """Put every part in eval mode, and restore the modes afterwards."""
-    before = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in before:
-            part.training = mode
-
-
-@torch.no_grad()
 def _representations(module: nn.Module, images: Tensor) -> Tensor:
-    found: Any = module(images.to(_device(module)))
+    found: Any = module(images)
     if not isinstance(found, Tensor) or found.ndim != 2:
         got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"encoder: expected a module that maps images to a tensor (B, D), got {got}")
@@ -179,16 +162,12 @@ def _representations(module: nn.Module, images: Tensor) -> Tensor:
     return found.cpu()
 
 
-def _device(module: nn.Module) -> torch.device:
-    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
-
-
 def _exported(module: nn.Module, images: Tensor) -> Any:
     """The ONNX model, for any number of images; from a single image the exporter would infer a constant batch."""
     try:
         program = torch.onnx.export(
             module,
-            (images.to(_device(module)),),
+            (images,),
             dynamo=True,
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             input_names=["images"],
@@ -201,14 +180,6 @@ def _exported(module: nn.Module, images: Tensor) -> Any:
         raise ValueError(f"encoder: expected a module that torch.onnx exports, got {kind}: {text}") from error
     assert program is not None
     return program.model_proto
-
-
-def _serialized(model: Any) -> bytes:
-    size = model.ByteSize()
-    if size > _LARGEST:
-        raise ValueError(f"encoder: expected one that fits into an ONNX file of 2 GB, got one of {size / 2**30:.1f} GB")
-    content: bytes = model.SerializeToString()
-    return content
 
 
 def _compared(content: bytes, images: Tensor, expected: Tensor) -> float:

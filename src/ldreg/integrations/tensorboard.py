@@ -58,43 +58,14 @@ def add_dimensions(
     if regular(values).any():
         writer.add_histogram(f"{tag}/lid_of_points", values[regular(values)].cpu(), step)
     if finite and projector:
-        _project(writer, x, values, labels=labels, tag=tag, step=step, count=projector)
+        chosen = spread(torch.arange(len(x), device=x.device), projector)
+        metadata: list[Any] = [f"{value:.4g}" for value in values[chosen].tolist()]
+        header = None  # for a single column the projector expects plain values and no header
+        if labels is not None:
+            texts = labels.tolist() if isinstance(labels, Tensor) else labels
+            # Line breaks and tabs separate cells.
+            cells = [" ".join(str(texts[i]).split()) for i in chosen.tolist()]
+            metadata, header = list(zip(metadata, cells, strict=True)), ["lid", "label"]
+        points = x[chosen].float().cpu()
+        writer.add_embedding(points, metadata=metadata, metadata_header=header, global_step=step, tag=tag)
     return scalars
-
-
-def _project(
-    writer: "SummaryWriter",
-    x: Tensor,
-    values: Tensor,
-    *,
-    labels: Sequence[Any] | Tensor | None,
-    tag: str,
-    step: int,
-    count: int,
-) -> None:
-    chosen = spread(torch.arange(len(x)), count)
-    rows = [[f"{value:.4g}"] for value in values[chosen.to(values.device)].tolist()]
-    header = ["lid"]
-    if labels is not None:
-        texts = labels.tolist() if isinstance(labels, Tensor) else labels
-        rows = [[*row, _one_cell(texts[i])] for row, i in zip(rows, chosen.tolist(), strict=True)]
-        header = ["lid", "label"]
-    points = x[chosen.to(x.device)].float().cpu()
-    # For a single column the projector expects plain values and no header.
-    single = len(header) == 1
-    writer.add_embedding(
-        points,
-        metadata=[row[0] for row in rows] if single else rows,
-        metadata_header=None if single else header,
-        global_step=step,
-        tag=tag,
-    )
-
-
-def _one_cell(label: Any) -> str:
-    r"""A label without the line breaks and tabs that separate cells.
-
-    >>> _one_cell("red\tfox\n")
-    'red fox'
-    """
-    return " ".join(str(label).split())
