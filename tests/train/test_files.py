@@ -1,19 +1,26 @@
-"""`ldreg pretrain` on folders and archives of images as people have them, and what it leaves and says."""
+"""`ldreg pretrain` on folders and archives of images as people have them: odd files are read, or listed."""
 
 import json
 import os
+import shutil
 import signal
+import struct
 import tarfile
+import zlib
+from multiprocessing import active_children
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from tests.data.pictures import save, save_transparent
 from tests.train.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
-from ldreg.data import ImageFiles, archives
+from ldreg.data import DataConfig, ImageFiles, archives, load_images
 from ldreg.data.decoding import Decoded
+from ldreg.data.images import transparency_note
 from ldreg.monitor.log import read_metrics
 from ldreg.train.folder import RunFolder
 
@@ -29,11 +36,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LDREG_RUN")
 
 
-def write_images(folder: Path, count: int = COUNT, *, suffix: str = ".png") -> list[Path]:
+def write_images(folder: Path, count: int = COUNT) -> list[Path]:
     """Images of different sizes."""
     generator = np.random.default_rng(count)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{number:02}{suffix}" for number in range(count)]
+    paths = [folder / f"{number:02}.png" for number in range(count)]
     for path in paths:
         height, width = generator.integers(10, 15, 2)
         Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
@@ -45,18 +52,6 @@ def write_splits(root: Path) -> Path:
         for name in ("cat", "dog"):
             write_images(root / split / name, count)
     return root
-
-
-def write_unreadable(folder: Path) -> list[Path]:
-    """Three files that look like images and are none: cut short, empty, and text."""
-    [whole] = write_images(folder / "whole", 1, suffix=".jpg")
-    cut, empty, text = folder / "cut.jpg", folder / "empty.png", folder / "text.jpg"
-    cut.write_bytes(whole.read_bytes()[:-200])
-    whole.unlink()
-    whole.parent.rmdir()
-    empty.touch()
-    text.write_text("not an image at all")
-    return [cut, empty, text]
 
 
 def pretrain(path: Path, *words: str, out: str = "run", **options: str) -> int:
@@ -72,45 +67,6 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_unreadable_images_are_left_out_and_listed(tmp_path: Path) -> None:
-    write_splits(tmp_path / "images")
-    bad = write_unreadable(tmp_path / "images" / "train" / "cat")
-    assert pretrain(tmp_path / "images", data__max_unreadable="0.1") == 0
-    log = RunFolder(tmp_path / "run").log.read_text()
-    reasons = ("truncated", "the file is empty", "not an image of a known format")
-    for path, reason in zip(bad, reasons, strict=True):
-        lines = [line for line in log.splitlines() if f"unreadable image: {path}: " in line]
-        assert lines, log
-        assert all(reason in line.lower() for line in lines)
-    assert RunFolder(tmp_path / "run").encoder.exists()
-
-
-def test_each_unreadable_image_is_listed_once(tmp_path: Path) -> None:
-    write_splits(tmp_path / "images")
-    bad = write_unreadable(tmp_path / "images" / "train" / "cat")
-    assert pretrain(tmp_path / "images", data__max_unreadable="0.1", schedule__epochs="3") == 0
-    log = RunFolder(tmp_path / "run").log.read_text()
-    assert [log.count(f"unreadable image: {path}: ") for path in bad] == [1, 1, 1]
-
-
-def test_images_of_one_size_with_unreadable_ones_train_too(tmp_path: Path) -> None:
-    for path in write_images(tmp_path / "images" / "cat"):
-        Image.open(path).resize((8, 8)).save(path)
-    bad = write_unreadable(tmp_path / "images" / "cat")
-    assert pretrain(tmp_path / "images", data__max_unreadable="0.1") == 0
-    log = RunFolder(tmp_path / "run").log.read_text()
-    assert all(f"unreadable image: {path}: " in log for path in bad)
-
-
-def test_too_many_unreadable_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_images(tmp_path / "images" / "cat")
-    write_unreadable(tmp_path / "images" / "cat")
-    assert pretrain(tmp_path / "images", data__max_unreadable="0.05") == 2
-    line = error_of(capsys)
-    assert "data.max_unreadable: expected at most 5.00% unreadable images, got 3 of 43" in line
-    assert not RunFolder(tmp_path / "run").encoder.exists()
-
-
 def test_the_share_is_of_all_images_and_not_of_those_the_monitor_looks_at(tmp_path: Path) -> None:
     # A tenth is unreadable, and borne. Of the eight images that the monitor looks at, one would be more than a tenth:
     # wherever they lie, one of these ten sets has one of them unreadable.
@@ -121,21 +77,15 @@ def test_the_share_is_of_all_images_and_not_of_those_the_monitor_looks_at(tmp_pa
         assert pretrain(images, data__max_unreadable="0.1", monitor__points="8", out=f"run{start}") == 0
 
 
-def test_a_folder_without_a_test_split_trains_without_probes(tmp_path: Path) -> None:
-    write_images(tmp_path / "images" / "train" / "cat", COUNT // 2)
-    write_images(tmp_path / "images" / "train" / "dog", COUNT // 2)
-    assert pretrain(tmp_path / "images") == 0
-    logged = read_metrics(RunFolder(tmp_path / "run").metrics)
-    assert "set/lid" in logged
-    assert not logged.keys() & {"set/linear", "set/knn"}
-
-
-def test_loose_images_train(tmp_path: Path) -> None:
-    write_images(tmp_path / "images")
+@pytest.mark.parametrize("folders", [("",), ("train/cat", "train/dog")], ids=["loose", "without a test split"])
+def test_images_without_a_test_split_train_without_probes(folders: tuple[str, ...], tmp_path: Path) -> None:
+    for folder in folders:
+        write_images(tmp_path / "images" / folder, COUNT // len(folders))
     assert pretrain(tmp_path / "images") == 0
     logged = read_metrics(RunFolder(tmp_path / "run").metrics)
     assert len(logged["batch/loss"]) == 2 * (COUNT // 16)
-    assert "set/linear" not in logged
+    assert "set/lid" in logged
+    assert not logged.keys() & {"set/linear", "set/knn"}
 
 
 def test_a_set_with_fewer_images_than_vote_by_default_trains(tmp_path: Path) -> None:
@@ -261,3 +211,156 @@ def test_a_killed_reading_process_is_told_with_where_the_run_stands(
     words = as_words(changed(FOLDER, **{"data.path": str(root), "data.workers": "1", "data.resident": "no"}))
     assert main(["pretrain", *words, "--out", "run"]) == 2
     assert "fewer data.workers need less; nothing was saved yet" in capsys.readouterr().err
+
+
+BOMB = 60_000  # side of an image of 3.6 gigapixels, in a file of some kilobytes
+
+
+def image(seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (12, 14, 3), dtype=np.uint8))
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def bomb() -> bytes:
+    """A PNG of black pixels that are many times what memory holds; the first rows of it are there."""
+    header = struct.pack(">IIBBBBB", BOMB, BOMB, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(1 + 3 * BOMB) * 100, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def write_readable(folder: Path) -> set[Path]:
+    """Images that are unusual, and images all the same."""
+    image(1).convert("CMYK").save(folder / "cmyk.jpg")
+    image(2).convert("P").save(folder / "palette.png")
+    transparent = image(3).convert("P")
+    transparent.save(folder / "transparent.png", transparency=0)
+    deep = np.random.default_rng(4).integers(0, 65536, (12, 14), dtype=np.uint16)
+    Image.fromarray(deep).save(folder / "sixteen.png")
+    Image.fromarray(deep).save(folder / "sixteen.tif")
+    image(5).save(folder / "misnamed.png", format="JPEG")
+    image(6).convert("P").save(folder / "gif.jpg", format="GIF")
+    image(7).convert("LA").save(folder / "alpha.png")
+    image(8).convert("1").save(folder / "bits.bmp")
+    return set(folder.iterdir())
+
+
+def write_unreadable(folder: Path) -> dict[Path, str]:
+    """Files that are named like images, with a part of the reason that is to be told of each."""
+    image(1).save(folder / "whole.jpg")
+    image(2).save(folder / "whole.png")
+    jpeg, png = (bytearray((folder / f"whole.{kind}").read_bytes()) for kind in ("jpg", "png"))
+    for kind in ("jpg", "png"):
+        (folder / f"whole.{kind}").unlink()
+    corrupt = png.copy()
+    corrupt[60:200] = bytes(140)
+    files = {
+        "truncated.jpg": (bytes(jpeg[:-150]), "truncated"),
+        "truncated.png": (bytes(png[:150]), "truncated"),
+        "corrupt.png": (bytes(corrupt), ""),
+        "zero.png": (b"", "the file is empty"),
+        "bomb.png": (bomb(), "exceeds limit"),
+        "text.jpg": (b"not an image at all", "not an image of a known format"),
+        "page.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EOF\n", "not an image of a known format"),
+        "archive.bmp": (b"PK\x03\x04" + bytes(60), "not an image of a known format"),
+    }
+    for name, (content, _) in files.items():
+        (folder / name).write_bytes(content)
+    return {folder / name: reason for name, (_, reason) in files.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images as usual, in two classes."""
+    for number in range(COUNT):
+        path = tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image(number).save(path)
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_odd_files_are_read_or_counted_listed_and_left_out(
+    workers: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    readable, bad = write_readable(folder / "cat"), write_unreadable(folder / "dog")
+    assert pretrain(Path("images"), data__max_unreadable="0.2", data__workers=workers) == 0
+    log = RunFolder(Path("run")).log.read_text()
+    for path, reason in bad.items():
+        name = path.relative_to(folder.parent)
+        [line] = [line for line in log.splitlines() if f"unreadable image: {name}: " in line]
+        assert reason in line.lower()
+    assert log.count("unreadable image: ") == len(bad)
+    images = COUNT // 2 + len(readable) + len(bad)
+    count = f"{len(bad)} of {images} images could not be read and were left out; run/log.txt lists them"
+    assert count in log
+    assert count in capfd.readouterr().err
+    assert RunFolder(Path("run")).encoder.exists()
+    assert not active_children()
+
+
+def test_images_decoded_before_there_is_a_log_are_listed_in_it_too(folder: Path) -> None:
+    bad = []
+    for split in ("train", "test"):
+        (folder.parent / "squares" / split / "cat").mkdir(parents=True)
+        for number in range(COUNT):
+            image(number).resize((8, 8)).save(folder.parent / "squares" / split / "cat" / f"{number:02}.png")
+        bad.append(folder.parent / "squares" / split / "cat" / "zero.png")
+        bad[-1].touch()
+    assert pretrain(Path("squares"), data__max_unreadable="0.1", data__resident="yes") == 0
+    log = RunFolder(Path("run")).log.read_text()
+    assert [log.count(f"unreadable image: {path.relative_to(folder.parent)}: ") for path in bad] == [1, 1]
+
+
+@pytest.mark.parametrize("resident", ["yes", "no"])
+def test_the_log_counts_transparent_images(folder: Path, resident: str) -> None:
+    for number in range(COUNT):
+        path = folder.parent / "icons" / "train" / "cat" / f"{number:02}.png"
+        (save_transparent if number < 5 else save)(path, number, 12, 12)
+    assert pretrain(Path("icons"), data__resident=resident) == 0
+    assert RunFolder(Path("run")).log.read_text().count(transparency_note(5, COUNT)) == 1
+
+
+def test_one_more_than_the_share_that_is_borne_ends_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = write_unreadable(folder / "dog")
+    assert pretrain(Path("images"), data__max_unreadable=str((len(bad) - 0.5) / (COUNT + len(bad)))) == 2
+    line = error_of(capsys)
+    assert "data.max_unreadable: expected at most " in line
+    assert f"got {len(bad)} of {COUNT + len(bad)}" in line
+    assert not RunFolder(Path("run")).encoder.exists()
+
+
+def test_a_failed_resume_keeps_the_run(folder: Path) -> None:
+    """A new run that fails before its first step leaves no folder; one that is resumed loses nothing."""
+    options = {"data__resident": "no", "data__max_unreadable": "0.5"}
+    assert pretrain(Path("images"), **options) == 0
+    shutil.rmtree("run/checkpoints")
+    Path("run/card.json").unlink()
+    encoder, config = Path("run/encoder.safetensors"), Path("run/config.yaml")
+    before = encoder.read_bytes(), config.read_bytes()
+    for path in sorted(folder.rglob("*.png"))[1:]:
+        path.write_bytes(b"")
+    assert main(["pretrain", "--resume", "run"]) == 2
+    assert (encoder.read_bytes(), config.read_bytes()) == before
+    encoder.parent.rename("elsewhere")
+    assert pretrain(Path("images"), **options) == 2
+    assert not Path("run").exists()
+
+
+def test_odd_images_have_the_pixels_that_they_show(folder: Path) -> None:
+    write_readable(folder / "cat")
+    files = load_images(DataConfig("folder", path=str(folder)), "train")
+    assert isinstance(files, ImageFiles)
+    found = {Path(files.path(index)).name: files.read(index).pixels for index in range(len(files))}
+    assert {tuple(pixels.shape) for pixels in found.values()} == {(3, 12, 14)}
+    deep = np.random.default_rng(4).integers(0, 65536, (12, 14), dtype=np.uint16)
+    expected = torch.from_numpy((deep >> 8).astype(np.uint8)).expand(3, -1, -1)
+    assert torch.equal(found["sixteen.png"], expected)
+    assert torch.equal(found["sixteen.tif"], expected)
+    for name, seed in (("palette.png", 2), ("gif.jpg", 6)):
+        shown = np.asarray(image(seed).convert("P").convert("RGB"))
+        assert torch.equal(found[name], torch.from_numpy(shown.copy()).permute(2, 0, 1)), name
+    shown = np.asarray(image(1).convert("CMYK").convert("RGB")).astype(int)
+    assert np.abs(found["cmyk.jpg"].permute(1, 2, 0).numpy() - shown).mean() < 40  # noise is what JPEG keeps worst

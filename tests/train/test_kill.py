@@ -9,7 +9,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -17,9 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import torch
 from tests.train.options import as_words, changed
-from tests.train.processes import PATIENCE, ended
+from tests.train.processes import ended, finish, start, state, wait_for
 from tests.train.states import STATE, assert_same
 
 from ldreg.train.checkpoints import LAST, PREVIOUS, latest
@@ -38,54 +36,20 @@ def words(**options: str) -> list[str]:
     return as_words(changed(OPTIONS, **options))
 
 
-def heed_interrupts() -> None:
-    """Undo what a shell does to the processes of a background job, for which SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """The command itself, in a process of its own."""
-    command = [sys.executable, "-m", "ldreg", "pretrain", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=dict(os.environ, OMP_NUM_THREADS="1"),
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    status, said = ended(process)
-    assert status == 0, said
-
-
-def wait_for(shown: Callable[[], bool], over: Callable[[], bool]) -> bool:
-    """Whether it was shown before the process ended."""
-    deadline = time.monotonic() + PATIENCE
-    while not shown():
-        assert time.monotonic() < deadline, "nothing to be seen"
-        if over():
-            return shown()
-        time.sleep(0.001)
-    return True
-
-
 def written(path: Path) -> tuple[int, int] | None:
     """What changes with every checkpoint."""
     try:
-        state = path.stat()
+        found = path.stat()
     except FileNotFoundError:
         return None
-    return state.st_ino, state.st_mtime_ns
+    return found.st_ino, found.st_mtime_ns
 
 
 def kill_after_checkpoints(process: subprocess.Popen[str], path: Path, *, count: int, delay: float) -> bool:
     """Whether the process was killed, so long after it wrote so many checkpoints, rather than done before."""
     for _ in range(count):
         before = written(path)
-        wait_for(lambda: written(path) not in (None, before), lambda: process.poll() is not None)  # noqa: B023
+        wait_for(lambda: written(path) not in (None, before), process.poll)  # noqa: B023
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     status, said = ended(process)
@@ -94,8 +58,8 @@ def kill_after_checkpoints(process: subprocess.Popen[str], path: Path, *, count:
 
 
 def state_of(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, weights_only=True)
-    return {name: state[name] for name in STATE}
+    found = state(path)
+    return {name: found[name] for name in STATE}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +109,7 @@ def test_resuming_a_finished_run_ends_at_once_and_changes_nothing(tmp_path: Path
 def test_an_interrupt_is_said_and_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     process = start(*words(schedule__epochs="200"), "--out", "run", folder=tmp_path)
     checkpoint = tmp_path / "run" / "checkpoints" / LAST
-    assert wait_for(checkpoint.exists, lambda: process.poll() is not None)
+    assert wait_for(checkpoint.exists, process.poll)
     process.send_signal(signal.SIGINT)
     status, said = ended(process)
     assert status == 130, said
@@ -320,7 +284,7 @@ def test_a_run_that_is_asked_to_end_saves_says_so_and_resumes_bitwise(
 ) -> None:
     process = start(*TERMINATED, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    assert wait_for((run.checkpoints / LAST).exists, lambda: process.poll() is not None)
+    assert wait_for((run.checkpoints / LAST).exists, process.poll)
     time.sleep(random.Random(number).uniform(0.1, 0.6))
     process.send_signal(number)
     status, said = ended(process)

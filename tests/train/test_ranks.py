@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tests.train.options import as_words, changed
-from tests.train.processes import PATIENCE
+from tests.train.processes import PATIENCE, state, wait_for
 from tests.train.states import assert_same
 from torch import Tensor
 
@@ -132,7 +131,7 @@ class Command:
         deadline = time.monotonic() + seconds
         try:
             status = self.process.wait(timeout=seconds)
-            wait_for(lambda: not self.alive(), max(1.0, deadline - time.monotonic()))
+            wait_for(lambda: not self.alive(), bool, max(1.0, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, AssertionError):
             raise AssertionError(f"still there after {seconds:.0f} s: {self.alive()}\n{self.said}") from None
         return status
@@ -161,22 +160,10 @@ def start() -> Iterator[Start]:
         command.stop()
 
 
-def wait_for(shown: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not shown():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def words(recipe: str, images: Path, *, devices: int, epochs: int = 2, **options: str) -> list[str]:
     own = {"recipe": f"digits/{recipe}", "data.path": str(images), "schedule.epochs": str(epochs)}
     own["trainer.devices"] = str(devices)
     return as_words(changed({**OPTIONS, **own}, **options))
-
-
-def state(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = torch.load(path, weights_only=True)
-    return loaded
 
 
 def weights(run: RunFolder) -> dict[str, Tensor]:
@@ -295,7 +282,7 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
     broken = start(*asked, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    wait_for(lambda: latest(run.checkpoints) is not None or broken.process.poll() is not None, PATIENCE)
+    wait_for(lambda: latest(run.checkpoints) is not None, broken.process.poll)
     pids = [pid for pid, rank in broken.alive().items() if rank == victim]
     assert len(pids) == 1, broken.said
     os.kill(pids[0], signal.SIGKILL)
@@ -337,7 +324,7 @@ def test_when_one_process_is_killed_another_that_notices_nothing_ends_with_the_c
     asked = ["stuck.py", "pretrain", *words("simclr_ldreg", images, devices=2), "--out", "run"]
     command = Command(asked, tmp_path, {"LDREG_TEST_STUCK": {"0": "1", "1": "0"}[victim]})
     try:
-        wait_for(lambda: (tmp_path / "stuck").exists() or command.process.poll() is not None, PATIENCE)
+        wait_for((tmp_path / "stuck").exists, command.process.poll)
         [pid] = [pid for pid, rank in command.alive().items() if rank == victim]
         os.kill(pid, signal.SIGKILL)
         assert command.wait(TEARDOWN) != 0
@@ -355,10 +342,10 @@ def test_torchrun_brings_a_run_back_when_one_process_is_killed(
     run = RunFolder(tmp_path / "run")
     for restart in range(2):  # once by --out, and once more where the run was brought back already
         step = reached(run)
-        wait_for(lambda: reached(run) > step or command.process.poll() is not None, PATIENCE)  # noqa: B023
+        wait_for(lambda: reached(run) > step, command.process.poll)  # noqa: B023
         [pid] = [pid for pid, rank in command.workers(restart).items() if rank == victim]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{pid}").exists() or bool(command.workers(restart + 1)), TEARDOWN)  # noqa: B023
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: command.workers(restart + 1), TEARDOWN)  # noqa: B023
     assert command.wait() == 0, command.said
     assert command.said.count("pretraining into run") == 1
     assert command.said.count("going on from run/checkpoints/") == 2, command.said
@@ -380,7 +367,7 @@ def test_when_the_run_is_terminated_all_stop_at_one_step_and_it_resumes_bitwise(
     asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
     command = start(*asked, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    wait_for(lambda: latest(run.checkpoints) is not None or command.process.poll() is not None, PATIENCE)
+    wait_for(lambda: latest(run.checkpoints) is not None, command.process.poll)
     time.sleep(delay)
     command.process.send_signal(signal.SIGTERM)
     status = command.wait(TEARDOWN)

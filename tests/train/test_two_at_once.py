@@ -14,7 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.train.options import as_words, changed
-from tests.train.processes import PATIENCE
+from tests.train.processes import PATIENCE, ended, finish, start, wait_for
 
 from ldreg.cli import main
 from ldreg.train.folder import RunFolder, check_new, held, say
@@ -91,36 +91,24 @@ def test_of_two_runs_into_one_folder_one_is_refused_and_the_other_is_whole(tmp_p
     assert yaml.safe_load(run.config.read_text())["seed"] == int(winner)
     assert json.loads(run.card.read_text())["seed"] == int(winner)
     assert run.log.read_text().count("pretraining into") == 1
-    alone = subprocess.run(
-        [sys.executable, "-m", "ldreg", "pretrain", *asked, "--seed", winner, "--out", "alone"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-    )
-    assert alone.returncode == 0
+    finish(start(*asked, "--seed", winner, "--out", "alone", folder=tmp_path))
     assert run.encoder.read_bytes() == RunFolder(tmp_path / "alone").encoder.read_bytes()
 
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_not_resumed_by_another_process(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "ldreg", "pretrain"]
-    first = subprocess.Popen([*command, *words(schedule__epochs="2000"), "--out", "run"], cwd=tmp_path, env=environment)
+    first = start(*words(schedule__epochs="2000"), "--out", "run", folder=tmp_path)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not RunFolder(tmp_path / "run").metrics.exists():
-            assert time.monotonic() < deadline
-            assert first.poll() is None
-            time.sleep(0.01)
+        assert wait_for(RunFolder(tmp_path / "run").metrics.exists, first.poll)
         for asked in (["--resume", "run"], [*words(), "--out", "run"]):
-            second = subprocess.run([*command, *asked], cwd=tmp_path, env=environment, capture_output=True, text=True)
-            assert second.returncode == 2
-            assert "no other process works on" in second.stderr or "which holds something" in second.stderr
-            assert "Traceback" not in second.stderr
+            status, said = ended(start(*asked, folder=tmp_path))
+            assert status == 2
+            assert "no other process works on" in said or "which holds something" in said
+            assert "Traceback" not in said
         assert first.poll() is None
     finally:
         first.kill()
-        first.wait()
+        first.communicate()
 
 
 def write_images(root: Path) -> None:
@@ -213,14 +201,10 @@ def test_a_folder_that_a_killed_run_had_not_begun_in_is_new(tmp_path: Path) -> N
         check_new(run.path)
     (run.checkpoints / "last.ckpt").unlink()
     (run.path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match=r"which holds something$"):
-        check_new(run.path)
-
-
-def test_a_folder_with_something_of_another_kind_is_not_new(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match=r"which holds something$"):
-        check_new(tmp_path)
+    (tmp_path / "other" / "checkpoints").mkdir(parents=True)
+    for path in (run.path, tmp_path / "other"):
+        with pytest.raises(ValueError, match=r"which holds something$"):
+            check_new(path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked there")

@@ -70,13 +70,9 @@ def _seconds(content: Mapping[str, Any]) -> float:
 def check_same(
     made: Mapping[str, Any], asked: Mapping[str, Any], *, where: str, defaults: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise ValueError unless the settings are those that a checkpoint was made with.
+    """Raise ValueError unless the settings asked for are those that a checkpoint was made with.
 
-    Args:
-        made: settings in the file.
-        asked: settings of this run.
-        where: start of the message, which names the file.
-        defaults: values of settings that an older version did not know.
+    `where` begins the message and names the file; `defaults` are values of settings that an older version lacked.
     """
     made = {**(defaults or {}), **made}
     if differing := sorted(key for key in made.keys() | asked.keys() if made.get(key) != asked.get(key)):
@@ -117,18 +113,11 @@ class FiniteGuard(Callback):
 
 
 class Checkpoints(Callback):
-    """Save the whole state, and count the time that the training takes.
+    """Save the whole state with its settings, and count the time that the training takes.
 
     A checkpoint is written beside the last one, flushed to the disk and renamed, so that a run killed at any moment
-    leaves a whole one.
-
-    Args:
-        folder: for the checkpoints.
-        guard: which is asked before each of them.
-        settings: that the checkpoints belong to.
-        every_epochs: epochs between checkpoints.
-        every_steps: steps between checkpoints within an epoch; None: none.
-        on_signal: save when a signal stops the training within an epoch.
+    leaves a whole one. It is saved every so many epochs, within an epoch every so many steps (None: never), and, with
+    `on_signal`, when a signal stops the training within an epoch.
     """
 
     def __init__(
@@ -185,7 +174,10 @@ class Checkpoints(Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         self._guard.check()
-        _check_weights(trainer)
+        # The last step may have broken the weights; its loss was still good.
+        norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
+        if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
+            raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
         self._saved_step = trainer.global_step
         new, last = self._folder / "writing.ckpt", self._folder / LAST
         trainer.save_checkpoint(new)
@@ -194,13 +186,6 @@ class Checkpoints(Callback):
                 last.replace(self._folder / PREVIOUS)
             new.replace(last)
             _flush(self._folder)
-
-
-def _check_weights(trainer: pl.Trainer) -> None:
-    """Refuse weights that the last step has broken; its loss was still good."""
-    norms = torch._foreach_norm([parameter.detach() for parameter in trainer.lightning_module.parameters()])
-    if not torch.isfinite(torch.stack([norm.float() for norm in norms])).all():
-        raise NotFiniteError(f"the weights are not finite after step {trainer.global_step}")
 
 
 def _flush(folder: Path) -> None:

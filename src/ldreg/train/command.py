@@ -30,7 +30,6 @@ class Request:
     """A run to be made: its settings and where it goes, or which run it continues."""
 
     settings: "Settings"
-    recipe: str | None
     out: Path
     resume: bool
 
@@ -51,13 +50,12 @@ def request(
             if value is not None:
                 raise ValueError(f"--{name}: has no effect with --resume, which takes it from the run; got {value!r}")
         return _resumed(Path(resume), settings)
-    recipe = recipe or _default_recipe(settings)
-    tree = load_recipe(recipe)
+    tree = load_recipe(recipe or _default_recipe(settings))
     from ldreg.train.settings import resolve  # after errors in the recipe's name: torch takes seconds to import
 
     resolved = resolve(tree, settings)
     folder = _default_folder(resolved) if out is None else Path(out)
-    return Request(resolved, recipe, folder, resume=_restarted(folder, resolved))
+    return Request(resolved, folder, resume=_restarted(folder, resolved))
 
 
 def _restarted(out: Path, settings: "Settings") -> bool:
@@ -86,7 +84,7 @@ def _resumed(path: Path, options: Options) -> Request:
     if not any(key in known for key in fixed):
         settings = resolve(tree, options)  # which rejects what no run has
         if not fixed:
-            return Request(settings, None, path, resume=True)
+            return Request(settings, path, resume=True)
     key = next((key for key in fixed if key in known), fixed[0])  # options newer than the run come last
     changeable = ", ".join(sorted(CHANGEABLE))
     raise ValueError(f"--{key}: --resume goes on with the run's own settings; only {changeable} may change")

@@ -81,11 +81,9 @@ def check_hardware(device: str, devices: int, nodes: int, precision: str) -> boo
     >>> check_hardware("cpu", devices=1, nodes=1, precision="fp32")
     False
     """
-    started = os.environ.get("WORLD_SIZE")
-    if started is not None and int(started) != devices * nodes:
-        raise ValueError(
-            f"devices: expected devices × nodes to be the {started} processes started, got {devices * nodes}"
-        )
+    started, asked = os.environ.get("WORLD_SIZE"), devices * nodes
+    if started is not None and int(started) != asked:
+        raise ValueError(f"devices: expected devices × nodes to be the {started} processes started, got {asked}")
     if nodes > 1 and not any(name in os.environ for name in ("WORLD_SIZE", "SLURM_PROCID", "MASTER_ADDR")):
         raise ValueError(f"nodes: expected torchrun or SLURM to start the processes of {nodes} nodes")
     cuda = torch_device(device).type == "cuda"
@@ -148,6 +146,7 @@ def fit(
     checkpoints = Checkpoints(
         folder, guard, settings, every_epochs=checkpoint_epochs, every_steps=checkpoint_steps, on_signal=save_on_signal
     )
+    slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
     own: dict[str, Any] = {
         "accelerator": "gpu" if cuda else "cpu",
         "devices": devices,
@@ -156,7 +155,8 @@ def fit(
         "strategy": DDPStrategy(broadcast_buffers=False) if devices * nodes > 1 else "auto",
         "precision": PRECISION[precision],
         "callbacks": [guard, *callbacks, checkpoints, *displays, StopOnSignal()],
-        "plugins": [CheckpointFiles(), *_slurm()],
+        # Under SLURM, Lightning would otherwise save and requeue by itself when a job is signaled.
+        "plugins": [CheckpointFiles(), *([SLURMEnvironment(auto_requeue=False)] if slurm else [])],
         "default_root_dir": folder,  # Lightning would look for checkpoints in the working directory
         "benchmark": cuda,
         "logger": False,
@@ -304,12 +304,6 @@ def _errors_of_lightning() -> Iterator[None]:
         if "peer" in str(error):  # gloo's word for a process at the other end
             raise ConnectionError(_LOST_PROCESS) from error
         raise
-
-
-def _slurm() -> list[SLURMEnvironment]:
-    """The plugin that keeps Lightning from saving and requeueing by itself when SLURM signals a job."""
-    found = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
-    return [SLURMEnvironment(auto_requeue=False)] if found else []
 
 
 def _rejoin(*, cuda: bool) -> None:

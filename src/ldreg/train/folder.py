@@ -49,11 +49,9 @@ class RunFolder:
 
 
 def check_outputs(*, inputs: Iterable[Name | None], outputs: Iterable[Name | None]) -> None:
-    """Check before the work that every output can be written and replaces no input, no file of a run and no other.
+    """Check before the work that every output can be written and replaces no input and no other output.
 
-    Args:
-        inputs: files and folders that are read; all files of a run count if its folder or one of its files is read.
-        outputs: files to be written; None stands for none.
+    If a run's folder or one of its files is read, all its files count as inputs. None stands for none.
 
     Raises:
         ValueError: an output is an input, or comes twice.
@@ -69,7 +67,7 @@ def check_outputs(*, inputs: Iterable[Name | None], outputs: Iterable[Name | Non
 
 
 def check_new(path: Path) -> None:
-    """Find out before the work that a run folder could not be made here.
+    """Check before the work that a run folder can be made here.
 
     Raises:
         ValueError: the folder holds something already.
