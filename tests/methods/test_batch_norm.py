@@ -37,10 +37,9 @@ def test_conversion_keeps_parameters_and_reaches_nested_modules() -> None:
     assert nn.BatchNorm2d not in kinds
     assert not next(m for m in converted.modules() if isinstance(m, GlobalBatchNorm)).weight.requires_grad
     assert synchronize_batch_norm(converted)[1] is converted[1]  # type: ignore[index]
-
-
-def test_a_batch_norm_itself_is_converted() -> None:
     assert isinstance(synchronize_batch_norm(nn.BatchNorm2d(3)), GlobalBatchNorm)
+    on_cuda = synchronize_batch_norm(network(), device="cuda:0")
+    assert sum(isinstance(module, nn.SyncBatchNorm) for module in on_cuda.modules()) == 2
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -52,19 +51,11 @@ def test_activation_inside_timms_norm_is_kept(device: str) -> None:
     assert torch.equal(synchronize_batch_norm(norm, device=device)(x), expected)
 
 
-def test_cuda_gets_torchs_own() -> None:
-    converted = synchronize_batch_norm(network(), device="cuda:0")
-    assert sum(isinstance(module, nn.SyncBatchNorm) for module in converted.modules()) == 2
-
-
-def test_unknown_batch_norms_are_refused() -> None:
+def test_unknown_batch_norms_and_inputs_of_one_dimension_are_refused() -> None:
     class Other(nn.BatchNorm2d):
         pass
 
     with pytest.raises(ValueError, match=r"module: expected batch norms of torch or timm's .* got Other"):
         synchronize_batch_norm(nn.Sequential(Other(2)))
-
-
-def test_input_of_one_dimension_is_refused() -> None:
     with pytest.raises(ValueError, match=r"input: expected at least 2 dimensions, got shape \(3,\)"):
         GlobalBatchNorm(3)(torch.zeros(3))

@@ -49,18 +49,13 @@ def test_outcome_has_the_encoders_representations_with_gradient(name: str) -> No
         online = views[:1] if name == "moco" else views
         torch.testing.assert_close(outcome.representations, method.encoder(torch.cat(online)))
 
-
-@every_method
-def test_only_byol_has_a_reference(name: str) -> None:
-    method = build(name).eval()
-    views = views_of(method, 10)
-    outcome = method(views)
     if name != "byol":
-        assert outcome.reference is None
-        assert outcome.self_index is None
-        return
-    assert outcome.reference is not None
-    assert outcome.self_index is not None
+        assert outcome.reference is outcome.self_index is None
+
+
+def test_byols_reference_is_of_both_branches() -> None:
+    method = build("byol").eval()
+    views = views_of(method, 10)
     with torch.no_grad():
         method.get_parameter("target.encoder.0.weight").mul_(2)
     outcome = method(views)
@@ -235,23 +230,35 @@ def test_defaults_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value"),
+    ("name", "option", "options"),
     [
-        ("simclr", "temperature", 0.0),
-        ("simclr", "projector", ()),
-        ("simclr_tuned", "temperature", float("nan")),
-        ("simclr_tuned", "projector", (8, 0)),
-        ("byol", "momentum", 1.1),
-        ("byol", "momentum_end", -0.1),
-        ("byol", "predictor", (8, 4)),  # does not end in the projector's last width
-        ("vicreg", "covariance", -1.0),
-        ("vicreg", "variance", float("inf")),
-        ("barlow_twins", "redundancy", -0.1),
+        ("simclr", "temperature", {"temperature": 0.0}),
+        ("simclr", "projector", {"projector": ()}),
+        ("simclr_tuned", "temperature", {"temperature": float("nan")}),
+        ("simclr_tuned", "projector", {"projector": (8, 0)}),
+        ("byol", "momentum", {"momentum": 1.1}),
+        ("byol", "momentum_end", {"momentum_end": -0.1}),
+        ("byol", "predictor", {"predictor": (8, 4)}),  # does not end in the projector's last width
+        ("vicreg", "covariance", {"covariance": -1.0}),
+        ("vicreg", "variance", {"variance": float("inf")}),
+        ("barlow_twins", "redundancy", {"redundancy": -0.1}),
+        ("mae", "mask_ratio", {"mask_ratio": 0.0}),
+        ("mae", "mask_ratio", {"mask_ratio": 1.0}),
+        ("mae", "decoder_depth", {"decoder_depth": 0}),
+        ("mae", "decoder_width", {"decoder_width": 30, "decoder_heads": 4}),
+        ("moco", "version", {"version": "v1"}),
+        ("moco", "predictor", {"predictor": (8, 4)}),  # an option of version 3
+        ("moco", "queue_size", {"version": "v3", "queue_size": 8}),  # an option of version 2
+        ("moco", "queue_size", {"queue_size": 0}),
+        ("moco", "temperature", {"temperature": 0.0}),
+        ("moco", "momentum", {"momentum": 1.5}),
+        ("moco", "projector", {"projector": ()}),
+        ("moco", "predictor", {"version": "v3", "predictor": (8, 4)}),
     ],
 )
-def test_options_out_of_range_are_rejected(name: str, option: str, value: object) -> None:
+def test_options_out_of_range_are_rejected(name: str, option: str, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"^{option}: expected"):
-        METHODS[name].config(**{option: value})
+        METHODS[name].config(**options)
 
 
 def test_an_encoder_without_dimension_is_rejected() -> None:
