@@ -47,9 +47,9 @@ class BarlowTwins(Method):
         self.redundancy = config.redundancy
         self.projector = mlp(self.dimension, config.projector)
 
-    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Barlow Twins' loss and its two terms."""
-        return barlow_twins(embeddings_a, embeddings_b, redundancy=self.redundancy)
+        return barlow_twins(*embeddings, redundancy=self.redundancy)
 
 
 METHODS = {"barlow_twins": MethodEntry(BarlowTwinsConfig, BarlowTwins)}

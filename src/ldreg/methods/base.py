@@ -37,8 +37,8 @@ class Outcome:
 class Method(nn.Module):
     """A self-supervised method around an encoder that maps images (B, C, S, S) to representations (B, D).
 
-    A subclass with one encoder assigns `projector` and defines `loss`; others define `forward`. One with a momentum
-    branch assigns it to `target`.
+    A subclass of two views assigns `projector`, where it has them a `predictor` and a momentum branch, `target`, and
+    defines `loss`. Others define `forward`.
 
     Args:
         encoder: Module with an integer attribute `dimension`, its D.
@@ -51,6 +51,7 @@ class Method(nn.Module):
     candidates: ClassVar[int] = 2  # rows per image among which neighbors of a representation are searched
     encoder: nn.Module
     projector: nn.Module
+    predictor: nn.Module | None
     target: "MomentumBranch | None"
     fork: Fork
 
@@ -60,23 +61,35 @@ class Method(nn.Module):
         check(isinstance(columns, int) and columns > 0, "encoder", "an integer attribute `dimension` above 0", columns)
         self.encoder = encoder
         self.dimension: int = encoder.dimension  # type: ignore[assignment]  # checked above
-        self.target = None
+        self.predictor = self.target = None
         self.fork = unforked  # or a Balance, which gives a regularizer its share of the gradient
 
     def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
         """The outcome of one batch; both views pass the encoder in one call, which takes their batch statistics.
+
+        With `candidates` = 4 the representations of the momentum branch are candidates too.
 
         Args:
             views: `view_count` tensors (N, C, S, S); row i of each is a view of the same image.
             generator: Source of the method's own random numbers, on the views' device; None: torch's.
         """
         self._check(views)
-        for_loss, representations = self.fork(self.encoder(torch.cat(tuple(views))))
-        loss, terms = self.loss(*self.projector(for_loss).chunk(2))
-        return Outcome(loss, terms, representations)
+        images = torch.cat(tuple(views))
+        for_loss, representations = self.fork(self.encoder(images))
+        embeddings = self.projector(for_loss)
+        if self.target is None:
+            return Outcome(*self.loss(*embeddings.chunk(2)), representations)
+        predictions = embeddings if self.predictor is None else self.predictor(embeddings)
+        momentum_representations, targets = self.target(images)
+        loss, terms = self.loss(*predictions.chunk(2), *targets.chunk(2))
+        if self.candidates == self.view_count:
+            return Outcome(loss, terms, representations)
+        reference = torch.cat((representations, momentum_representations))
+        own = torch.arange(len(representations), device=representations.device)
+        return Outcome(loss, terms, representations, reference, own)
 
-    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of two views' embeddings (N, E), and its detached terms."""
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and its detached terms, of both views' embeddings (N, E) and those of the momentum branch."""
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:

@@ -1,12 +1,10 @@
 """BYOL: predict a slowly moving copy's embedding of the other view."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
-from ldreg.methods.base import Method, MethodEntry, MomentumBranch, Outcome, check_shares, check_widths, mlp
+from ldreg.methods.base import Method, MethodEntry, MomentumBranch, check_shares, check_widths, mlp
 from ldreg.methods.losses import byol
 
 
@@ -40,6 +38,7 @@ class BYOL(Method):
     Batch statistics are of both views together; the original takes each view's own. Neighbors of the online
     representations are searched among those of both branches (LDReg paper, appendix "LDReg and SSL methods").
 
+    >>> import torch
     >>> encoder = nn.Flatten()
     >>> encoder.dimension = 16
     >>> method = BYOL(encoder, BYOLConfig(projector=(8, 4), predictor=(8, 4)))
@@ -49,7 +48,6 @@ class BYOL(Method):
     """
 
     candidates = 4
-    target: MomentumBranch
 
     def __init__(self, encoder: nn.Module, config: BYOLConfig) -> None:
         super().__init__(encoder)
@@ -57,21 +55,10 @@ class BYOL(Method):
         self.predictor = mlp(config.projector[-1], config.predictor)
         self.target = MomentumBranch(encoder, self.projector, start=config.momentum, end=config.momentum_end)
 
-    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; the generator is not used."""
-        self._check(views)
-        images = torch.cat(tuple(views))
-        for_loss, representations = self.fork(self.encoder(images))
-        predictions = self.predictor(self.projector(for_loss))
-        momentum_representations, targets = self.target(images)
-        loss = byol(*predictions.chunk(2), *targets.chunk(2))
-        return Outcome(
-            loss,
-            {"byol": loss.detach()},
-            representations,
-            reference=torch.cat((representations, momentum_representations)),
-            self_index=torch.arange(len(representations), device=representations.device),
-        )
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """BYOL's loss."""
+        loss = byol(*embeddings)
+        return loss, {"byol": loss.detach()}
 
 
 METHODS = {"byol": MethodEntry(BYOLConfig, BYOL)}

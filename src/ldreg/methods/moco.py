@@ -158,8 +158,6 @@ class MoCoV3(Method):
     torch.Size([12, 16])
     """
 
-    target: MomentumBranch
-
     def __init__(self, encoder: nn.Module, config: MoCoConfig) -> None:
         super().__init__(encoder)
         self.settings = config.settings()
@@ -169,17 +167,13 @@ class MoCoV3(Method):
             encoder, self.projector, start=self.settings.momentum, end=self.settings.momentum_end
         )
 
-    def forward(self, views: Sequence[Tensor], generator: torch.Generator | None = None) -> Outcome:
-        """The outcome of two views; the generator is not used."""
-        self._check(views)
-        images, temperature = torch.cat(tuple(views)), self.settings.temperature
-        for_loss, representations = self.fork(self.encoder(images))
-        query_a, query_b = self.predictor(self.projector(for_loss)).chunk(2)
-        _, keys = self.target(images)
-        key_a, key_b = keys.chunk(2)
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The contrastive loss of queries and keys."""
+        query_a, query_b, key_a, key_b = embeddings
+        temperature = self.settings.temperature
         both = info_nce(query_a, key_b, temperature=temperature) + info_nce(query_b, key_a, temperature=temperature)
         loss = 2 * temperature * both
-        return Outcome(loss, {"info_nce": loss.detach()}, representations)
+        return loss, {"info_nce": loss.detach()}
 
 
 VERSIONS: dict[Version, type[MoCoV2] | type[MoCoV3]] = {"v2": MoCoV2, "v3": MoCoV3}

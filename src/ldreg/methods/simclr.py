@@ -60,9 +60,9 @@ class SimCLR(Method):
         self.temperature = config.temperature
         self.projector = mlp(self.dimension, config.projector, last="scale")
 
-    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The contrastive loss."""
-        loss = nt_xent(embeddings_a, embeddings_b, temperature=self.temperature)
+        loss = nt_xent(*embeddings, temperature=self.temperature)
         return loss, {"nt_xent": loss.detach()}
 
 

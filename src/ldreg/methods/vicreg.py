@@ -51,10 +51,10 @@ class VICReg(Method):
         self.config = config
         self.projector = mlp(self.dimension, config.projector)
 
-    def loss(self, embeddings_a: Tensor, embeddings_b: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, *embeddings: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """VICReg's loss and its three terms."""
         weights = {name: getattr(self.config, name) for name in ("invariance", "variance", "covariance")}
-        return vicreg(embeddings_a, embeddings_b, **weights)
+        return vicreg(*embeddings, **weights)
 
 
 METHODS = {"vicreg": MethodEntry(VICRegConfig, VICReg)}
