@@ -208,7 +208,7 @@ def test_a_collapse_is_said_and_ends_training_where_wanted(
     assert monitor.alarms[0] in caplog.messages
 
 
-def test_divergence_is_a_finding_and_no_error(pl: Any) -> None:
+def test_divergence_is_an_alarm_and_no_error(pl: Any) -> None:
     monitor = DimensionMonitor("spoiled", k=5, every_steps=1)
     fit(pl, make_module(pl, lambda x, step: x * math.nan), monitor, max_epochs=1)
     assert math.isnan(monitor.latest["ldreg/train/lid"])

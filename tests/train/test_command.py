@@ -21,23 +21,17 @@ def test_print_config_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert yaml.safe_load(text)["ldreg"]["beta"] == 0.005
 
 
-def test_print_config_needs_no_data(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pretrain", "--recipe", "imagenet/mae", "--print-config"]) == 0
-    assert "vit_base" in capsys.readouterr().out
-
-
-def test_list_recipes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pretrain", "--list_recipes"]) == 0
-    assert capsys.readouterr().out.split() == recipe_names()
-
-
-def test_help_has_examples_and_the_chosen_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pretrain", "--method", "moco", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "examples:" in text
-    assert "--moco.queue_size" in text
-    assert main(["--help"]) == 0
-    assert "pretrain" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--recipe", "imagenet/mae", "--print-config"], "vit_base"),  # which needs no data
+        (["--list_recipes"], "\n".join(recipe_names())),
+        (["--method", "moco", "--help"], "--moco.queue_size"),
+    ],
+)
+def test_what_is_shown_without_a_run(words: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", *words]) == 0
+    assert shown in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -117,22 +111,25 @@ def test_errors_are_one_line_and_leave_no_folder(
     assert not list(tmp_path.rglob("*.yaml"))
 
 
-def test_an_empty_folder_of_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["pretrain", "--data.name", "folder", "--data.path", str(tmp_path), "--out", str(tmp_path / "r")]) == 2
-    assert "found none" in capsys.readouterr().err
-
-
-def test_a_folder_that_holds_something_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("x")
-    assert main(["pretrain", "--out", str(tmp_path)]) == 2
-    assert "out: expected a new or empty folder" in capsys.readouterr().err
-    assert (tmp_path / "precious").read_text() == "x"
-
-
-def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    assert main(["pretrain", "--out", str(tmp_path / "file" / "run")]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data.name", "folder", "--data.path", "empty", "--out", "run"], "found none"),
+        (["--out", "full"], "out: expected a new or empty folder"),
+        (["--out", "full/file/run"], "is not a folder"),
+    ],
+)
+def test_folders_that_do_not_fit_are_one_line_and_stay_as_they_are(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    Path("full/file").write_text("x")
+    assert main(["pretrain", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file", "full"]
 
 
 def test_resume_keeps_the_runs_settings(tmp_path: Path) -> None:

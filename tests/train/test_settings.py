@@ -1,11 +1,12 @@
 """Settings: where values come from, and what is refused."""
 
 import re
+from typing import Any
 
 import pytest
 
 from ldreg.options import options_help
-from ldreg.train.recipes import load_recipe
+from ldreg.train.recipes import flattened, load_recipe
 from ldreg.train.settings import resolve, run_options
 
 
@@ -54,25 +55,27 @@ def test_bad_options_say_what_was_expected(options: list[tuple[str, str | None]]
         resolve({}, options)
 
 
-def test_bad_types_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size: expected int, got many$"):
-        resolve({}, [("batch_size", "many")])
-    with pytest.raises(ValueError, match=r"^data\.size: expected int, got large$"):
-        resolve({}, [("data.size", "large")])
-    for key, kind in (("batch_size", "int"), ("data.size", "int"), ("views.jitter", "float")):  # as an unset $VARIABLE
-        with pytest.raises(ValueError, match=rf"^{re.escape(key)}: expected {kind}, got ''$"):
-            resolve({}, [(key, "")])
-    with pytest.raises(ValueError, match=r"^optimizer\.lr: expected float, got fast$"):
-        resolve({"optimizer": {"lr": "fast"}})
-    with pytest.raises(ValueError, match=r"^trainer\.precision: expected one of 'fp32', 'bf16', 'fp16', got fp64$"):
-        resolve({"trainer": {"precision": "fp64"}})
-    with pytest.raises(ValueError, match=r"^simclr\.projector: expected"):
-        resolve({"simclr": {"projector": ["wide"]}})
-
-
-def test_unknown_keys_of_a_recipe_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"unknown setting 'optimizer.learning_rate'"):
-        resolve({"optimizer": {"learning_rate": 1.0}})
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"batch_size": "many"}, "batch_size: expected int, got many"),
+        ({"batch_size": ""}, "batch_size: expected int, got ''"),  # as an unset $VARIABLE
+        ({"data": {"size": "large"}}, "data.size: expected int, got large"),
+        ({"data": {"size": ""}}, "data.size: expected int, got ''"),
+        ({"views": {"jitter": ""}}, "views.jitter: expected float, got ''"),
+        ({"optimizer": {"lr": "fast"}}, "optimizer.lr: expected float, got fast"),
+        ({"optimizer": {"learning_rate": 1.0}}, "unknown setting 'optimizer.learning_rate'"),
+        ({"trainer": {"precision": "fp64"}}, "trainer.precision: expected one of 'fp32', 'bf16', 'fp16', got fp64"),
+        ({"simclr": {"projector": ["wide"]}}, "simclr.projector: expected"),
+    ],
+)
+def test_bad_values_of_a_recipe_are_refused_as_on_the_command_line(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        resolve(tree)
+    [(key, value)] = flattened(tree).items()
+    if isinstance(value, str):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            resolve({}, [(key, value)])
 
 
 def test_who_replaces_the_regularizer_need_not_know_the_recipes_options() -> None:
