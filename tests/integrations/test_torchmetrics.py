@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,13 @@ CASES: dict[str, tuple[Callable[..., Metric], Callable[[Tensor], float]]] = {
 each_metric = pytest.mark.parametrize(("make", "reference"), list(CASES.values()), ids=list(CASES))
 Make = Callable[..., Metric]
 Reference = Callable[[Tensor], float]
+
+
+def fed(metric: Metric, given: Sequence[Tensor] | None = None) -> Metric:
+    """The metric after an update with each batch."""
+    for batch in batches() if given is None else given:
+        metric.update(batch)
+    return metric
 
 
 @each_metric
@@ -115,11 +122,9 @@ def test_it_can_be_scripted(make: Make, reference: Reference) -> None:
 @each_metric
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
 def test_any_precision_is_taken(make: Make, reference: Reference, dtype: torch.dtype) -> None:
-    metric = make()
     scale = 1 if dtype.is_floating_point else 1000
     given = [(batch * scale).to(dtype) for batch in batches()]
-    for batch in given:
-        metric.update(batch)
+    metric = fed(make(), given)
     if dtype.is_floating_point:
         assert {kept.dtype for kept in metric.metric_state["representations"]} == {dtype}
     found = metric.compute()
@@ -133,10 +138,7 @@ def test_rank_is_right_where_sums_of_outer_products_are_not() -> None:
     generator = torch.Generator().manual_seed(0)
     spread = torch.randn(5000, 64, generator=generator) * torch.logspace(0, -6, 64)
     x = spread + 1e4 * torch.randn(64, generator=generator)
-    metric = EffectiveRank()
-    for batch in x.split(500):
-        metric.update(batch)
-    assert metric.compute().item() == pytest.approx(expected_rank(x), rel=1e-7)
+    assert fed(EffectiveRank(), x.split(500)).compute().item() == pytest.approx(expected_rank(x), rel=1e-7)
 
 
 @each_metric
@@ -164,9 +166,7 @@ def test_what_was_given_may_be_written_over(make: Make, reference: Reference) ->
 
 @each_metric
 def test_state_is_saved_where_asked_for(make: Make, reference: Reference) -> None:
-    metric, other = make(), make()
-    for batch in batches():
-        metric.update(batch)
+    metric, other = fed(make()), make()
     metric.persistent(True)
     state = metric.state_dict()
     assert list(state) == ["representations"]
@@ -178,28 +178,23 @@ def test_state_is_saved_where_asked_for(make: Make, reference: Reference) -> Non
 
 @each_metric
 def test_copies_are_independent_and_states_merge(make: Make, reference: Reference) -> None:
-    metric = make()
-    metric.update(batches()[0])
+    metric = fed(make(), batches()[:1])
     copies = metric.clone(), deepcopy(metric), pickle.loads(pickle.dumps(metric))
     for copy in copies:
         copy.update(batches()[1])
         assert copy.compute().item() == pytest.approx(reference(torch.cat(batches()[:2])), rel=1e-5)
     assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
     if hasattr(metric, "merge_state"):  # since torchmetrics 1.5
-        other = make()
-        other.update(batches()[2])
-        copies[0].merge_state(other)
+        copies[0].merge_state(fed(make(), batches()[2:3]))
         copies[0].update(batches()[3])
         assert copies[0].compute().item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
 
 
 @each_metric
 def test_it_moves_with_its_state(make: Make, reference: Reference) -> None:
-    metric = make()
-    metric.update(batches()[0])
+    metric = fed(make(), batches()[:1])
     assert metric.to("meta").metric_state["representations"][0].device.type == "meta"
-    metric = make(compute_on_cpu=True).double()
-    metric.update(batches()[0])
+    metric = fed(make(compute_on_cpu=True).double(), batches()[:1])
     metric.half()  # which torchmetrics ignores
     assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
     assert metric.set_dtype(torch.float64).compute().dtype == torch.float64
@@ -209,9 +204,7 @@ def test_it_moves_with_its_state(make: Make, reference: Reference) -> None:
 @pytest.mark.gpu
 @each_metric
 def test_it_measures_on_a_gpu(make: Make, reference: Reference) -> None:
-    metric = make().to("cuda")
-    for batch in batches():
-        metric.update(batch.cuda())
+    metric = fed(make().to("cuda"), [batch.cuda() for batch in batches()])
     found = metric.compute()
     assert found.device.type == "cuda"
     assert found.item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
@@ -238,19 +231,15 @@ def test_a_collection_holds_representations_once() -> None:
     ("estimator", "convention"), [("mom", "pseudocode"), ("mle", "paper"), ("mle", "pseudocode"), ("tle", "paper")]
 )
 def test_options_are_those_of_lid(estimator: Any, convention: Any) -> None:
-    metric: Metric = LocalIntrinsicDimension(k=12, estimator=estimator, convention=convention)
-    for batch in batches():
-        metric.update(batch)
+    metric = fed(LocalIntrinsicDimension(k=12, estimator=estimator, convention=convention))
     values = ldreg.lid(torch.cat(batches()), k=12, estimator=estimator, convention=convention)
     assert metric.compute().item() == pytest.approx(values.double().log().mean().exp().item(), rel=1e-6)
 
 
 def test_degenerate_points_are_left_out_and_counted() -> None:
-    metric: Metric = LocalIntrinsicDimension(k=2, counts=True)
     line = [[0.0], [0.0], [0.0], [10.0], [11.0], [13.0], [16.0], [101.0], [102.0], [103.0]]
     x = torch.tensor(line)
-    for row in x:
-        metric.update(row.unsqueeze(0))
+    metric = fed(LocalIntrinsicDimension(k=2, counts=True), x.split(1))
     found, report = metric.compute(), ldreg.inspect(x, k=2)
     # Of two neighbors: 0 has zeros alone, 102 has two at 1; 10, 11, 13, 16, 101 and 103 are regular.
     values = torch.tensor([4 / 2, 3 / 1, 5 / 1, 8 / 2, 3 / 1, 3 / 1], dtype=torch.float64)
@@ -292,8 +281,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_wrong_batches_are_refused_and_leave_no_trace(
     make: Make, reference: Reference, wrong: Tensor, message: str
 ) -> None:
-    metric = make()
-    metric.update(batches()[0])
+    metric = fed(make(), batches()[:1])
     with pytest.raises(ValueError, match=message):
         metric.update(wrong)
     assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
+from tests.data.pictures import save
+from tests.integrations.test_lightning import fit, make_module, rows
 from tests.train.options import FOLDER, as_words, changed
-from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip("wandb")
 pl = pytest.importorskip("pytorch_lightning")
@@ -84,38 +82,13 @@ def logged(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-class Anyones(pl.LightningModule):  # type: ignore[misc,name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.backbone = torch.nn.Linear(6, 8)
-
-    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        loss: torch.Tensor = self.backbone(batch[0]).square().mean()
-        return loss
-
-    def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
-        self.backbone(batch[0])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def test_the_lightning_callback_writes_to_it(tmp_path: Path) -> None:
     import wandb
 
     monitor = DimensionMonitor("backbone", k=5, every_steps=4)
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        callbacks=[monitor],
-        logger=pl.loggers.WandbLogger(save_dir=tmp_path, project="test"),
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    fit(
+        pl, make_module(pl), monitor, validated=rows(), logger=pl.loggers.WandbLogger(save_dir=tmp_path, project="test")
     )
-    data = DataLoader(TensorDataset(torch.randn(160, 6, generator=torch.Generator().manual_seed(0))), batch_size=16)
-    trainer.fit(Anyones(), data, data)
     wandb.finish()
     found = logged(tmp_path)
     for name in ("lid", "effective_rank", "frechet_variance", "degenerate"):
@@ -129,16 +102,15 @@ def test_the_lightning_callback_writes_to_it(tmp_path: Path) -> None:
 def test_pretrain_writes_what_the_metrics_file_gets(tmp_path: Path) -> None:
     import wandb
 
-    generator = np.random.default_rng(0)
-    (tmp_path / "images").mkdir()
     for number in range(40):
-        Image.fromarray(generator.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(f"images/{number:02}.png")
+        save(tmp_path / "images" / f"{number:02}.png", number, 9, 9)
     options = changed(FOLDER, data__path="images", trainer__log_to="[wandb]", out="run")  # relative, as users give it
     assert main(["pretrain", *as_words(options)]) == 0
     wandb.finish()
     found, expected = logged(tmp_path / "run"), read_metrics(tmp_path / "run" / "metrics.csv")
     assert expected.keys() >= {"batch/lid", "set/lid", "set/effective_rank", "batch/loss"}
     assert found.keys() >= expected.keys()
-    for name, rows in expected.items():
-        assert [step for step, _ in found[name]] == [step for step, _, _ in rows], name
-        assert [value for _, value in found[name]] == pytest.approx([value for _, _, value in rows], nan_ok=True), name
+    for name, measured in expected.items():
+        assert [step for step, _ in found[name]] == [step for step, _, _ in measured], name
+        values = [value for _, _, value in measured]
+        assert [value for _, value in found[name]] == pytest.approx(values, nan_ok=True), name

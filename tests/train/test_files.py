@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.data.pictures import save, save_transparent
+from tests.data.pictures import pixels, save, save_transparent
 from tests.train.options import FOLDER, as_words, changed
 
 from ldreg.cli import main
@@ -38,13 +38,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_images(folder: Path, count: int = COUNT) -> list[Path]:
     """Images of different sizes."""
-    generator = np.random.default_rng(count)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{number:02}.png" for number in range(count)]
-    for path in paths:
-        height, width = generator.integers(10, 15, 2)
-        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
-    return paths
+    return [save(folder / f"{number:02}.png", number, 10 + number % 5, 10 + number % 4) for number in range(count)]
 
 
 def write_splits(root: Path) -> Path:
@@ -217,7 +211,7 @@ BOMB = 60_000  # side of an image of 3.6 gigapixels, in a file of some kilobytes
 
 
 def image(seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (12, 14, 3), dtype=np.uint8))
+    return Image.fromarray(pixels(seed, 12, 14))
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -275,9 +269,7 @@ def write_unreadable(folder: Path) -> dict[Path, str]:
 def folder(tmp_path: Path) -> Path:
     """Images as usual, in two classes."""
     for number in range(COUNT):
-        path = tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image(number).save(path)
+        save(tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:02}.png", number, 12, 14)
     return tmp_path / "images"
 
 
@@ -304,10 +296,9 @@ def test_odd_files_are_read_or_counted_listed_and_left_out(
 def test_images_decoded_before_there_is_a_log_are_listed_in_it_too(folder: Path) -> None:
     bad = []
     for split in ("train", "test"):
-        (folder.parent / "squares" / split / "cat").mkdir(parents=True)
         for number in range(COUNT):
-            image(number).resize((8, 8)).save(folder.parent / "squares" / split / "cat" / f"{number:02}.png")
-        bad.append(folder.parent / "squares" / split / "cat" / "zero.png")
+            path = save(folder.parent / "squares" / split / "cat" / f"{number:02}.png", number)
+        bad.append(path.with_name("zero.png"))
         bad[-1].touch()
     assert pretrain(Path("squares"), data__max_unreadable="0.1", data__resident="yes") == 0
     log = RunFolder(Path("run")).log.read_text()

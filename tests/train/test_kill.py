@@ -1,14 +1,12 @@
 """Runs killed by SIGKILL, at any moment and in the midst of a write, go on to bitwise what they would have been."""
 
 import itertools
-import json
 import multiprocessing
 import os
 import pkgutil
 import random
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -45,65 +43,9 @@ def written(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def kill_after_checkpoints(process: subprocess.Popen[str], path: Path, *, count: int, delay: float) -> bool:
-    """Whether the process was killed, so long after it wrote so many checkpoints, rather than done before."""
-    for _ in range(count):
-        before = written(path)
-        wait_for(lambda: written(path) not in (None, before), process.poll)  # noqa: B023
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    status, said = ended(process)
-    assert status in (0, -signal.SIGKILL), said
-    return status != 0
-
-
 def state_of(path: Path) -> dict[str, Any]:
     found = state(path)
     return {name: found[name] for name in STATE}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "holds", "seed"),
-    [
-        ("simclr_ldreg", "method.projector.0.weight", 1),
-        ("byol_ldreg", "method.target.encoder.blocks.0.0.weight", 2),
-        ("moco", "method.queue", 3),
-    ],
-)
-def test_a_run_killed_several_times_ends_bitwise_as_the_unbroken_one(
-    recipe: str, holds: str, seed: int, tmp_path: Path
-) -> None:
-    options = ["--recipe", f"digits/{recipe}", *words(schedule__epochs="12", trainer__checkpoint_steps="3")]
-    finish(start(*options, "--out", "whole", folder=tmp_path))
-    draws, kills = random.Random(seed), 0
-    broken = RunFolder(tmp_path / "broken")
-    checkpoint = broken.checkpoints / LAST
-    process = start(*options, "--out", "broken", folder=tmp_path)
-    for _ in range(KILLS):
-        count, delay = draws.randint(1, 6), draws.uniform(0, 0.1)
-        kills += kill_after_checkpoints(process, checkpoint, count=count, delay=delay)
-        process = start("--resume", "broken", folder=tmp_path)
-    finish(process)
-    assert kills == KILLS, "the run was done before it was killed for the last time"
-    whole = RunFolder(tmp_path / "whole")
-    expected, found = (state_of(folder.checkpoints / LAST) for folder in (whole, broken))
-    assert holds in expected["state_dict"]
-    assert (expected["epoch"], expected["global_step"]) == (11, 60)
-    assert_same(expected, found)
-    assert whole.encoder.read_bytes() == broken.encoder.read_bytes()
-
-
-def test_resuming_a_finished_run_ends_at_once_and_changes_nothing(tmp_path: Path) -> None:
-    finish(start(*words(schedule__epochs="2"), "--out", "run", folder=tmp_path))
-    run = RunFolder(tmp_path / "run")
-    kept = [run.checkpoints / LAST, run.encoder, run.metrics, run.config]
-    before = {path.name: path.read_bytes() for path in kept}
-    card = json.loads(run.card.read_text())
-    assert card["metrics"]["set/linear"] > 0.1
-    finish(start("--resume", "run", folder=tmp_path))
-    for path in kept:
-        assert path.read_bytes() == before[path.name], path.name
-    assert json.loads(run.card.read_text()) == card
 
 
 def test_an_interrupt_is_said_and_leaves_a_whole_checkpoint(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ class Command:
     def said(self) -> str:
         return self._said.read_text(errors="replace")
 
-    def alive(self) -> dict[int, str]:
-        """Processes of this command that have not ended, with their rank."""
+    def environments(self) -> dict[int, list[str]]:
+        """The environment variables of its processes that have not ended."""
         found = {}
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -110,21 +110,17 @@ class Command:
             except OSError:
                 continue  # it ended meanwhile, or is another user's
             if self.mark in variables and not zombie:
-                ranks = [entry.partition("=")[2] for entry in variables if entry.startswith("LOCAL_RANK=")]
-                found[int(path.parent.name)] = ranks[0] if ranks else "0"
+                found[int(path.parent.name)] = variables
         return found
 
-    def workers(self, restart: int) -> dict[int, str]:
-        """Those of them that torchrun started at its first, second, ... attempt, counted from 0."""
-        count = f"TORCHELASTIC_RESTART_COUNT={restart}"
-        return {pid: rank for pid, rank in self.alive().items() if count in self._variables(pid)}
-
-    @staticmethod
-    def _variables(pid: int) -> list[str]:
-        try:
-            return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return []  # it ended meanwhile
+    def alive(self, restart: int | None = None) -> dict[int, str]:
+        """Processes that have not ended, with their rank; with `restart` those of that attempt of torchrun, from 0."""
+        attempt = self.mark if restart is None else f"TORCHELASTIC_RESTART_COUNT={restart}"
+        found = {}
+        for pid, variables in self.environments().items():
+            if attempt in variables:
+                found[pid] = next((one[11:] for one in variables if one.startswith("LOCAL_RANK=")), "0")
+        return found
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """The exit status, once no process is left."""
@@ -216,13 +212,10 @@ def test_two_processes_log_the_losses_of_one_and_each_once(pair: Pair) -> None:
         assert max(Counter(step for step, _, _ in rows).values()) == 1, name
 
 
-def test_one_process_alone_speaks(pair: Pair) -> None:
+def test_one_process_alone_speaks_and_says_nothing_else(pair: Pair) -> None:
     for line in ("pretraining into", "epoch 2/2", "done in"):
         assert pair.said.count(line) == 1, pair.said
     assert pair.two.log.read_text().count("pretraining into") == 1
-
-
-def test_nothing_is_said_but_what_the_run_says(pair: Pair) -> None:
     expected = (
         "pretraining into |before training: |epoch |LID, |effective rank |linear probe |kNN |nothing unus|done in "
     )
@@ -343,9 +336,9 @@ def test_torchrun_brings_a_run_back_when_one_process_is_killed(
     for restart in range(2):  # once by --out, and once more where the run was brought back already
         step = reached(run)
         wait_for(lambda: reached(run) > step, command.process.poll)  # noqa: B023
-        [pid] = [pid for pid, rank in command.workers(restart).items() if rank == victim]
+        [pid] = [pid for pid, rank in command.alive(restart).items() if rank == victim]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: command.workers(restart + 1), TEARDOWN)  # noqa: B023
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: command.alive(restart + 1), TEARDOWN)  # noqa: B023
     assert command.wait() == 0, command.said
     assert command.said.count("pretraining into run") == 1
     assert command.said.count("going on from run/checkpoints/") == 2, command.said

@@ -9,10 +9,9 @@ import tarfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
+from tests.data.pictures import save
 from tests.train.options import as_words, changed
 from tests.train.processes import PATIENCE, ended, finish, start, wait_for
 
@@ -111,17 +110,10 @@ def test_a_run_that_goes_on_is_not_resumed_by_another_process(tmp_path: Path) ->
         first.communicate()
 
 
-def write_images(root: Path) -> None:
-    generator = np.random.default_rng(0)
-    for number in range(400):
-        path = root / ("cat", "dog")[number % 2] / f"{number:03}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (48, 48, 3), dtype=np.uint8)).save(path)
-
-
 @pytest.mark.slow
 def test_processes_that_fill_one_cache_do_the_work_once_and_have_the_same_images(tmp_path: Path) -> None:
-    write_images(tmp_path / "images")
+    for number in range(400):
+        save(tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number:03}.png", number, 48, 48)
     with tarfile.open(tmp_path / "images.tar.xz", "w:xz") as tar:
         tar.add(tmp_path / "images", "images")
     ends = together(

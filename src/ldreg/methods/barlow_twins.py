@@ -15,9 +15,6 @@ class BarlowTwinsConfig:
     Args:
         redundancy: Weight of the squared correlations of different columns.
         projector: Widths of the projector's layers.
-
-    Raises:
-        ValueError: the weight is negative or not finite, or a width not positive.
     """
 
     redundancy: float = 0.005

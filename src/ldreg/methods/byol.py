@@ -17,9 +17,6 @@ class BYOLConfig:
         momentum_end: The same at the end; between them it follows half a cosine.
         projector: Widths of the projector's layers.
         predictor: Widths of the predictor's layers; it ends in the projector's last width.
-
-    Raises:
-        ValueError: a momentum is not from 0 to 1, a width is not positive, or the two last widths differ.
     """
 
     momentum: float = 0.99

@@ -25,9 +25,6 @@ class MAEConfig:
         decoder_depth: Number of the decoder's blocks.
         decoder_heads: Number of attention heads in each of them.
         norm_pix_loss: Whether each patch to be reconstructed is normalized to mean 0 and variance 1 first.
-
-    Raises:
-        ValueError: a value is out of range, or the width is not a multiple of the heads and of 4.
     """
 
     mask_ratio: float = 0.75

@@ -37,9 +37,6 @@ class MoCoConfig:
         projector: Widths of the projector's layers; v2: 2048, 128, v3: 4096, 256.
         predictor: Widths of the predictor's layers, v3 only: 4096, 256.
         queue_size: Number of past keys that are candidates, v2 only: 65536.
-
-    Raises:
-        ValueError: a value out of range, or an option of the other version.
     """
 
     version: Version = "v2"

@@ -15,9 +15,6 @@ class SimCLRConfig:
     Args:
         temperature: Divisor of the cosine similarities.
         projector: Widths of the projector's layers.
-
-    Raises:
-        ValueError: the temperature or a width is not positive.
     """
 
     temperature: float = 0.1

@@ -17,9 +17,6 @@ class VICRegConfig:
         variance: Weight of the shortfall of each column's standard deviation from 1.
         covariance: Weight of the squared covariances of different columns.
         projector: Widths of the layers of the projector, which VICReg calls expander.
-
-    Raises:
-        ValueError: a weight is negative or not finite, or a width not positive.
     """
 
     invariance: float = 25.0
