@@ -96,16 +96,8 @@ def _global(norm: _BatchNorm) -> nn.Module:
         return norm
     if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d):
         raise ValueError(f"module: expected batch norms of torch or timm's BatchNormAct2d, got {type(norm).__name__}")
-    made = GlobalBatchNorm(
-        norm.num_features,
-        eps=norm.eps,
-        momentum=norm.momentum,
-        affine=norm.affine,
-        track_running_stats=norm.track_running_stats,
-    )
-    made.weight, made.bias = norm.weight, norm.bias
-    made.running_mean, made.running_var = norm.running_mean, norm.running_var
-    made.num_batches_tracked = norm.num_batches_tracked
+    made = GlobalBatchNorm(norm.num_features)
+    made.__dict__ |= {name: value for name, value in norm.__dict__.items() if name != "_modules"}
     if isinstance(norm, BatchNormAct2d):
         made.drop, made.act = norm.drop, norm.act
-    return made.train(norm.training)
+    return made

@@ -141,7 +141,7 @@ class Checkpoints(Callback):
         return self._seconds_before + time.monotonic() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """The time taken."""
+        """The time."""
         return {"seconds": self.seconds}
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -189,7 +189,6 @@ class Checkpoints(Callback):
 
 
 def _flush(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

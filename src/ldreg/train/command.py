@@ -27,7 +27,7 @@ _RUN = "LDREG_RUN"
 
 @dataclass(frozen=True)
 class Request:
-    """A run to be made: its settings and where it goes, or which run it continues."""
+    """A run to make or to resume: its settings and its folder."""
 
     settings: "Settings"
     out: Path
@@ -42,13 +42,12 @@ def request(
     Raises:
         ValueError: an unknown key or name, a value of the wrong type or range, a folder that is no run.
     """
-    for name, value in (("recipe", recipe), ("out", out), ("resume", resume)):
+    for name, value in (("resume", resume), ("recipe", recipe), ("out", out)):
         if value == "":  # an unset $VARIABLE
             raise ValueError(f"--{name}: expected a value, got none")
+        if value is not None and resume is not None and name != "resume":
+            raise ValueError(f"--{name}: has no effect with --resume, which takes it from the run; got {value!r}")
     if resume is not None:
-        for name, value in (("recipe", recipe), ("out", out)):
-            if value is not None:
-                raise ValueError(f"--{name}: has no effect with --resume, which takes it from the run; got {value!r}")
         return _resumed(Path(resume), settings)
     tree = load_recipe(recipe or _default_recipe(settings))
     from ldreg.train.settings import resolve  # after errors in the recipe's name: torch takes seconds to import
@@ -59,11 +58,7 @@ def request(
 
 
 def _restarted(out: Path, settings: "Settings") -> bool:
-    """Whether torchrun or SLURM repeats the command of a run, which then goes on.
-
-    Raises:
-        ValueError: the run there is another.
-    """
+    """Whether torchrun or SLURM repeats the command of a run, which then goes on; ValueError if it is another."""
     from ldreg.train.settings import identity, resolve
 
     restarts = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")

@@ -36,7 +36,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"  # every setting, resolved
         self.environment = path / "environment.json"  # versions, hardware, command
-        self.log = path / "log.txt"  # what was said while it ran
+        self.log = path / "log.txt"  # messages
         self.metrics = path / "metrics.csv"  # everything measured, a row each
         self.checkpoints = path / "checkpoints"  # whole states to go on from
         self.encoder = path / "encoder.safetensors"  # the trained encoder's weights
@@ -171,9 +171,9 @@ def commit() -> str | None:
 
 
 def save_encoder(folder: RunFolder, encoder: "nn.Module", card: dict[str, Any]) -> None:
-    """Write the encoder's weights with the card inside, and the card beside them; what is not finite becomes null.
+    """Write the encoder's weights with the card inside, and the card as a file; NaN and inf become null.
 
-    The card inside leaves out what was measured, minutes among it, so that the same run gives the same bytes.
+    The card inside leaves out measurements, so that the same run gives the same bytes.
     """
     from safetensors.torch import save
 
@@ -215,15 +215,13 @@ def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
             yield
     finally:
         logger.removeHandler(handler)
-        with suppress(OSError):  # what could not be written was an error when it was said
+        with suppress(OSError):  # a line that could not be written was an error at once
             handler.close()
 
 
 class _RunLog(logging.FileHandler):
-    """A log whose lines are as much a part of the run as its checkpoints are."""
-
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Pass on that a line cannot be written; logging itself would print a traceback and go on."""
+        """Raise if a line cannot be written; logging itself would print a traceback and go on."""
         raise
 
 

@@ -133,7 +133,7 @@ class Findings(Callback):
         self._images: list[Finding] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Say what is unusual before training; to be called after the monitor has measured the set."""
+        """Print what is unusual before training; it runs after the monitor has measured the set."""
         latest = self._extract.latest
         if not trainer.is_global_zero or latest is None:
             return
@@ -204,14 +204,14 @@ class ProgressBar(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar on."""
+        """Advance the bar."""
         now = time.monotonic()
         if self._bar is not None and now >= self._next:
             self._next = now + _REFRESH
             self._show(self._bar, trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Move the bar on, and put a line into the log, which is also said if there is no terminal."""
+        """Advance the bar and log a line, which is also printed if there is no terminal."""
         if self._bar is not None:
             self._show(self._bar, trainer)
         now, done = time.monotonic(), trainer.current_epoch + 1
@@ -221,13 +221,13 @@ class ProgressBar(Callback):
             self._say(f"{place}: {_values(self._trained(), _WHOLE)}", aloud=self._bar is None)
 
     def teardown(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        """Take the bar down."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        """Take the bar down, as no teardown follows Ctrl-C, and it would be drawn again below what is said then."""
+        """Remove the bar: no teardown follows Ctrl-C, and it would be drawn again below the error."""
         self.teardown(trainer, module, "fit")
 
     def _show(self, bar: Progress, trainer: pl.Trainer) -> None:
