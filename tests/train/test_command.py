@@ -150,3 +150,10 @@ def test_resume_refuses_an_option_that_is_newer_than_the_run(tmp_path: Path) -> 
         request([("optimizer.decay_all", "true")], resume=str(tmp_path / "run"))
     with pytest.raises(ValueError, match=r"decay_none"):
         request([("optimizer.decay_none", "true")], resume=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("variable", ["TORCHELASTIC_RUN_ID", "SLURM_PROCID"])
+def test_processes_of_a_launcher_need_a_folder_to_agree_on(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "0")
+    with pytest.raises(ValueError, match=r"^--out: expected a folder"):
+        request([])

@@ -234,14 +234,6 @@ def test_torchrun_does_the_same_whichever_process_comes_first(
     assert_same(weights(RunFolder(tmp_path / "run")), weights(RunFolder(tmp_path / "own")))
 
 
-def test_torchrun_without_a_folder_is_refused(images: Path, start: Start, tmp_path: Path) -> None:
-    # Each process would choose one of its own.
-    command = start(*words("simclr_ldreg", images, devices=2, epochs=1), folder=tmp_path, launcher=TORCHRUN)
-    assert command.wait() != 0
-    assert "ldreg pretrain: error: --out: expected a folder" in command.said
-    assert not (tmp_path / "runs").exists()
-
-
 def delayed(late: str, folder: Path) -> dict[str, str]:
     """An environment in which the process of this rank starts some seconds after the other."""
     hook = folder / "hook"
@@ -250,13 +242,6 @@ def delayed(late: str, folder: Path) -> dict[str, str]:
     (hook / "sitecustomize.py").write_text(text)
     found = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(hook), *([found] if found else [])]), "LDREG_TEST_LATE": late}
-
-
-def test_more_processes_than_the_settings_say_are_refused(images: Path, start: Start, tmp_path: Path) -> None:
-    command = start(*words("simclr_ldreg", images, devices=1), "--out", "run", folder=tmp_path, launcher=TORCHRUN)
-    assert command.wait() != 0, command.said
-    assert "trainer.devices: expected" in command.said
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")

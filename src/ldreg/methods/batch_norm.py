@@ -97,7 +97,7 @@ def _global(norm: _BatchNorm) -> nn.Module:
     if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d):
         raise ValueError(f"module: expected batch norms of torch or timm's BatchNormAct2d, got {type(norm).__name__}")
     made = GlobalBatchNorm(norm.num_features)
-    made.__dict__ |= {name: value for name, value in norm.__dict__.items() if name != "_modules"}
+    vars(made).update({name: value for name, value in vars(norm).items() if name != "_modules"})
     if isinstance(norm, BatchNormAct2d):
         made.drop, made.act = norm.drop, norm.act
     return made

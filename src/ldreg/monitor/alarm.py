@@ -109,15 +109,16 @@ class CollapseAlarm:
     def _fall(self, name: str, kind: str, value: float, step: int) -> str | None:
         """How far the value is below its maximum, if too far."""
         stage = name.split("/")[-2] if "/" in name else ""
-        early = self._checks[name] <= _GRACE or (stage in _BATCHES and step < SETTLED)
-        if kind == "spread" or (stage, kind) in ((_SET, "lid"), (_SET, "lid_low")):
-            early = False
-        if early:
+        steady = kind == "spread" or (stage == _SET and kind in ("lid", "lid_low"))
+        if not steady and (self._checks[name] <= _GRACE or (stage in _BATCHES and step < SETTLED)):
             self._fallen.discard(name)
             return None
+        share = self.share
+        if kind == "spread":
+            share = _SPREAD_SHARE
+        elif (stage, kind) == (_SET, "lid"):
+            share = _STEADY + (1 - _STEADY) * self.share
         top = self._highest[name] = max(value, self._highest.get(name, 0.0))
-        share = self.share if (stage, kind) != (_SET, "lid") else _STEADY + (1 - _STEADY) * self.share
-        share = _SPREAD_SHARE if kind == "spread" else share
         if value >= min(_RECOVERY * share * top, top):
             self._fallen.discard(name)
         self._low[name] = self._low.get(name, 0) + 1 if value < share * top else 0
