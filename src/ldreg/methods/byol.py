@@ -45,6 +45,8 @@ class BYOL(Method):
     """
 
     candidates = 4
+    predictor: nn.Module
+    target: MomentumBranch
 
     def __init__(self, encoder: nn.Module, config: BYOLConfig) -> None:
         super().__init__(encoder)

@@ -155,6 +155,9 @@ class MoCoV3(Method):
     torch.Size([12, 16])
     """
 
+    predictor: nn.Module
+    target: MomentumBranch
+
     def __init__(self, encoder: nn.Module, config: MoCoConfig) -> None:
         super().__init__(encoder)
         self.settings = config.settings()
