@@ -81,10 +81,10 @@ def test_any_run_is_a_model(make_run: MakeRun, config: EncoderConfig, size: int,
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert_same(model, encoder, images(size, channels))
     assert model.dimension == encoder.dimension == model(images(size, channels)).shape[1]
-    told = json.loads((run / "card.json").read_text())["input"]
+    card = json.loads((run / "card.json").read_text())["input"]
     found = resolve_model_data_config(model)
     assert found["input_size"] == (channels, size, size)
-    assert [*found["mean"], *found["std"]] == pytest.approx([*told["mean"], *told["std"]])
+    assert [*found["mean"], *found["std"]] == pytest.approx([*card["mean"], *card["std"]])
     assert (found["crop_pct"], found["interpolation"]) == (0.875 if size == 160 else 1.0, "bilinear")
 
 

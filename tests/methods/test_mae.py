@@ -42,7 +42,7 @@ def test_loss_is_that_of_the_plain_steps(normalize: bool) -> None:
     torch.testing.assert_close(outcome.loss, (error * mask).sum() / mask.sum())
 
 
-def test_patches_are_told_from_registers() -> None:
+def test_patches_are_not_registers() -> None:
     vit = VisionTransformer(
         img_size=8, patch_size=2, in_chans=1, num_classes=0, embed_dim=16, depth=1, num_heads=2, reg_tokens=4
     )

@@ -86,14 +86,14 @@ def pulled(warning: PullWarning, values: list[float]) -> list[int]:
     return [i for i, value in enumerate(values) if warning.check(value)]
 
 
-def test_a_pull_is_told_once_after_three_checks_in_a_row() -> None:
+def test_a_pull_is_reported_once_after_three_checks_in_a_row() -> None:
     assert pulled(PullWarning(), [0.006, 0.4, 0.004, 0.004, 0.6, 0.6, 0.4, math.nan, math.nan, math.nan]) == []
     assert pulled(PullWarning(), [0.1, 0.004, 0.004, 0.004, 0.004, 0.1, 0.6, 0.6, 0.6]) == [3]
     assert pulled(PullWarning(), [0.6, math.inf, 7.0]) == [2]
 
 
 @pytest.mark.parametrize("cut", range(5))
-def test_a_resumed_pull_is_told_as_an_unbroken_one(cut: int) -> None:
+def test_a_resumed_pull_is_reported_as_an_unbroken_one(cut: int) -> None:
     values, first, second = [0.001, 0.001, 0.001, 0.001, 0.001], PullWarning(), PullWarning()
     spoken = pulled(first, values[:cut])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))

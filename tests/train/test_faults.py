@@ -123,7 +123,7 @@ def test_losses_on_a_gpu_are_checked_together_and_the_step_is_named() -> None:
         guard.check()
 
 
-def test_the_error_behind_a_state_that_came_out_too_short_is_told(tmp_path: Path) -> None:
+def test_the_error_behind_a_state_that_came_out_too_short_is_named(tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as caught:
         CheckpointFiles().save_checkpoint({"weights": torch.zeros(100_000)}, tmp_path / "full")
@@ -185,7 +185,7 @@ class _Terminal(StringIO):
         return True
 
 
-def test_the_bar_ends_before_an_interruption_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_ends_before_an_interruption_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
 
@@ -194,9 +194,9 @@ def test_the_bar_ends_before_an_interruption_is_told(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(ProgressBar, "on_train_epoch_end", interrupt)
     assert main(["pretrain", *words(), "--out", str(tmp_path / "run")]) == 130
-    bar, _, told = terminal.getvalue().partition("ldreg pretrain: interrupted at step 5")
+    bar, _, message = terminal.getvalue().partition("ldreg pretrain: interrupted at step 5")
     assert "epoch 1/3" in bar
-    assert told == f"; --resume {tmp_path / 'run'} goes on from step 5\n"
+    assert message == f"; --resume {tmp_path / 'run'} goes on from step 5\n"
 
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "localhost"}

@@ -191,7 +191,7 @@ def test_two_runs_of_one_process_choose_two_folders(tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
-def test_a_killed_reading_process_is_told_with_where_the_run_stands(
+def test_a_killed_reading_process_is_reported_with_where_the_run_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, first = write_splits(tmp_path / "images"), os.getpid()
@@ -242,7 +242,7 @@ def write_readable(folder: Path) -> set[Path]:
 
 
 def write_unreadable(folder: Path) -> dict[Path, str]:
-    """Files that are named like images, with a part of the reason that is to be told of each."""
+    """Files that are named like images, with a part of the reason for each."""
     image(1).save(folder / "whole.jpg")
     image(2).save(folder / "whole.png")
     jpeg, png = (bytearray((folder / f"whole.{kind}").read_bytes()) for kind in ("jpg", "png"))

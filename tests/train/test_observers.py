@@ -48,7 +48,7 @@ def icons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_black_squares_are_said_at_the_start_and_at_the_end(icons: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = as_words(changed(FOLDER, data__path=str(icons)))
     assert main(["pretrain", *words, "--out", "run"]) == 0
-    folder, told = RunFolder(Path("run")), capsys.readouterr()
+    folder, output = RunFolder(Path("run")), capsys.readouterr()
     kept = json.loads(folder.card.read_text())["findings"]
     images = [found for found in kept if found["of"] == "images"]
     assert [(found["kind"], found["severity"], found["share"]) for found in images] == [
@@ -60,13 +60,13 @@ def test_black_squares_are_said_at_the_start_and_at_the_end(icons: Path, capsys:
     start, end = log[: log.index("before training")], log[log.index("before training") :]
     for of in ("images", "untrained encoder"):
         assert f"WARNING {of}: " in start
-        assert f"\n{of}: " in told.err
+        assert f"\n{of}: " in output.err
     assert f"WARNING images: {images[0]['text']}" in end
-    assert f"[critical] images: {images[0]['text']}" in told.out.splitlines()
+    assert f"[critical] images: {images[0]['text']}" in output.out.splitlines()
     with safe_open(folder.encoder, "pt") as file:
         assert "findings" not in json.loads(file.metadata()["ldreg"])
     assert main(["pretrain", "--resume", "run"]) == 0  # which was finished before
-    assert capsys.readouterr().out == told.out
+    assert capsys.readouterr().out == output.out
 
 
 def test_nothing_unusual_is_one_line_at_the_end(tmp_path: Path) -> None:
@@ -145,18 +145,20 @@ def said(latest: dict[str, float], then: dict[str, float], capsys: pytest.Captur
     return capsys.readouterr().err.splitlines()
 
 
-def test_an_accuracy_that_training_has_not_moved_is_told_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_accuracy_that_training_has_not_moved_is_shown_like_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = said(dict(UNTRAINED), {"batch/loss": 4.0, "set/lid": 6.0, "set/linear": 0.7}, capsys)
     assert before.endswith("set LID 8.00  kNN 0.300  linear 0.500")
     assert after.endswith("loss 4.00  set LID 6.00  kNN 0.300  linear 0.700")
 
 
-def test_what_the_untrained_encoder_had_is_not_told_beside_a_trained_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_untrained_encoder_had_is_not_shown_with_those_of_a_trained_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, after = said(dict(UNTRAINED), {"batch/loss": 4.0}, capsys)
     assert after.endswith("s: loss 4.00")
 
 
-def test_an_untrained_encoder_without_a_lid_is_not_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_untrained_encoder_without_a_lid_is_not_shown_again(capsys: pytest.CaptureFixture[str]) -> None:
     collapsed = {**UNTRAINED, "set/lid": float("nan")}
     before, after = said(dict(collapsed), {"batch/loss": 4.0}, capsys)
     assert before.endswith("set LID –  kNN 0.300  linear 0.500")
