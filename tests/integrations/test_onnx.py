@@ -119,25 +119,21 @@ def test_a_module_is_written_in_eval_mode_and_left_in_its_own(tmp_path: Path) ->
         assert_close(run_session(made.path, x), module.eval()(x))
 
 
+def deciding(x: Tensor) -> Tensor:
+    """What the exporter cannot follow, because it depends on values."""
+    return x * (2 if x.sum() > 0 else 1)
+
+
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
-        (Dropping(), {}, "^size: expected the side of the images"),
-        (Dropping(), {"size": 2, "normalize": True}, "^normalize: expected False for a module"),
+        (Dropping(), {}, "^size: expected the side"),
+        (Dropping(), {"size": 2, "normalize": True}, "^normalize: expected False"),
         (Dropping().half(), {"size": 2}, "^encoder: expected weights in float32, got torch.float16"),
-        (nn.Identity(), {"size": 2}, r"^encoder: expected a module that maps images to a tensor \(B, D\), got shape"),
+        (nn.Identity(), {"size": 2}, r"^encoder: expected .* a tensor \(B, D\), got shape"),
         (Dropping(Tensor.double), {"size": 2}, "^encoder: expected representations in float32, got torch.float64"),
-        (
-            Dropping(lambda x: x * torch.nan),
-            {"size": 2},
-            "^encoder: expected finite representations of random images, got NaN or inf",
-        ),
-        # What hangs on values, the exporter cannot follow.
-        (
-            Dropping(lambda x: x * (2 if x.sum() > 0 else 1)),
-            {"size": 2},
-            r"^encoder: expected a module that torch.onnx exports, got \w+: [^\n]+$",
-        ),
+        (Dropping(lambda x: x * torch.nan), {"size": 2}, "^encoder: expected finite .*, got NaN or inf"),
+        (Dropping(deciding), {"size": 2}, r"^encoder: expected a module that torch.onnx exports, got \w+: [^\n]+$"),
         (Dropping(), {"size": 0}, "^size: expected at least 1, got 0"),
         (Dropping(), {"size": 2, "channels": -3}, "^channels: expected at least 1, got -3"),
     ],
