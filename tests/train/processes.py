@@ -45,12 +45,14 @@ def finish(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def wait_for(shown: Callable[[], bool], over: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait until it is shown; whether it was before the process ended."""
+def wait_for(
+    shown: Callable[[], bool], process: subprocess.Popen[Any] | None = None, *, seconds: float = PATIENCE
+) -> bool:
+    """Wait until it is shown or the process has ended; whether it is shown."""
     deadline = time.monotonic() + seconds
     while not shown():
         assert time.monotonic() < deadline, "nothing to be seen"
-        if over():
+        if process is not None and process.poll() is not None:
             return shown()
         time.sleep(0.001)
     return True

@@ -66,7 +66,7 @@ def newest_step(run: RunFolder) -> int:
 def test_a_file_that_may_not_grow_is_one_line_and_the_checkpoints_before_it_stay(limit: int, tmp_path: Path) -> None:
     process = start(*words(schedule__epochs="400"), "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    assert wait_for((run.checkpoints / PREVIOUS).exists, process.poll)
+    assert wait_for((run.checkpoints / PREVIOUS).exists, process)
     before = (run.checkpoints / LAST).stat().st_size
     assert before > 100_000
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
@@ -76,7 +76,7 @@ def test_a_file_that_may_not_grow_is_one_line_and_the_checkpoints_before_it_stay
     assert not run.encoder.exists()
     resumed = start("--resume", "run", folder=tmp_path)
     step = state(run.checkpoints / LAST)["global_step"]
-    assert wait_for(lambda: newest_step(run) > step, resumed.poll)
+    assert wait_for(lambda: newest_step(run) > step, resumed)
     resumed.kill()
     resumed.communicate()
 
@@ -212,7 +212,7 @@ def test_a_job_of_slurm_that_is_signaled_and_queued_again_goes_on_by_the_same_co
     asked = [*words(schedule__epochs="60"), "--out"]
     process = start(*asked, "run", folder=tmp_path, **SLURM)
     run = RunFolder(tmp_path / "run")
-    assert wait_for((run.checkpoints / PREVIOUS).exists, process.poll)
+    assert wait_for((run.checkpoints / PREVIOUS).exists, process)
     process.send_signal(signal.SIGUSR1)
     status, said = ended(process)
     assert status == 128 + signal.SIGUSR1, said

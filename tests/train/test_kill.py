@@ -51,7 +51,7 @@ def state_of(path: Path) -> dict[str, Any]:
 def test_an_interrupt_is_said_and_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     process = start(*words(schedule__epochs="200"), "--out", "run", folder=tmp_path)
     checkpoint = tmp_path / "run" / "checkpoints" / LAST
-    assert wait_for(checkpoint.exists, process.poll)
+    assert wait_for(checkpoint.exists, process)
     process.send_signal(signal.SIGINT)
     status, said = ended(process)
     assert status == 130, said
@@ -106,7 +106,7 @@ class Killer:
             "step": lambda: written(last) != first,
             "write": self.writing.exists,
         }
-        wait_for(shown[moment], lambda: not process.is_alive())
+        wait_for(lambda: shown[moment]() or not process.is_alive())
         time.sleep(self.draws.uniform(0, UP_TO[moment]))
         process.kill()
         process.join()
@@ -226,7 +226,7 @@ def test_a_run_that_is_asked_to_end_saves_says_so_and_resumes_bitwise(
 ) -> None:
     process = start(*TERMINATED, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    assert wait_for((run.checkpoints / LAST).exists, process.poll)
+    assert wait_for((run.checkpoints / LAST).exists, process)
     time.sleep(random.Random(number).uniform(0.1, 0.6))
     process.send_signal(number)
     status, said = ended(process)

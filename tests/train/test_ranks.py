@@ -127,7 +127,7 @@ class Command:
         deadline = time.monotonic() + seconds
         try:
             status = self.process.wait(timeout=seconds)
-            wait_for(lambda: not self.alive(), bool, max(1.0, deadline - time.monotonic()))
+            wait_for(lambda: not self.alive(), seconds=max(1.0, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, AssertionError):
             raise AssertionError(f"still there after {seconds:.0f} s: {self.alive()}\n{self.said}") from None
         return status
@@ -260,7 +260,7 @@ def test_when_one_process_is_killed_the_other_ends_and_the_run_resumes_bitwise(
     asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
     broken = start(*asked, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    wait_for(lambda: latest(run.checkpoints) is not None, broken.process.poll)
+    wait_for(lambda: latest(run.checkpoints) is not None, broken.process)
     pids = [pid for pid, rank in broken.alive().items() if rank == victim]
     assert len(pids) == 1, broken.said
     os.kill(pids[0], signal.SIGKILL)
@@ -302,7 +302,7 @@ def test_when_one_process_is_killed_another_that_notices_nothing_ends_with_the_c
     asked = ["stuck.py", "pretrain", *words("simclr_ldreg", images, devices=2), "--out", "run"]
     command = Command(asked, tmp_path, {"LDREG_TEST_STUCK": {"0": "1", "1": "0"}[victim]})
     try:
-        wait_for((tmp_path / "stuck").exists, command.process.poll)
+        wait_for((tmp_path / "stuck").exists, command.process)
         [pid] = [pid for pid, rank in command.alive().items() if rank == victim]
         os.kill(pid, signal.SIGKILL)
         assert command.wait(TEARDOWN) != 0
@@ -320,10 +320,10 @@ def test_torchrun_brings_a_run_back_when_one_process_is_killed(
     run = RunFolder(tmp_path / "run")
     for restart in range(2):  # once by --out, and once more where the run was brought back already
         step = reached(run)
-        wait_for(lambda: reached(run) > step, command.process.poll)  # noqa: B023
+        wait_for(lambda: reached(run) > step, command.process)  # noqa: B023
         [pid] = [pid for pid, rank in command.alive(restart).items() if rank == victim]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: command.alive(restart + 1), TEARDOWN)  # noqa: B023
+        wait_for(lambda: not Path(f"/proc/{pid}").exists() or bool(command.alive(restart + 1)), seconds=TEARDOWN)  # noqa: B023
     assert command.wait() == 0, command.said
     assert command.said.count("pretraining into run") == 1
     assert command.said.count("going on from run/checkpoints/") == 2, command.said
@@ -345,7 +345,7 @@ def test_when_the_run_is_terminated_all_stop_at_one_step_and_it_resumes_bitwise(
     asked = words("byol_ldreg", images, devices=2, epochs=20, trainer__checkpoint_steps="2")
     command = start(*asked, "--out", "run", folder=tmp_path)
     run = RunFolder(tmp_path / "run")
-    wait_for(lambda: latest(run.checkpoints) is not None, command.process.poll)
+    wait_for(lambda: latest(run.checkpoints) is not None, command.process)
     time.sleep(delay)
     command.process.send_signal(signal.SIGTERM)
     status = command.wait(TEARDOWN)

@@ -98,7 +98,7 @@ def test_of_two_runs_into_one_folder_one_is_refused_and_the_other_is_whole(tmp_p
 def test_a_run_that_goes_on_is_not_resumed_by_another_process(tmp_path: Path) -> None:
     first = start(*words(schedule__epochs="2000"), "--out", "run", folder=tmp_path)
     try:
-        assert wait_for(RunFolder(tmp_path / "run").metrics.exists, first.poll)
+        assert wait_for(RunFolder(tmp_path / "run").metrics.exists, first)
         for asked in (["--resume", "run"], [*words(), "--out", "run"]):
             status, said = ended(start(*asked, folder=tmp_path))
             assert status == 2
