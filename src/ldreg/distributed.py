@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
@@ -76,6 +77,31 @@ def gather(x: Tensor) -> Tensor:
         raise ValueError(f"gather: expected as many rows on every rank, got {-fewest} to {most}")
     joined: Tensor = _Gather.apply(x)
     return joined
+
+
+def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
+    """The rows (n, D) of every process, in order of rank; a process without rows may pass any empty tensor.
+
+    Unlike in `gather`, processes may hold different numbers of rows, and no gradient flows.
+    torchmetrics' own function needs the same rank and dtype on every process, which a process without a batch lacks.
+
+    Raises:
+        ValueError: on all processes, if rows have different lengths.
+    """
+    from torchmetrics.utilities.distributed import gather_all_tensors  # Lightning brings it
+
+    shapes: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(shapes, (rows.dtype, tuple(rows.shape)) if rows.numel() else None, group=group)
+    seen = [each for each in shapes if each is not None]
+    if not seen:
+        return [rows for _ in shapes]
+    widths = {shape[1:] for _, shape in seen}
+    if len(widths) > 1:
+        raise ValueError(f"representations: expected rows of one length in all processes, got {sorted(widths)}")
+    dtype = reduce(torch.promote_types, (dtype for dtype, _ in seen))
+    own = rows.to(dtype) if rows.numel() else rows.new_empty((0, *widths.pop()), dtype=dtype)
+    gathered: list[Tensor] = gather_all_tensors(own, group)
+    return gathered
 
 
 def total(value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.dimension.quality import view_share
-from ldreg.evaluate.measure import Extracted, measure, measure_set
+from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
 from ldreg.monitor.callback import Monitor, Throughput, batch_size
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.watch import MonitorConfig, callback_bases
@@ -440,10 +440,14 @@ def test_no_hook_relies_on_the_class_of_trainer_or_module(tmp_path: Path) -> Non
 
 
 class Final(pl.Callback):
-    """Writes down where each rank ended."""
+    """Writes down what each rank represented at step 2, and where it ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        if trainer.global_step == 2:
+            torch.save(outputs["representations"], self.folder / f"step2-{trainer.global_rank}.pt")
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         (self.folder / f"rank{trainer.global_rank}").write_text(str(trainer.global_step))
@@ -457,11 +461,14 @@ def emptied_on_the_first_rank(x: Tensor, step: int) -> Tensor:
 def test_the_first_ranks_alarm_stops_all_ranks(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     config = MonitorConfig(k=5, every_steps=2, points=50, knn_k=10, stop_on_alarm=True)
-    module = Ours(emptied_on_the_first_rank)
+    module = Ours(emptied_on_the_first_rank, view_count=2)
     monitor = Monitor(config, path=path, extract=Extractor(module))
     fit(module, monitor, callbacks=[Final(tmp_path)], max_epochs=20, strategy="ddp_spawn", devices=2)
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["8", "8"]
     found = read_metrics(path)
+    views = [torch.load(tmp_path / f"step2-{rank}.pt").chunk(2) for rank in range(2)]
+    batch = torch.cat([view for pair in zip(*views, strict=True) for view in pair])
+    assert found["batch/lid"][1][2] == pytest.approx(measure(spread(batch, 50), k=5)["lid"], rel=1e-6)
     assert [step for step, _, _ in found["batch/loss"]] == [1, 2, 4, 5, 6, 8]  # every second, and where the set is
     assert [step for step, _, _ in found["set/lid"]] == [0, 5, 8]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ldreg.distributed import active
+from ldreg.distributed import active, gather_rows
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import measure, spread
 from ldreg.integrations import check_whole
@@ -271,6 +271,4 @@ def _gathered(rows: Tensor) -> Tensor:
     """All processes' rows (n, D) in rank order; a process may have fewer, or none."""
     if not active():
         return rows
-    from ldreg.integrations.torchmetrics import gather_rows  # Lightning requires torchmetrics
-
     return torch.cat(gather_rows(rows.float()))

@@ -11,19 +11,17 @@ low, but noise is highest of all (pass `maximize` to `MetricTracker`).
 """
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.utilities.distributed import gather_all_tensors
 
 from ldreg.dimension.estimators import Convention, Estimator, check_options, lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.neighbors import as_matrix
 from ldreg.dimension.spectrum import effective_rank
+from ldreg.distributed import gather_rows
 from ldreg.integrations import check_whole
 
 __all__ = ["EffectiveRank", "LocalIntrinsicDimension"]
@@ -150,28 +148,6 @@ class EffectiveRank(_Collecting):
         if len(x) < 2:
             raise ValueError(f"representations: expected at least 2 to compute {type(self).__name__} of, got {len(x)}")
         return effective_rank(x).to(torch.promote_types(x.dtype, torch.float32))
-
-
-def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
-    """The rows (n, D) of every process, in order of rank; a process without rows may pass any empty tensor.
-
-    torchmetrics' own function needs the same rank and dtype on every process, which a process without a batch lacks.
-
-    Raises:
-        ValueError: on all processes, if rows have different lengths.
-    """
-    shapes: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(shapes, (rows.dtype, tuple(rows.shape)) if rows.numel() else None, group=group)
-    seen = [each for each in shapes if each is not None]
-    if not seen:
-        return [rows for _ in shapes]
-    widths = {shape[1:] for _, shape in seen}
-    if len(widths) > 1:
-        raise ValueError(f"representations: expected rows of one length in all processes, got {sorted(widths)}")
-    dtype = reduce(torch.promote_types, (dtype for dtype, _ in seen))
-    own = rows.to(dtype) if rows.numel() else rows.new_empty((0, *widths.pop()), dtype=dtype)
-    gathered: list[Tensor] = gather_all_tensors(own, group)
-    return gathered
 
 
 def _copied(representations: Tensor, before: Sequence[Tensor]) -> Tensor:

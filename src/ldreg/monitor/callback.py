@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ldreg.dimension.quality import view_share
+from ldreg.distributed import active, gather_rows
 from ldreg.evaluate.extract import undisturbed
 from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
 from ldreg.monitor.alarm import SETTLED
@@ -40,11 +41,11 @@ class Monitor(Watch, Callback):
     The linear probe is fitted again each time on the frozen representations of that moment: it has no state, costs
     nothing between measurements, and does not depend on where a run was resumed.
 
-    Only the first rank measures and writes, from its own rows. Numbers go to the metrics file, to the trainer's loggers
-    and into `latest`; alarms go to the log "ldreg" and into `alarms`. A term `pull` that stays negligible or dominant
-    from step 50 on is logged once and is not an alarm (`PullWarning`), unless there is a term `share`. Training does
-    not change: no random number is drawn and no buffer changes, so a monitored run is bitwise equal to an unmonitored
-    one.
+    A batch is that of all ranks. The first rank measures and writes. Numbers go to the metrics file, to the trainer's
+    loggers and into `latest`; alarms go to the log "ldreg" and into `alarms`. A term `pull` that stays negligible or
+    dominant from step 50 on is logged once and is not an alarm (`PullWarning`), unless there is a term `share`.
+    Training does not change: no random number is drawn and no buffer changes, so a monitored run is bitwise equal to
+    an unmonitored one.
 
     Args:
         config: what is measured and how often.
@@ -130,8 +131,9 @@ class Monitor(Watch, Callback):
         with_set = self._owed and self._extract is not None
         last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
         if due or (self._step > before and (with_set or last)):
-            values = self._batch_values(trainer, module, outputs, batch) if trainer.is_global_zero else {}
-            self._conclude(trainer, values)
+            outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+            views = self._views(trainer, module, outputs, batch)
+            self._conclude(trainer, self._batch_values(module, outputs, views) if trainer.is_global_zero else {})
             self._speed.restart()
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
@@ -164,40 +166,44 @@ class Monitor(Watch, Callback):
             values = {f"set/{name}": value for name, value in found.items()}
         self._conclude(trainer, values)
 
-    def _batch_values(self, trainer: Any, module: Any, outputs: Any, batch: Any) -> dict[str, float]:
+    def _batch_values(self, module: Any, outputs: Mapping[str, Any], views: Sequence[Tensor]) -> dict[str, float]:
         _synchronize(module.device)
         rate = self._speed.rate()
-        outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         scalars = {f"terms/{name}": value for name, value in outputs.get("terms", {}).items()}
         # "objective" is the loss before the trainer divides it by the number of accumulated parts.
         loss = outputs.get("objective", outputs.get("loss"))
         if loss is not None:
             scalars = {"batch/loss": loss, **scalars}
         values = _numbers(scalars, module.device)
-        found = self._batch_representations(trainer, module, outputs, batch)
-        if found is not None:
+        if views and self._enough(sum(map(len, views))):
             # Measuring a batch of thousands of rows would take seconds.
-            dimensions = measure(spread(found, self.config.points), k=self.config.k)
+            dimensions = measure(spread(torch.cat(tuple(views)), self.config.points), k=self.config.k)
             values |= {f"batch/{name}": value for name, value in dimensions.items()}
-            if self._representations is None and (views := _views(found, outputs.get("view_count", 1))):
+            if len(views) > 1:
                 values["batch/view_share"] = float(view_share(views))
         if self._lr is not None:
             values["lr"] = float(self._lr)
         return values if rate is None else values | {"images_per_second": rate}
 
-    def _batch_representations(self, trainer: Any, module: Any, outputs: Any, batch: Any) -> Tensor | None:
-        """Representations (N, D) to measure; None if there are none or too few, with one warning."""
+    def _views(self, trainer: Any, module: Any, outputs: Mapping[str, Any], batch: Any) -> Sequence[Tensor]:
+        """Representations (N, D) of each view, of all ranks; one view where they are not known apart, or none."""
         found: Tensor | None = outputs.get("representations")
+        count = outputs.get("view_count", 1)
         if self._representations is not None:
             with undisturbed(module, module.device), trainer.precision_plugin.forward_context():
-                found = self._representations(module, batch)
-        if found is None or len(found) > self.config.k:
-            return found
-        if not self._warned:
+                found, count = self._representations(module, batch), 1
+        if found is None:
+            return ()
+        views = by_view(found.detach(), count)
+        return [torch.cat(gather_rows(view)) for view in views] if active() else views
+
+    def _enough(self, rows: int) -> bool:
+        """Whether a batch has more than k rows; one warning if not."""
+        if rows <= self.config.k and not self._warned:
             wanted = f"more than k ({self.config.k}) representations in a batch"
-            logger.warning("step %d: expected %s to measure dimensions, got %d", self._step, wanted, len(found))
+            logger.warning("step %d: expected %s to measure dimensions, got %d", self._step, wanted, rows)
             self._warned = True
-        return None
+        return rows > self.config.k
 
     def _conclude(self, trainer: Any, values: dict[str, float]) -> None:
         """Write and check the values; called on every rank, because all ranks stop together."""
@@ -258,12 +264,12 @@ def batch_size(batch: Any) -> int:
     return next((size for part in parts if (size := batch_size(part))), 0)
 
 
-def _views(rows: Tensor, count: Any) -> tuple[Tensor, ...] | None:
-    """The rows by view; None for a single view or image."""
+def by_view(rows: Tensor, count: Any) -> tuple[Tensor, ...]:
+    """Rows that lie view after view, in as many parts; one part if there is a single image."""
     if not isinstance(count, int | np.integer) or count < 1 or len(rows) % count:
         got = count if isinstance(count, int | float | str) else type(count).__name__
         raise ValueError(f"view_count: expected a number of views that divides the {len(rows)} rows, got {got!r}")
-    return rows.chunk(int(count)) if count > 1 and len(rows) > count else None
+    return rows.chunk(int(count)) if len(rows) > count else (rows,)
 
 
 def _numbers(scalars: dict[str, Any], device: torch.device) -> dict[str, float]:
