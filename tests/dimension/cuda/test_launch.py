@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ldreg.dimension.cuda import launch as launching
-from ldreg.dimension.cuda.launch import launch
+from ldreg.dimension import cuda as launching
+from ldreg.dimension.cuda import launch
 
 
 class Compiled:

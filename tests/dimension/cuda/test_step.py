@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ldreg import LDReg
-from ldreg.dimension.cuda import launch as launching
+from ldreg.dimension import cuda as launching
 from ldreg.dimension.cuda import step as fused
 from ldreg.dimension.estimators import lid
 

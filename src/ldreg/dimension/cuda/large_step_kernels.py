@@ -15,9 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension.cuda import nearest, step_kernels
-from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
-from ldreg.dimension.cuda.nearest import Halves
+from ldreg.dimension.cuda import blocks, launch, nearest, power_of_2, step_kernels
 from ldreg.dimension.cuda.nearest_kernels import Lists, halves, peak_scale
 from ldreg.dimension.cuda.step import Pass, Reduction
 from ldreg.dimension.cuda.step_kernels import Queue, Rows, ordered_bits, store_moments
@@ -157,13 +155,8 @@ def forward(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: i
         for first in range(0, len(x), len(block)):
             now = queue._replace(first=first)
             squares = block[: len(x) - first]
-            step_kernels.find_squares(
-                (_tiled(x, peaks, now, turn=len(squares)), tiles),
-                squares,
-                self_index,
-                same=reference is None,
-                queue=now,
-            )
+            both = _tiled(x, peaks, now, turn=len(squares)), tiles
+            step_kernels.find_squares(both, squares, self_index, same=reference is None, queue=now)
             step_kernels.select(squares, found, paper=reduction.paper, queue=now)
         return step_kernels.finish(found, peaks, x.shape[1], reduction)
 
@@ -189,45 +182,16 @@ def candidates(
 def measure(x: Tensor, y: Tensor, lists: Lists, count: int, peaks: Tensor, found: Rows, *, paper: bool) -> Queue:
     """Fill in the k nearest candidates of every row; returns the queue of rows that may have lost a neighbor."""
     n, dim = x.shape
-    queries: Halves = lists.queries
-    queue = Queue(
-        torch.empty(n, dtype=torch.int32, device=x.device), torch.zeros(1, dtype=torch.int32, device=x.device)
-    )
-    depth = queries.rows.shape[1]
+    indices = torch.empty(n, dtype=torch.int32, device=x.device)
+    queue = Queue(indices, torch.zeros(1, dtype=torch.int32, device=x.device))
+    halved, depth = lists.queries, lists.queries.rows.shape[1]
+    tensors = x, y, lists.entries, lists.fill, lists.thresholds, halved.norms, halved.rounding, lists.reference.largest
+    results = peaks, found.indices, found.distances, found.stats, queue.rows, queue.waiting
+    sizes = n, dim, found.indices.shape[1], count, _TOP, step_kernels.top_exponent(dim)
     sums, norm_share = nearest.rounding_shares(depth)
-    launch(
-        _nearest,
-        (n,),
-        x,
-        y,
-        lists.entries,
-        lists.fill,
-        lists.thresholds,
-        queries.norms,
-        queries.rounding,
-        lists.reference.largest,
-        peaks,
-        found.indices,
-        found.distances,
-        found.stats,
-        queue.rows,
-        queue.waiting,
-        n,
-        dim,
-        found.indices.shape[1],
-        count,
-        _TOP,
-        step_kernels.top_exponent(dim),
-        sums * _SLACK,
-        norm_share * _SLACK,
-        depth**0.5 * 2.0**-25,
-        max(1e-5, (dim / 32 + 8) * 2.0**-24),
-        PAPER=paper,
-        PARTS=len(peaks),
-        WIDTH=power_of_2(count),
-        BLOCK=min(32, power_of_2(dim)),
-        num_warps=8,
-    )
+    shares = sums * _SLACK, norm_share * _SLACK, depth**0.5 * 2.0**-25, max(1e-5, (dim / 32 + 8) * 2.0**-24)
+    constants = {"PAPER": paper, "PARTS": len(peaks), "WIDTH": power_of_2(count), "BLOCK": min(32, power_of_2(dim))}
+    launch(_nearest, (n,), *tensors, *results, *sizes, *shares, **constants, num_warps=8)
     return queue
 
 
@@ -237,23 +201,8 @@ def _tiled(source: Tensor, peaks: Tensor, queue: Queue, *, turn: int | None) -> 
     depth = blocks(dim, chunk) * chunk
     count = blocks(n if turn is None else turn, side)
     tiles = torch.empty(count, depth, side, dtype=torch.float32, device=source.device)
-    launch(
-        _tile_rows,
-        (count, blocks(depth, 64)),
-        source,
-        queue.rows,
-        queue.waiting,
-        peaks,
-        tiles,
-        n,
-        dim,
-        depth,
-        0 if turn is None else queue.first,
-        step_kernels.top_exponent(dim),
-        QUEUED=turn is not None,
-        PARTS=len(peaks),
-        SIDE=side,
-        BLOCK=64,
-        num_warps=4,
-    )
+    tensors = source, queue.rows, queue.waiting, peaks, tiles
+    sizes = n, dim, depth, 0 if turn is None else queue.first, step_kernels.top_exponent(dim)
+    constants = {"QUEUED": turn is not None, "PARTS": len(peaks), "SIDE": side, "BLOCK": 64}
+    launch(_tile_rows, (count, blocks(depth, 64)), *tensors, *sizes, **constants, num_warps=4)
     return tiles

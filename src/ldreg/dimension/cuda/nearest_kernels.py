@@ -13,14 +13,14 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
 # ruff: noqa: N803 - compile-time constants of kernels are in capitals
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
+from ldreg.dimension.cuda import blocks, launch, power_of_2
 from ldreg.dimension.cuda.nearest import Halves
 
 _INFINITY = tl.constexpr(0x7F800000)
@@ -353,28 +353,11 @@ def halves(x: Tensor, center: Tensor, scale: Tensor, order: Tensor | None = None
     rows = torch.empty(n, depth, dtype=torch.float16, device=x.device)
     norms, rounding = torch.empty(2, n, dtype=torch.float32, device=x.device)
     largest = torch.zeros(2, dtype=torch.int32, device=x.device)
+    tensors = x.contiguous(), center, scale, order, rows, norms, rounding, largest
+    constants = {"PARTS": 0 if top is None else len(scale), "ORDERED": order is not None, "ROWS": 8}
+    constants["BLOCK"] = min(512, power_of_2(depth))
     with torch.cuda.device_of(x):
-        launch(
-            _halve,
-            (blocks(n, 8),),
-            x.contiguous(),
-            center,
-            scale,
-            order,
-            rows,
-            norms,
-            rounding,
-            largest,
-            n,
-            dim,
-            depth,
-            0 if top is None else top,
-            PARTS=0 if top is None else len(scale),
-            ORDERED=order is not None,
-            ROWS=8,
-            BLOCK=min(512, power_of_2(depth)),
-            num_warps=8,
-        )
+        launch(_halve, (blocks(n, 8),), *tensors, n, dim, depth, top or 0, **constants, num_warps=8)
     return Halves(rows, norms, rounding, largest.view(torch.float32))
 
 
@@ -393,40 +376,31 @@ class Lists:
         self.thresholds = torch.empty(n, dtype=torch.float32, device=device)
         self._own = own if isinstance(own, Tensor) else None
         self._first = own if isinstance(own, int) else 0
-        self._exclude = "index" if isinstance(own, Tensor) else "none" if own is None else "diagonal"
+        rows, columns, depth, warps, stages, group = TILES
+        self._tiling: dict[str, Any] = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": group}
+        self._tiling |= {"num_warps": warps, "num_stages": stages}
+        self._tiling["EXCLUDE"] = "index" if isinstance(own, Tensor) else "none" if own is None else "diagonal"
 
     def start(self, columns: int, *, fewest: int, most: int, scores: Tensor) -> None:
         """Start with the smallest scores of the first columns; `scores` (rows, columns) is working memory."""
-        step = len(scores)
-        for begin in range(0, len(self.fill), step):
-            end = min(begin + step, len(self.fill))
-            self._score(begin, end, columns, scores)
-            self._pick(scores, slice(begin, end), columns, fewest=fewest, most=most)
+        depth = self.queries.rows.shape[1]
+        for begin in range(0, len(self.fill), len(scores)):
+            rows = slice(begin, min(begin + len(scores), len(self.fill)))
+            n, own = rows.stop - begin, None if self._own is None else self._own[begin:]
+            tiles = blocks(n, TILES.rows) * blocks(columns, TILES.columns)
+            tensors = self.queries.rows[begin:], self.reference.rows, self.reference.norms, own, scores
+            with torch.cuda.device_of(scores):
+                launch(_scores, (tiles,), *tensors, n, columns, self._first + begin, depth, **self._tiling)
+            self._pick(scores, rows, columns, fewest=fewest, most=most)
 
     def sweep(self, begin: int, end: int) -> None:
         """Append all scores of columns from `begin` to `end` that are below the threshold."""
         n, depth = self.queries.rows.shape
         tiles = blocks(n, TILES.rows) * blocks(end - begin, TILES.columns)
+        tensors = self.queries.rows, self.reference.rows, self.reference.norms, self._own
+        lists, sizes = (self.thresholds, self.entries, self.fill), (n, begin, end, self._first, depth, self.room)
         with torch.cuda.device_of(self.fill):
-            launch(
-                _sweep,
-                (tiles,),
-                self.queries.rows,
-                self.reference.rows,
-                self.reference.norms,
-                self._own,
-                self.thresholds,
-                self.entries,
-                self.fill,
-                n,
-                begin,
-                end,
-                self._first,
-                depth,
-                self.room,
-                EXCLUDE=self._exclude,
-                **_cut(),
-            )
+            launch(_sweep, (tiles,), *tensors, *lists, *sizes, **self._tiling)
 
     def cut(self, *, fewest: int, most: int) -> None:
         """Keep the smallest scores of each list, at least `fewest` and at most `most`."""
@@ -438,69 +412,21 @@ class Lists:
         listed = torch.arange(most, device=filled.device) < filled
         return torch.where(listed, self.entries[:, :most] & 0xFFFFFFFF, -1)
 
-    def _score(self, begin: int, end: int, columns: int, scores: Tensor) -> None:
-        n, depth = end - begin, self.queries.rows.shape[1]
-        with torch.cuda.device_of(scores):
-            launch(
-                _scores,
-                (blocks(n, TILES.rows) * blocks(columns, TILES.columns),),
-                self.queries.rows[begin:],
-                self.reference.rows,
-                self.reference.norms,
-                None if self._own is None else self._own[begin:],
-                scores,
-                n,
-                columns,
-                self._first + begin,
-                depth,
-                EXCLUDE=self._exclude,
-                **_cut(),
-            )
-
     def _pick(self, scores: Tensor | None, rows: slice, width: int, *, fewest: int, most: int) -> None:
-        block = power_of_2(width)
+        block, count = power_of_2(width), rows.stop - rows.start
+        tensors = scores, self.entries[rows], self.fill[rows], self.thresholds[rows]
+        constants = {"LISTED": scores is None, "BLOCK": block, "num_warps": min(32, max(1, block // 256))}
         with torch.cuda.device_of(self.fill):
-            launch(
-                _pick,
-                (rows.stop - rows.start,),
-                scores,
-                self.entries[rows],
-                self.fill[rows],
-                self.thresholds[rows],
-                width,
-                self.room,
-                fewest,
-                most,
-                LISTED=scores is None,
-                BLOCK=block,
-                num_warps=min(32, max(1, block // 256)),
-            )
-
-
-def _cut() -> dict[str, int]:
-    rows, columns, depth, warps, stages, group = TILES
-    cut = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": group}
-    return {**cut, "num_warps": warps, "num_stages": stages}
+            launch(_pick, (count,), *tensors, width, self.room, fewest, most, **constants)
 
 
 def pair_distances(x: Tensor, y: Tensor, places: Tensor, scale: Tensor) -> Tensor:
     """Distances (N, width) of rows of x to rows `places` (N, width) of y, times `scale` (1,); inf for a place of -1."""
     (n, width), dim = places.shape, x.shape[1]
     distances = torch.empty(n, width, dtype=torch.float32, device=x.device)
-    together, block = min(32, power_of_2(width)), min(128, power_of_2(dim))
+    together = min(32, power_of_2(width))
+    tensors = x.contiguous(), y.contiguous(), places, scale, distances
+    constants = {"PLACES": together, "BLOCK": min(128, power_of_2(dim)), "num_warps": 4}
     with torch.cuda.device_of(x):
-        launch(
-            _distances,
-            (n, blocks(width, together)),
-            x.contiguous(),
-            y.contiguous(),
-            places,
-            scale,
-            distances,
-            dim,
-            width,
-            PLACES=together,
-            BLOCK=block,
-            num_warps=4,
-        )
+        launch(_distances, (n, blocks(width, together)), *tensors, dim, width, **constants)
     return distances

@@ -125,43 +125,30 @@ def ldreg_step(
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
+# The reduction comes flat, as operators of torch take it.
+_ARGUMENTS = (
+    "Tensor x, Tensor? reference, Tensor? self_index, SymInt k, bool paper, str terms, str outer, float offset, "
+    "float scale"
+)
 
-def _forward(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    k: int,
-    paper: bool,
-    terms: str,
-    outer: str,
-    offset: float,
-    scale: float,
-) -> _Tensors:
-    """The tensors of `Pass`; the reduction comes flat, as operators of torch take it."""
+
+def _forward(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, *options: Any) -> _Tensors:
+    """The tensors of `Pass`."""
     if _screened(x, reference, k):
         from ldreg.dimension.cuda.large_step_kernels import forward
     else:
         from ldreg.dimension.cuda.step_kernels import forward
-    reduction = Reduction(paper, terms, outer, offset, scale)  # type: ignore[arg-type]
-    value, totals, rows, distances, indices = forward(x, reference, self_index, k, reduction)
+    value, totals, rows, distances, indices = forward(x, reference, self_index, k, Reduction(*options))
     return value, totals, rows, distances, indices
 
 
 def _slope(
-    x: Tensor,
-    reference: Tensor | None,
-    self_index: Tensor | None,
-    k: int,
-    paper: bool,
-    terms: str,
-    outer: str,
-    offset: float,
-    scale: float,
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Value (), totals (3,), and in float32 the gradient (N, D) of the value for x as queries."""
     from ldreg.dimension.cuda.step_kernels import query_gradient
 
-    result = Pass(*_forward(x, reference, self_index, k, paper, terms, outer, offset, scale))
+    result, (paper, terms, _, offset, _) = Pass(*_forward(x, reference, self_index, k, *options)), options
     return result.value, result.totals, query_gradient(x, reference, result, paper=paper, terms=terms, offset=offset)
 
 
@@ -198,7 +185,9 @@ class _Slope(torch.autograd.Function):
         return _slope_backward(ctx, *grads)
 
 
-_slope_op = torch.library.custom_op("ldreg::log_lid_slope", _slope, mutates_args=())
+_slope_op = torch.library.custom_op(
+    "ldreg::log_lid_slope", _slope, mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+)
 _slope_op.register_autograd(_slope_backward, setup_context=_keep_slope)
 
 
@@ -244,7 +233,12 @@ class _Both(torch.autograd.Function):
         return *_both_gradients(grad, x, reference, saved, *ctx.options), *(None,) * 7
 
 
-_both_op = torch.library.custom_op("ldreg::reduced_log_lid", _forward, mutates_args=())
+_both_op = torch.library.custom_op(
+    "ldreg::reduced_log_lid",
+    _forward,
+    mutates_args=(),
+    schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
 
 
 @_both_op.register_fake

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ldreg.dimension.cuda.launch import blocks, launch, power_of_2
+from ldreg.dimension.cuda import blocks, launch, power_of_2
 from ldreg.dimension.cuda.nearest_kernels import peak_scale
 from ldreg.dimension.cuda.step import Pass, Reduction
 
@@ -433,52 +433,31 @@ class Queue(NamedTuple):
     first: int = 0
 
 
+_NO_QUEUE = None, None, 0
+
+
 def select(squares: Tensor, found: Rows, *, paper: bool, queue: Queue | None = None, kind: Hashable = None) -> None:
     """Fill in all rows from squared distances (N, M), or with a queue the rows of a turn from (turn, M)."""
     (n, k), (turn, m) = found.indices.shape, squares.shape
+    rows, waiting, first = queue or _NO_QUEUE
+    tensors = squares, rows, waiting, found.indices, found.distances, found.stats
     block = power_of_2(m)
-    launch(
-        _select,
-        (turn,),
-        squares,
-        None if queue is None else queue.rows,
-        None if queue is None else queue.waiting,
-        found.indices,
-        found.distances,
-        found.stats,
-        n,
-        m,
-        k,
-        0 if queue is None else queue.first,
-        PAPER=paper,
-        QUEUED=queue is not None,
-        BLOCK=block,
-        kind=kind,
-        num_warps=min(32, max(1, block // 512)),
-    )
+    constants = {
+        "PAPER": paper,
+        "QUEUED": queue is not None,
+        "BLOCK": block,
+        "num_warps": min(32, max(1, block // 512)),
+    }
+    launch(_select, (turn,), *tensors, n, m, k, first, kind=kind, **constants)
 
 
 def finish(found: Rows, peaks: Tensor, dim: int, reduction: Reduction, *, kind: Hashable = None) -> Pass:
     """The reduction, once all rows are filled in."""
     value, totals = found.stats.new_empty(()), found.stats.new_empty(3)
-    launch(
-        _finish,
-        (1,),
-        found.stats,
-        peaks,
-        value,
-        totals,
-        found.indices.shape[0],
-        top_exponent(dim),
-        reduction.offset,
-        reduction.scale,
-        TERMS=reduction.terms,
-        OUTER=reduction.outer,
-        PARTS=peaks.shape[0],
-        BLOCK=1024,
-        kind=kind,
-        num_warps=8,
-    )
+    tensors, n = (found.stats, peaks, value, totals), found.indices.shape[0]
+    constants = {"TERMS": reduction.terms, "OUTER": reduction.outer, "PARTS": peaks.shape[0], "BLOCK": 1024}
+    floats = reduction.offset, reduction.scale
+    launch(_finish, (1,), *tensors, n, top_exponent(dim), *floats, kind=kind, **constants, num_warps=8)
     return Pass(value, totals, *found)
 
 
@@ -493,27 +472,9 @@ def query_gradient(
         kind = _kind(x, y, None, k, paper, terms)
         out = torch.empty_like(x, dtype=torch.float32)
         block = min(512, power_of_2(dim))
-        launch(
-            _gather,
-            (n, blocks(dim, block)),
-            saved.totals,
-            saved.rows,
-            x,
-            y,
-            saved.indices,
-            saved.distances,
-            out,
-            n,
-            dim,
-            k,
-            offset,
-            PAPER=paper,
-            TERMS=terms,
-            NEIGHBORS=16,
-            BLOCK=block,
-            kind=kind,
-            num_warps=4,
-        )
+        tensors = saved.totals, saved.rows, x, y, saved.indices, saved.distances, out
+        constants = {"PAPER": paper, "TERMS": terms, "NEIGHBORS": 16, "BLOCK": block, "num_warps": 4}
+        launch(_gather, (n, blocks(dim, block)), *tensors, n, dim, k, offset, kind=kind, **constants)
     return out
 
 
@@ -521,23 +482,10 @@ def distance_slopes(saved: Pass, *, paper: bool, terms: str, offset: float) -> t
     """Slopes (N, k) of the value in the distances, and those distances (N, k) in units of the data."""
     slopes, unscaled = torch.empty_like(saved.distances), torch.empty_like(saved.distances)
     n, k = slopes.shape
+    tensors = saved.totals, saved.rows, saved.distances, slopes, unscaled
+    constants = {"PAPER": paper, "TERMS": terms, "NEIGHBORS": 64, "num_warps": 1}
     with torch.cuda.device_of(slopes):
-        launch(
-            _distance_slopes,
-            (n,),
-            saved.totals,
-            saved.rows,
-            saved.distances,
-            slopes,
-            unscaled,
-            n,
-            k,
-            offset,
-            PAPER=paper,
-            TERMS=terms,
-            NEIGHBORS=64,
-            num_warps=1,
-        )
+        launch(_distance_slopes, (n,), *tensors, n, k, offset, **constants)
     return slopes, unscaled
 
 
@@ -554,20 +502,8 @@ def find_peaks(x: Tensor, y: Tensor, *, kind: Hashable = None) -> Tensor:
     """The bits (parts,) of the largest absolute value in each part of x and y."""
     parts = min(256, power_of_2(blocks(max(x.numel(), y.numel()), 2048)))
     peaks = torch.empty(parts, dtype=torch.int32, device=x.device)
-    launch(
-        _peaks,
-        (parts,),
-        x,
-        y,
-        peaks,
-        x.numel(),
-        y.numel(),
-        SAME=y is x,
-        PARTS=parts,
-        BLOCK=2048,
-        kind=kind,
-        num_warps=4,
-    )
+    constants = {"SAME": y is x, "PARTS": parts, "BLOCK": 2048, "num_warps": 4}
+    launch(_peaks, (parts,), x, y, peaks, x.numel(), y.numel(), kind=kind, **constants)
     return peaks
 
 
@@ -578,26 +514,10 @@ def prepare(x: Tensor, y: Tensor, peaks: Tensor, *, kind: Hashable = None) -> tu
     x_blocks, y_blocks = blocks(n, side), blocks(m, side)
     x_tiles = torch.empty(x_blocks, depth, side, dtype=torch.float32, device=x.device)
     y_tiles = x_tiles if y is x else torch.empty(y_blocks, depth, side, dtype=torch.float32, device=x.device)
-    launch(
-        _prepare,
-        (x_blocks if y is x else x_blocks + y_blocks, blocks(depth, 64)),
-        x,
-        y,
-        x_tiles,
-        y_tiles,
-        peaks,
-        n,
-        m,
-        dim,
-        depth,
-        x_blocks,
-        top_exponent(dim),
-        PARTS=peaks.shape[0],
-        SIDE=side,
-        BLOCK=64,
-        kind=kind,
-        num_warps=4,
-    )
+    grid = x_blocks if y is x else x_blocks + y_blocks, blocks(depth, 64)
+    tensors, sizes = (x, y, x_tiles, y_tiles, peaks), (n, m, dim, depth, x_blocks, top_exponent(dim))
+    constants = {"PARTS": peaks.shape[0], "SIDE": side, "BLOCK": 64, "num_warps": 4}
+    launch(_prepare, grid, *tensors, *sizes, kind=kind, **constants)
     return x_tiles, y_tiles
 
 
@@ -612,26 +532,10 @@ def find_squares(
 ) -> None:
     """Squared distances (N, M), or (turn, M) with a queue, in scaled units; inf for the query itself."""
     (n, m), (side, chunk, warps, half) = squares.shape, TILES
+    rows, waiting, first = queue or _NO_QUEUE
     down = 1 << ((32 * warps).bit_length() - 1) // 2  # with `across` as many as there are threads
-    launch(
-        _squares,
-        (blocks(n, side), blocks(m, side)),
-        *tiles,
-        self_index,
-        None if queue is None else queue.rows,
-        None if queue is None else queue.waiting,
-        squares,
-        n,
-        m,
-        0 if queue is None else queue.first,
-        tiles[0].shape[1],
-        EXCLUDE="diagonal" if same else "none" if self_index is None else "index",
-        HALF=same and half and queue is None,
-        QUEUED=queue is not None,
-        SIDE=side,
-        CHUNK=chunk,
-        DOWN=down,
-        ACROSS=32 * warps // down,
-        kind=kind,
-        num_warps=warps,
-    )
+    exclude = "diagonal" if same else "none" if self_index is None else "index"
+    constants = {"EXCLUDE": exclude, "HALF": same and half and queue is None, "QUEUED": queue is not None}
+    tiling = {"SIDE": side, "CHUNK": chunk, "DOWN": down, "ACROSS": 32 * warps // down, "num_warps": warps}
+    tensors, sizes = (*tiles, self_index, rows, waiting, squares), (n, m, first, tiles[0].shape[1])
+    launch(_squares, (blocks(n, side), blocks(m, side)), *tensors, *sizes, kind=kind, **constants, **tiling)
