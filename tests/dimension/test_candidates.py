@@ -324,18 +324,17 @@ def test_what_lies_under_a_threshold(shape: tuple[int, int], level: float, trans
     scores = uniform(*shape)
     scores[0, 0] = torch.inf
     threshold = torch.full((shape[0],), level) * (0.5 + uniform(shape[0], seed=1))
-    hits = _under(scores.T.contiguous().T if transposed else scores, threshold)
+    found = _under(scores.T.contiguous().T if transposed else scores, threshold)
     row, column = (scores < threshold.unsqueeze(1)).nonzero(as_tuple=True)
-    assert torch.equal(hits.row, row)
-    assert torch.equal(hits.column, column)
-    assert torch.equal(hits.score, scores[row, column])
+    for ours, theirs in zip(found, (row, column, scores[row, column]), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_part_of_a_larger_block_is_read_in_place() -> None:
     scores = uniform(20, 30)
     for block in (scores[3:9, 4:15], scores[3:9, 4:15].T):
         threshold = torch.full((len(block),), 0.3)
-        assert torch.equal(_under(block, threshold).score, block[block < 0.3])
+        assert torch.equal(_under(block, threshold)[2], block[block < 0.3])
 
 
 @pytest.mark.parametrize(("columns", "groups"), [(100, 20), (101, 20), (15, 20), (40, 20)])

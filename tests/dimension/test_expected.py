@@ -90,13 +90,13 @@ def test_the_dimension_is_the_inverse_of_the_reading(k: int, n: int) -> None:
 
 def test_nodes_are_read_as_they_are() -> None:
     table = _table()
-    assert (table.dimensions, table.neighbors, table.points) == (DIMENSIONS, NEIGHBORS, POINTS)
+    assert (table["dimensions"], table["neighbors"], table["points"]) == (DIMENSIONS, NEIGHBORS, POINTS)
     for estimator in ("mom", "mle"):
-        readings = np.array(table.lid[estimator], dtype=float)
+        readings = np.array(table["lid"][estimator], dtype=float)
         assert readings.shape == (len(DIMENSIONS), len(NEIGHBORS), len(POINTS))
         assert np.array_equal(np.isnan(readings[0]), np.array(NEIGHBORS)[:, None] * 2 > np.array(POINTS))
         assert (np.diff(readings, axis=0)[~np.isnan(readings[1:])] > 0).all()
-    assert gaussian_lid(24, 32, 4096) == pytest.approx(table.lid["mom"][DIMENSIONS.index(24)][2][POINTS.index(4096)])
+    assert gaussian_lid(24, 32, 4096) == pytest.approx(table["lid"]["mom"][DIMENSIONS.index(24)][2][POINTS.index(4096)])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_table_is_what_its_script_writes() -> None:
     generator, known = np.random.default_rng((script["SEED"], place)), script["quantiles"](10)
     for column, n in enumerate(POINTS[:4]):
         for estimator, readings in script["readings"](10, n, generator, known).items():
-            kept = np.array([row[column] for row in _table().lid[estimator][place]], dtype=float)
+            kept = np.array([row[column] for row in _table()["lid"][estimator][place]], dtype=float)
             np.testing.assert_allclose(readings, kept, rtol=1e-3)
 
 

@@ -1,17 +1,17 @@
 """The search where memory is short, and distances of pairs against float64."""
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ldreg.dimension import memory
 from ldreg.dimension import search as details
 from ldreg.dimension.candidates import Query, by_products
 from ldreg.dimension.cuda import nearest
 from ldreg.dimension.neighbors import neighbors
-from ldreg.dimension.search import pair_distances
+from ldreg.dimension.search import pair_distances, within_memory
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def points() -> Tensor:
 
 @pytest.fixture(autouse=True)
 def unsaid() -> None:
-    memory._warn_once.cache_clear()
+    details._warn_once.cache_clear()
 
 
 def no_memory(*arguments: Any, **options: Any) -> Any:
@@ -91,6 +91,96 @@ def test_works_in_the_memory_that_it_is_given(
     found = details.search(x, None, None, 5, memory=given)
     assert budgets == [expected]
     assert torch.equal(found.distances, neighbors(x, 5).distances)
+
+
+MiB = 1 << 20
+
+
+class Hungry:
+    """Runs out of memory unless it gets at most `enough` bytes."""
+
+    def __init__(self, enough: int) -> None:
+        self.enough = enough
+        self.budgets: list[int] = []
+        self.errors: list[torch.OutOfMemoryError] = []
+
+    def __call__(self, budget: int) -> str:
+        self.budgets.append(budget)
+        if budget > self.enough:
+            self.errors.append(torch.OutOfMemoryError(f"no {budget} bytes"))
+            raise self.errors[-1]
+        return "done"
+
+
+def test_what_fits_is_run_once_and_nothing_is_said() -> None:
+    run = Hungry(64 * MiB)
+    assert within_memory(run, 64 * MiB) == "done"
+    assert run.budgets == [64 * MiB]
+
+
+def test_the_budget_is_halved_until_it_fits() -> None:
+    run = Hungry(20 * MiB)
+    with pytest.warns(UserWarning, match="out of memory: continuing with half as much at a time") as said:
+        assert within_memory(run, 128 * MiB) == "done"
+    assert run.budgets == [128 * MiB, 64 * MiB, 32 * MiB, 16 * MiB]
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+
+
+def test_it_is_said_once_per_process() -> None:
+    with pytest.warns(UserWarning, match="out of memory"):
+        within_memory(Hungry(32 * MiB), 64 * MiB)
+    assert within_memory(Hungry(32 * MiB), 64 * MiB) == "done"  # a second warning would be an error
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_under_the_floor_the_error_is_raised_as_it_came() -> None:
+    run = Hungry(0)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        within_memory(run, 100, floor=20)
+    assert run.budgets == [100, 50, 25]
+    assert raised.value is run.errors[-1]
+
+
+def test_other_errors_are_not_tried_again() -> None:
+    calls = []
+
+    def run(budget: int) -> None:
+        calls.append(budget)
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        within_memory(run, 64 * MiB)
+    assert len(calls) == 1
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+@pytest.mark.parametrize("cycle", [False, True])
+def test_nothing_of_the_failed_attempt_is_held_while_the_next_runs(cycle: bool) -> None:
+    held: list[weakref.ref[Tensor]] = []
+
+    def run(budget: int) -> list[bool]:
+        if held:
+            return [ref() is None for ref in held]
+        large = torch.zeros(1000)
+        held.append(weakref.ref(large))
+        try:
+            raise torch.OutOfMemoryError
+        except torch.OutOfMemoryError as error:
+            kept = [error, large] if cycle else []  # the error knows this frame, which then knows the error
+            kept.append(kept)
+            raise
+
+    assert within_memory(run, 64 * MiB) == [True]
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_the_cache_of_a_device_in_use_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    within_memory(Hungry(16 * MiB), 64 * MiB)
+    assert emptied == [1, 1]
 
 
 MEMORY = 100_000

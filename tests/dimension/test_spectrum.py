@@ -183,16 +183,16 @@ def test_what_it_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", [covariance_eigenvalues, effective_rank, rankme])
 def test_bad_input(function: Callable[[Tensor], Tensor]) -> None:
     for shape in ((5,), (2, 3, 4), (1, 3), (0, 3), (3, 0)):
-        with pytest.raises(ValueError, match=r"x must have shape \(N, D\).*has shape"):
+        with pytest.raises(ValueError, match=r"^x: expected .*shape"):
             function(torch.zeros(shape))
-    with pytest.raises(ValueError, match=r"\(2, 3, 4\); pool or flatten all axes but the first"):
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\); pool or flatten"):
         function(torch.zeros(2, 3, 4))
     for bad in (float("nan"), float("inf"), -float("inf")):
         x = normal(5, 3)
         x[2, 1] = bad
-        with pytest.raises(ValueError, match="x must be finite"):
+        with pytest.raises(ValueError, match=r"^x: expected finite"):
             function(x)
-    with pytest.raises(ValueError, match="x must be real"):
+    with pytest.raises(ValueError, match=r"^x: expected real"):
         function(torch.zeros(5, 3, dtype=torch.complex64))
 
 

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ldreg.dimension import streaming
 from ldreg.dimension.estimators import Estimator, estimate_lid
-from ldreg.dimension.memory import within_memory
 from ldreg.dimension.neighbors import neighbors
-from ldreg.dimension.search import Neighbors
-from ldreg.dimension.streaming import Mover, resident, stream_lid, stream_neighbors
+from ldreg.dimension.search import Neighbors, within_memory
+from ldreg.dimension.streaming import Mover, _available, resident, stream_lid, stream_neighbors
 
 ELSEWHERE = "cpu:0"
 Watched = list[tuple[int, int]]
@@ -389,6 +388,42 @@ def test_blocks_on_the_gpu_give_what_all_at_once_does(estimator: Estimator) -> N
     same = (parts.neighbors.indices.sort(1).values == whole.neighbors.indices.sort(1).values).all(1)
     assert same.float().mean() > 0.999
     torch.testing.assert_close(parts.lid[same], whole.lid[same], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("free", "held", "used", "fraction", "expected"),
+    [
+        (60, 30, 10, 1.0, 80),  # 60 of the driver's, and 20 that torch holds unused
+        (60, 30, 10, 0.5, 40),  # torch may hold 20 more, and has 20 unused
+        (60, 30, 30, 0.2, 0),  # its share is used up
+        (0, 30, 10, 1.0, 20),
+    ],
+)
+def test_free_memory_of_a_gpu(
+    free: int, held: int, used: int, fraction: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {
+        "mem_get_info": (free, 100),
+        "memory_reserved": held,
+        "memory_allocated": used,
+        "get_per_process_memory_fraction": fraction,
+    }
+    monkeypatch.setattr(streaming, "_SHARE", 1)
+    for name, value in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert _available(torch.device("cuda")) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_is_allocated_is_no_longer_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_SHARE", 1)
+    device = torch.device("cuda", 0)
+    before = _available(device)
+    held = torch.empty(64 * (1 << 20), dtype=torch.uint8, device=device)
+    assert before - _available(device) >= held.nbytes
+    del held
+    assert _available(device) >= before - (1 << 20)
 
 
 BLOCKS = [slice(0, 3), slice(3, 6), slice(6, 8), slice(8, 11), slice(11, 12)]

@@ -15,11 +15,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.dimension.memory import slices
-
 Progress = Callable[[float], None]
 
 _FEW_DIMENSIONS = 2048  # up to here a few candidates more than k are enough
+
+
+def slices(n: int, step: int) -> Iterator[slice]:
+    """Consecutive slices of length `step` that cover range(n); the last may be shorter.
+
+    >>> list(slices(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def even_slices(n: int, limit: int) -> list[slice]:
+    """The fewest slices of nearly equal length, at most `limit`, that cover range(n).
+
+    >>> even_slices(5, 4)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    parts = -(-n // limit)
+    return [slice(n * part // parts, n * (part + 1) // parts) for part in range(parts)]
 
 
 class Frame(NamedTuple):
@@ -81,29 +98,26 @@ def candidate_count(x: Tensor, reference: Tensor | None, self_index: Tensor | No
 
 def by_products(query: Query, dtype: torch.dtype, progress: Progress | None = None) -> Candidates:
     """Candidates from matrix products in float32 or float64."""
-    return (_within_x if query.reference is None else _in_reference)(query, dtype, progress or _ignore)
+    search = _within_x if query.reference is None else _in_reference
+    return search(query, dtype, progress or (lambda fraction: None))
 
 
 def by_differences(query: Query) -> Candidates:
     """Candidates from differences in float64: slow, but right where even float64 products cannot separate rows."""
     step = max(1, min(1024, query.memory // (32 * query.x.shape[1])))
-    scale, own, parts = query.frame.scale, query.self_index, []
+    scale, parts = query.frame.scale, []
     for mine in slices(len(query.x), step):
         queries = query.x[mine].double() * scale
         reservoir = _reservoir(len(queries), query.count, total=None, dtype=torch.float64, device=query.x.device)
         for theirs in slices(len(query.rows), step):
             rows = query.rows[theirs].double() * scale
             scores = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
-            if own is not None:
-                _leave_out(scores, own[mine] - theirs.start)
+            if query.self_index is not None:
+                _leave_out(scores, query.self_index[mine] - theirs.start)
             reservoir.offer(slice(0, len(queries)), scores, theirs.start)
         parts.append(reservoir.result())
     indices, bounds, _ = (torch.cat(each) for each in zip(*parts, strict=True))
     return Candidates(indices, bounds)
-
-
-def _ignore(fraction: float) -> None:
-    pass
 
 
 def _within_x(query: Query, dtype: torch.dtype, progress: Progress) -> Candidates:
@@ -128,7 +142,7 @@ def _within_x(query: Query, dtype: torch.dtype, progress: Progress) -> Candidate
     if order is None:
         return found
     places = _places(order)[:-1]
-    return Candidates(_rows_at(found.indices.index_select(0, places), order), found.bound[places])
+    return Candidates(order.take(found.indices.index_select(0, places)), found.bound[places])
 
 
 def _in_reference(query: Query, dtype: torch.dtype, progress: Progress) -> Candidates:
@@ -144,9 +158,7 @@ def _in_reference(query: Query, dtype: torch.dtype, progress: Progress) -> Candi
         lefts = [(mine, queries.left(mine)) for mine in query_blocks[some]]
         first, last = lefts[0][0].start, lefts[-1][0].stop
         reservoir = _reservoir(last - first, count, total=len(reference), dtype=dtype, device=x.device)
-        for mine, theirs, scores in _products(lefts, rows, blocks):
-            if own is not None:
-                _leave_out(scores, own[mine] - theirs.start)
+        for mine, theirs, scores in _products(lefts, rows, blocks, own=own):
             reservoir.offer(slice(mine.start - first, mine.stop - first), scores, theirs.start)
             done += 1
             progress(done / total)
@@ -154,7 +166,7 @@ def _in_reference(query: Query, dtype: torch.dtype, progress: Progress) -> Candi
         parts.append(kept._replace(short=kept.short + first))
     columns, bounds, shorts = (torch.cat(each) for each in zip(*parts, strict=True))
     found = _completed(Kept(columns, bounds, shorts), queries, rows, blocks, count, own=own)
-    return found if order is None else found._replace(indices=_rows_at(found.indices, order))
+    return found if order is None else found._replace(indices=order.take(found.indices))
 
 
 def _completed(
@@ -165,23 +177,30 @@ def _completed(
         short = kept.short[some]
         left = queries.left(short)
         reservoir = _reservoir(len(left), count, total=None, dtype=left.dtype, device=left.device)
-        for mine, theirs, scores in _products([(slice(0, len(left)), left)], rows, blocks):
-            if own is not None:
-                _leave_out(scores, own[short] - theirs.start)
+        left_out = None if own is None else own[short]
+        for mine, theirs, scores in _products([(slice(0, len(left)), left)], rows, blocks, own=left_out):
             reservoir.offer(mine, scores, theirs.start)
         kept.columns[short], kept.bound[short], _ = reservoir.result()
     return Candidates(kept.columns, kept.bound)
 
 
 def _products(
-    lefts: list[tuple[slice, Tensor]], rows: "LiftedRows", blocks: list[slice], *, half: bool = False
+    lefts: list[tuple[slice, Tensor]],
+    rows: "LiftedRows",
+    blocks: list[slice],
+    *,
+    own: Tensor | None = None,
+    half: bool = False,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Scores of the left blocks in every block (half: only in blocks that come no earlier)."""
+    """Scores of the left blocks in every block (half: only in blocks that come no earlier); inf for a row's own."""
     for theirs in blocks:
         right = rows.right(theirs)
         for mine, left in lefts:
             if not half or mine.start <= theirs.start:
-                yield mine, theirs, left @ right.T
+                scores = left @ right.T
+                if own is not None:
+                    _leave_out(scores, own[mine] - theirs.start)
+                yield mine, theirs, scores
 
 
 def _leave_out(scores: Tensor, column: Tensor) -> None:
@@ -206,10 +225,6 @@ def _places(order: Tensor) -> Tensor:
     tensor([ 1,  2,  0, -1])
     """
     return torch.cat((order.argsort(), order.new_tensor([-1])))
-
-
-def _rows_at(places: Tensor, order: Tensor) -> Tensor:
-    return order.index_select(0, places.view(-1)).view(places.shape)
 
 
 def _blocks(rows: Tensor, dtype: torch.dtype, memory: int) -> list[slice]:
@@ -303,14 +318,6 @@ class Kept(NamedTuple):
     short: Tensor
 
 
-class _Hits(NamedTuple):
-    """Scores below the threshold of their row, ordered by row; rows and columns count from the start of a block."""
-
-    row: Tensor
-    column: Tensor
-    score: Tensor
-
-
 def _reservoir(rows: int, count: int, *, total: int | None, dtype: torch.dtype, device: torch.device) -> "Reservoir":
     """A reservoir for blocks of columns that are fair samples of `total` columns (None: they are not)."""
     if device.type == "cpu":
@@ -374,19 +381,19 @@ class SiftingReservoir(Reservoir):
         if math.isinf(threshold.max()):
             self._merge(rows, scores, first_column, self._held(rows))
             return
-        hits = _under(scores, threshold)
-        counts = torch.bincount(hits.row, minlength=len(fill))
+        row, column, score = _under(scores, threshold)
+        counts = torch.bincount(row, minlength=len(fill))
         full = (fill + counts > self._scores.shape[1]).nonzero().squeeze(1)
         if len(full):
             self._merge(full + rows.start, scores[full], first_column, self._scores.shape[1])
-            others = (~torch.isin(hits.row, full)).nonzero().squeeze(1)
-            hits = _Hits(*(each.index_select(0, others) for each in hits))
+            others = (~torch.isin(row, full)).nonzero().squeeze(1)
+            row, column, score = (each.index_select(0, others) for each in (row, column, score))
             counts[full] = 0
         first = counts.cumsum(0).sub_(counts).sub_(fill)
-        position = torch.arange(len(hits.row), device="cpu").sub_(first.index_select(0, hits.row))
-        place = hits.row.add_(rows.start).mul_(self._scores.shape[1]).add_(position)
-        self._scores.view(-1).scatter_(0, place, hits.score)
-        self._columns.view(-1).scatter_(0, place, hits.column.add_(first_column).to(torch.int32))
+        position = torch.arange(len(row), device="cpu").sub_(first.index_select(0, row))
+        place = row.add_(rows.start).mul_(self._scores.shape[1]).add_(position)
+        self._scores.view(-1).scatter_(0, place, score)
+        self._columns.view(-1).scatter_(0, place, column.add_(first_column).to(torch.int32))
         fill += counts
 
     def result(self) -> Kept:
@@ -441,8 +448,11 @@ def _minima(scores: Tensor, groups: int) -> Tensor:
     return minima.contiguous()
 
 
-def _under(scores: Tensor, threshold: Tensor) -> _Hits:
-    """The scores (n, m) below the threshold (n,) of their row; scores are contiguous or a transpose."""
+def _under(scores: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns and values of the scores (n, m) below the threshold (n,) of their row, ordered by row.
+
+    Scores are contiguous or a transpose.
+    """
     n, m = scores.shape
     # Compare into numbers, then cast: torch vectorizes both, but not a comparison into booleans.
     below = torch.lt(scores, threshold.unsqueeze(1), out=torch.empty_like(scores)).to(torch.bool)
@@ -458,4 +468,4 @@ def _under(scores: Tensor, threshold: Tensor) -> _Hits:
     column = flat - row * m
     place = flat if scores.is_contiguous() else column * n + row
     block = scores if scores.is_contiguous() else scores.T
-    return _Hits(row, column, block.reshape(-1).index_select(0, place))
+    return row, column, block.reshape(-1).index_select(0, place)

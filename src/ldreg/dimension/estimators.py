@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ldreg.dimension.candidates import Progress
-from ldreg.dimension.memory import slices
+from ldreg.dimension.candidates import Progress, slices
 from ldreg.dimension.neighbors import as_matrix, as_whole, neighbors
 from ldreg.dimension.search import Neighbors
 
@@ -177,10 +176,7 @@ def _relative(distances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _where_regular(distances: Tensor, value: Tensor) -> Tensor:
-    """0 where all distances are 0, inf where all are equal, `value` elsewhere.
-
-    `value` must be finite everywhere: otherwise its slope would be NaN even where it is not taken.
-    """
+    """0 where all distances are 0, inf where all are equal, `value` elsewhere."""
     first, last = distances[:, 0], distances[:, -1]
     value = torch.where(first == last, torch.full_like(value, torch.inf), value)
     return torch.where(last == 0, torch.zeros_like(value), value)
@@ -230,14 +226,12 @@ def _tle(distances: Tensor, x: Tensor, reference: Tensor, indices: Tensor, terms
     count = kept.sum((1, 2)) + (from_center > 0).sum(1)
     total = pairs.sum((1, 2)) + center.sum(1)
     value = torch.where(total < 0, -2 * count / torch.where(total < 0, total, -1), torch.inf)
-    first, last = distances[:, 0], distances[:, -1]
-    value = torch.where(last == 0, 0.0, torch.where(first == last, torch.inf, value))
+    value = _where_regular(distances, value)
     with torch.no_grad():
         # Each neighbor's share of the total, as a row and as a column of the pairs.
         share = (pairs.sum(2) + pairs.sum(1) + center + center.mean(1, keepdim=True)) / total.unsqueeze(1)
         error = value * (share - 2 / k).square().sum(1).sqrt()
-        error = torch.where(torch.isfinite(value) & (value > 0), error, torch.nan)
-    return value.to(distances.dtype), error.to(distances.dtype)
+    return value.to(distances.dtype), _finite_or_nan(error, value).to(distances.dtype)
 
 
 class _Widened(torch.autograd.Function):

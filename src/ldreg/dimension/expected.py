@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -110,31 +110,26 @@ def _to_paper(lid: float, k: int, estimator: Calibrated, convention: Convention)
     return lid if convention == "paper" else (k * lid + (estimator == "mom")) / (k - 1)
 
 
-class _Table(NamedTuple):
-    """Mean LID by estimator, dimension, neighbors and points; None where k is more than half of n."""
-
-    dimensions: list[int]
-    neighbors: list[int]
-    points: list[int]
-    lid: dict[str, list[list[list[float | None]]]]
-
-
 @lru_cache(maxsize=1)
-def _table() -> _Table:
-    return _Table(**json.loads(files("ldreg.dimension").joinpath("calibration.json").read_text(encoding="utf-8")))
+def _table() -> dict[str, Any]:
+    """`lid` by estimator, dimension, neighbors and points, with None where k is more than half of n; and the nodes."""
+    table: dict[str, Any] = json.loads(
+        files("ldreg.dimension").joinpath("calibration.json").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def _curve(estimator: Calibrated, k: int, n: int) -> list[float]:
     """The logarithm of LID at every dimension of the table."""
     row, column = _between(NEIGHBORS, k), _between(POINTS, n)
-    return [_blended(readings, row, column) for readings in _table().lid[estimator]]
+    return [_blended(readings, row, column) for readings in _table()["lid"][estimator]]
 
 
 def _blended(readings: list[list[float | None]], row: tuple[int, float], column: tuple[int, float]) -> float:
     """The logarithm of LID between four nodes, none of which is None where k is at most n / 4."""
     (i, down), (j, across) = row, column
-    corners = [(i, j, (1 - down) * (1 - across)), (i, j + 1, (1 - down) * across)]
-    corners += [(i + 1, j, down * (1 - across)), (i + 1, j + 1, down * across)]
+    weights = {0: 1 - down, 1: down}, {0: 1 - across, 1: across}
+    corners = [(i + a, j + b, weights[0][a] * weights[1][b]) for a in (0, 1) for b in (0, 1)]
     return sum(weight * math.log(readings[i][j] or math.nan) for i, j, weight in corners if weight)
 
 

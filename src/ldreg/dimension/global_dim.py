@@ -104,7 +104,12 @@ def danco(
     >>> round(danco(cube(1000, 3, ambient=8)))
     3
     """
-    _check_danco(k, references, max_points)
+    if k < 3:
+        raise ValueError(f"k: expected at least 3 neighbors (angles between 2 have no concentration), got {k}")
+    if max_points < k + 2:
+        raise ValueError(f"max_points: expected at least k + 2 = {k + 2}, got {max_points}")
+    if not references or not set(references) <= set(REFERENCES):
+        raise ValueError(f"references: expected one or more of {list(REFERENCES)}, got {references!r}")
     points = as_points(x)
     if len(points) > max_points:
         generator = torch.Generator().manual_seed(seed)
@@ -138,15 +143,6 @@ def global_dimension(x: Any, *, estimator: GlobalEstimator = "danco") -> float:
     return ESTIMATORS[estimator](x)
 
 
-def _check_danco(k: int, references: Sequence[Reference], max_points: int) -> None:
-    if k < 3:
-        raise ValueError(f"k: expected at least 3 neighbors (angles between 2 have no concentration), got {k}")
-    if max_points < k + 2:
-        raise ValueError(f"max_points: expected at least k + 2 = {k + 2}, got {max_points}")
-    if not references or not set(references) <= set(REFERENCES):
-        raise ValueError(f"references: expected one or more of {list(REFERENCES)}, got {references!r}")
-
-
 class Statistics(NamedTuple):
     """What DANCo measures of a set of points."""
 
@@ -162,11 +158,11 @@ def as_points(x: Any) -> Tensor:
         raise no_matrix(points.shape, "x")
     if points.is_complex() or points.dtype == torch.bool:
         raise ValueError(f"x: expected real numbers, got {points.dtype}")
-    if not points.is_floating_point():
-        points = points.double()
     if not bool(points.isfinite().all()):
         raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(points.shape)}")
-    return points.to(torch.promote_types(points.dtype, torch.float32))
+    return (
+        points.to(torch.promote_types(points.dtype, torch.float32)) if points.is_floating_point() else points.double()
+    )
 
 
 def standardized(points: Tensor) -> Tensor:
@@ -269,8 +265,13 @@ def _angles(points: Tensor, indices: Tensor) -> tuple[float, float]:
 def calibrated_statistics(reference: Reference, d: int, n: int, k: int, seed: int, device: torch.device) -> Statistics:
     """Statistics of n reference points of dimension d: from the table within its range, drawn otherwise."""
     table = _table()
-    if k == table.k and d in table.dimensions and table.points[0] <= n <= table.points[-1]:
-        return _looked_up(table, reference, d, n)
+    if k == table["k"] and d in table["dimensions"] and table["points"][0] <= n <= table["points"][-1]:
+        # Interpolated in log n.
+        upper = max(1, bisect_left(table["points"], n))
+        low, high = table["points"][upper - 1], table["points"][upper]
+        share, column = math.log(n / low) / math.log(high / low), table["dimensions"].index(d)
+        below, above = (table["statistics"][reference][row][column] for row in (upper - 1, upper))
+        return Statistics(*(a + share * (b - a) for a, b in zip(below, above, strict=True)))
     replicates = min(_MAX_REPLICATES, -(-_CALIBRATION_POINTS // n))
     return drawn_statistics(reference, d, n, k, replicates=replicates, seed=seed, device=device)
 
@@ -289,28 +290,12 @@ def drawn_statistics(
     return Statistics(*(sum(column) / replicates for column in zip(*drawn, strict=True)))
 
 
-class _Table(NamedTuple):
-    """Statistics by reference, number of points and dimension, as `benchmarks/calibrate_danco.py` writes them."""
-
-    k: int
-    points: list[int]
-    dimensions: list[int]
-    statistics: dict[str, list[list[list[float]]]]
-
-
 @lru_cache(maxsize=1)
-def _table() -> _Table:
-    return _Table(**json.loads(files("ldreg.dimension").joinpath("danco_calibration.json").read_text(encoding="utf-8")))
-
-
-def _looked_up(table: _Table, reference: Reference, d: int, n: int) -> Statistics:
-    """Statistics interpolated in log n."""
-    upper = max(1, bisect_left(table.points, n))
-    low, high = table.points[upper - 1], table.points[upper]
-    share = math.log(n / low) / math.log(high / low)
-    column = table.dimensions.index(d)
-    below, above = (table.statistics[reference][row][column] for row in (upper - 1, upper))
-    return Statistics(*(a + share * (b - a) for a, b in zip(below, above, strict=True)))
+def _table() -> dict[str, Any]:
+    """Statistics by reference, number of points and dimension, as `benchmarks/calibrate_danco.py` writes them."""
+    text = files("ldreg.dimension").joinpath("danco_calibration.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
 
 
 def calibration_dimensions(largest: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Exact Euclidean nearest neighbors: checks of the arguments, autograd and torch.compile around `search`."""
 
+import warnings
 from collections.abc import Sequence
 from operator import index
 from typing import Any
@@ -125,7 +126,10 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         # torch takes NumPy arrays in the native byte order without negative strides.
         value = value.astype(value.dtype.newbyteorder("="), order="C", copy=min(value.strides, default=0) < 0)
     try:
-        return torch.as_tensor(value)
+        with warnings.catch_warnings():
+            # A read-only array, such as a mapped file, makes torch warn of writing to the tensor; nothing writes to it.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+            return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"{name}: expected numbers that torch.as_tensor takes, got {type(value).__name__}: {error}"
         raise ValueError(message) from error
@@ -159,7 +163,14 @@ def as_query(
             )
         if reference.device != x.device:
             raise ValueError(f"reference: expected it on {x.device} as x is, got {reference.device}")
-        self_index = None if self_index is None else _as_self_index(self_index, x)
+        if self_index is not None:
+            own = _as_tensor(self_index, "self_index").to(x.device)
+            if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
+                raise ValueError(
+                    f"self_index: expected {len(x)} integers, one for each row of x, "
+                    f"got shape {tuple(own.shape)} of {own.dtype}"
+                )
+            self_index = own.long().contiguous()  # as kernels read it
     elif self_index is not None:
         raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
     count = candidate_count(x, reference, self_index)
@@ -170,16 +181,6 @@ def as_query(
             f"k: expected an integer from 1 to {count}, the number of candidate neighbors in {where}, got {k!r}"
         )
     return x, reference, self_index, whole
-
-
-def _as_self_index(self_index: Tensor, x: Tensor) -> Tensor:
-    own = _as_tensor(self_index, "self_index").to(x.device)
-    if own.shape != (len(x),) or own.is_floating_point() or own.is_complex() or own.dtype == torch.bool:
-        raise ValueError(
-            f"self_index: expected {len(x)} integers, one for each row of x, "
-            f"got shape {tuple(own.shape)} of {own.dtype}"
-        )
-    return own.long().contiguous()  # as kernels read it
 
 
 def check_rows(self_index: Tensor, rows: int) -> None:
@@ -207,14 +208,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.reference_grad = reference_grad
 
 
-class _Neighbors(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
-    ) -> tuple[Tensor, Tensor]:
-        distances, indices = _search(x, reference, self_index, k)
-        return distances, indices
+def _forward(
+    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
+) -> tuple[Tensor, Tensor]:
+    return _search(x, reference, self_index, k)
 
+
+class _Neighbors(torch.autograd.Function):
+    forward = staticmethod(_forward)
     setup_context = staticmethod(_setup_context)
 
     @staticmethod
@@ -225,18 +226,11 @@ class _Neighbors(torch.autograd.Function):
         return *both, None, None, None
 
 
-@torch.library.custom_op("ldreg::neighbors", mutates_args=())
-def _neighbors_op(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
-) -> tuple[Tensor, Tensor]:
-    distances, indices = _search(x, reference, self_index, k)
-    return distances, indices
+_neighbors_op = torch.library.custom_op("ldreg::neighbors", _forward, mutates_args=())
 
 
 @_neighbors_op.register_fake
-def _(
-    x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, reference_grad: bool
-) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, reference: Tensor | None, self_index: Tensor | None, k: int, _: bool) -> tuple[Tensor, Tensor]:
     shape = (x.shape[0], k)
     return x.new_empty(shape, dtype=working_dtype(x, reference)), x.new_empty(shape, dtype=torch.int64)
 

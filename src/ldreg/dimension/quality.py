@@ -1,6 +1,5 @@
 """Measures of the quality of representations."""
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -56,10 +55,7 @@ def _checked(views: Iterable[Any]) -> list[Tensor]:
         given = list(views)
     except TypeError as error:
         raise ValueError(f"views: expected two or more (N, D), got {type(views).__name__}") from error
-    with warnings.catch_warnings():
-        # A memory-mapped array makes torch warn that writing to the tensor would be undefined; nothing here writes.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        found = [as_numbers(view, "views") for view in given]
+    found = [as_numbers(view, "views") for view in given]
     shapes = [tuple(view.shape) for view in found]
     valid = len(found) > 1 and len(set(shapes)) == 1 and len(shapes[0]) == 2 and shapes[0][0] > 1 and shapes[0][1] > 0
     if not valid or any(view.is_complex() for view in found):

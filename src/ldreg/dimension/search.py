@@ -4,19 +4,22 @@ A query whose proof stays open is searched again: in float32 where the tensor co
 float64, and finally by differences alone.
 """
 
+import gc
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NamedTuple
+from functools import cache, partial, wraps
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, by_differences, by_products
+from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, by_differences, by_products, slices
 from ldreg.dimension.cuda import nearest
-from ldreg.dimension.memory import slices, within_memory
+
+T = TypeVar("T")
 
 # Working memory of a search and of its backward pass, beyond input and output.
 _SEARCH_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
@@ -66,9 +69,40 @@ def search(
             open_rows = (~proven).nonzero().squeeze(1)
             if len(open_rows) == 0:
                 break
-            again, proven[open_rows] = _found(_recentered(query.only(open_rows)), way)
-            found.distances[open_rows], found.indices[open_rows] = again
+            again = query.only(open_rows)
+            # Around the median of these queries, which far outliers do not move.
+            center = again.x[:: max(1, len(again.x) // 1024)].double().median(0).values
+            again = replace(again, frame=query.frame._replace(center=center))
+            (found.distances[open_rows], found.indices[open_rows]), proven[open_rows] = _found(again, way)
     return found
+
+
+def within_memory(run: Callable[[int], T], budget: int, *, floor: int = 16 << 20) -> T:
+    """Return `run(budget)`; halve the budget and retry each time it runs out of memory, and warn once per process.
+
+    Raises:
+        torch.OutOfMemoryError: `run` ran out of memory and half the budget is below the floor.
+
+    >>> within_memory(lambda budget: f"{budget >> 20} MiB", 64 << 20)
+    '64 MiB'
+    """
+    while True:
+        try:
+            return run(budget)
+        except torch.OutOfMemoryError:
+            if budget // 2 < floor:
+                raise
+        # The error, its traceback and the tensors of the attempt are only freed after the handler.
+        budget //= 2
+        gc.collect()  # frames of the traceback may be part of cycles
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        _warn_once()
+
+
+@cache
+def _warn_once() -> None:
+    warnings.warn("out of memory: continuing with half as much at a time; the numbers are the same", stacklevel=3)
 
 
 def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbors, Tensor]:
@@ -116,12 +150,6 @@ def _distances(query: Query, indices: Tensor) -> Tensor:
         )
         distances[unsafe] = torch.where(indices[unsafe] >= 0, some, torch.inf)
     return distances
-
-
-def _recentered(query: Query) -> Query:
-    """The same search around the median of its queries, which far outliers do not move."""
-    some = query.x[:: max(1, len(query.x) // 1024)].double()
-    return replace(query, frame=query.frame._replace(center=some.median(0).values))
 
 
 def _frame(x: Tensor, reference: Tensor | None) -> Frame:

@@ -7,14 +7,13 @@ function is differentiable, and every result is float64.
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ldreg.dimension.neighbors import as_numbers
+from ldreg.dimension.neighbors import as_numbers, no_matrix
 
 _BLOCK_ELEMENTS = 2**22  # of float64: 32 MiB
 
@@ -118,10 +117,9 @@ def relative_spread(x: Any, *, device: torch.device | None = None) -> Tensor:
     (1.0, 0.0)
     """
     x = _checked(x)
-    scale, device = _scale(x), x.device if device is None else device
-    blocks = _row_blocks if x.shape[0] >= x.shape[1] else _column_blocks
+    scale = _scale(x)
     spread, norm = (
-        torch.stack([block.square().sum() for block in blocks(x, scale, centered=centered, device=device)]).sum()
+        torch.stack([block.square().sum() for block in _blocks(x, scale, centered=centered, device=device)]).sum()
         for centered in (True, False)
     )
     return torch.where(norm > 0, (spread / norm).sqrt(), 0)
@@ -142,39 +140,36 @@ def _rounding(x: Tensor) -> float:
 
 def _gram_eigenvalues(x: Tensor, scale: float, *, centered: bool, device: torch.device | None = None) -> Tensor:
     """Eigenvalues, descending, of the smaller Gram matrix of x * scale, less its mean row if centered."""
-    blocks = _row_blocks if x.shape[0] >= x.shape[1] else _column_blocks
-    device = x.device if device is None else device
     size = min(x.shape)
-    gram = torch.zeros(size, size, dtype=torch.float64, device=device)
-    for block in blocks(x, scale, centered=centered, device=device):
+    gram = torch.zeros(size, size, dtype=torch.float64, device=x.device if device is None else device)
+    for block in _blocks(x, scale, centered=centered, device=device):
         gram.addmm_(block.T, block)
     eigenvalues = torch.linalg.eigvalsh(gram).flip(0)
     return torch.where(eigenvalues > _GRAM_NOISE * eigenvalues[0], eigenvalues, 0)
 
 
-def _row_blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device) -> Iterator[Tensor]:
-    """Blocks (n, D) of rows in float64, for N >= D."""
-    blocks = torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[1]))
+def _blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device | None) -> Iterator[Tensor]:
+    """Blocks in float64 of rows (n, D) for N >= D, or of columns, transposed, (d, N) for N < D."""
+    device = x.device if device is None else device
+    if x.shape[0] < x.shape[1]:
+        for columns in torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[0]), dim=1):
+            block = _float64(columns.to(device), scale)
+            if centered:
+                block.sub_(block[0].clone())
+                block.sub_(block.mean(0))
+            yield block.T
+        return
+    rows = torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[1]))
     if not centered:
-        yield from (_float64(block.to(device), scale) for block in blocks)
+        yield from (_float64(block.to(device), scale) for block in rows)
         return
     # The first row is subtracted before the mean is formed: equal rows then become exactly zero, and an offset costs
     # the mean no digits.
     first = _float64(x[0].to(device), scale)
-    sums = (_float64(block.to(device), scale).sub_(first).sum(0) for block in blocks)
+    sums = (_float64(block.to(device), scale).sub_(first).sum(0) for block in rows)
     mean = sum(sums, torch.zeros_like(first)) / len(x)
-    for block in blocks:
+    for block in rows:
         yield _float64(block.to(device), scale).sub_(first).sub_(mean)
-
-
-def _column_blocks(x: Tensor, scale: float, *, centered: bool, device: torch.device) -> Iterator[Tensor]:
-    """Blocks (d, N) of columns, transposed, in float64, for N < D."""
-    for columns in torch.split(x, max(1, _BLOCK_ELEMENTS // x.shape[0]), dim=1):
-        block = _float64(columns.to(device), scale)
-        if centered:
-            block.sub_(block[0].clone())
-            block.sub_(block.mean(0))
-        yield block.T
 
 
 def _float64(block: Tensor, scale: float) -> Tensor:
@@ -186,18 +181,16 @@ def _scale(x: Tensor) -> float:
     low, high = (bound.item() for bound in torch.aminmax(x))
     largest = max(abs(low), abs(high))
     if not math.isfinite(largest):
-        raise ValueError(f"x must be finite, but holds NaN or inf (shape {tuple(x.shape)}, {x.dtype})")
+        raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(x.shape)}")
     return math.ldexp(1.0, -max(math.frexp(largest)[1], -1000))
 
 
 def _checked(value: Any) -> Tensor:
-    with warnings.catch_warnings():
-        # For a read-only memory map, torch warns that writing to the tensor is undefined; nothing here writes.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        x = as_numbers(value, "x").detach()
-    if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] < 1:
-        advice = "; pool or flatten all axes but the first" if x.ndim > 2 else ""
-        raise ValueError(f"x must have shape (N, D) with N >= 2 and D >= 1, but has shape {tuple(x.shape)}{advice}")
+    x = as_numbers(value, "x").detach()
+    if x.ndim != 2 or 0 in x.shape:
+        raise no_matrix(x.shape, "x")
+    if len(x) < 2:
+        raise ValueError(f"x: expected at least 2 rows, got shape {tuple(x.shape)}")
     if x.is_complex():
-        raise ValueError(f"x must be real, but has dtype {x.dtype}")
+        raise ValueError(f"x: expected real numbers, got {x.dtype}")
     return x

@@ -21,11 +21,10 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Progress
+from ldreg.dimension.candidates import Progress, even_slices, slices
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate, check_options, estimate_from
-from ldreg.dimension.memory import even_slices, free_bytes, slices, within_memory
 from ldreg.dimension.neighbors import as_query, check_rows, neighbors
-from ldreg.dimension.search import Neighbors, refuse_nonfinite, search, working_dtype
+from ldreg.dimension.search import Neighbors, refuse_nonfinite, search, within_memory, working_dtype
 
 _SHARE = 0.75  # of free memory for points and results; the rest is for the search itself
 _LEAST_WORK = 16 << 20  # bytes for the search in any case
@@ -33,7 +32,6 @@ _STAGE_BYTES = 32 << 20  # of each of two pinned buffers
 
 # From queries and their neighbors on the device, and a memory budget, to result columns (n, ...).
 _Finish = Callable[[Tensor, Neighbors, int], tuple[Tensor, ...]]
-_Search = Callable[[Tensor, Tensor | None, Tensor | None, int], Neighbors]
 
 
 @torch.no_grad()
@@ -187,7 +185,17 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def _available(device: torch.device) -> int:
-    return sys.maxsize if device.type == "cpu" else int(_SHARE * free_bytes(device))
+    """Bytes that points and results may take on a device.
+
+    On CUDA a share of what the driver reports as free plus what torch holds unused, within the limit that
+    `torch.cuda.set_per_process_memory_fraction` sets for this process.
+    """
+    if device.type == "cpu":
+        return sys.maxsize
+    free, total = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device)
+    limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return int(_SHARE * max(0, min(free, limit - held) + held - torch.cuda.memory_allocated(device)))
 
 
 def _run(task: _Task, finish: _Finish, budget: int | None, progress: Progress | None) -> tuple[Tensor, ...]:
@@ -222,8 +230,10 @@ def _part(
 ) -> tuple[int, slice, tuple[Tensor, ...]]:
     """The bytes allowed, the queries from `start` on that fitted, and their columns."""
     if start == 0 and task.need <= allowed:
-        rows = slice(0, len(task.x))
-        queries, found = _at_once(task, mover, report)
+        rows, queries = slice(0, len(task.x)), mover.moved(task.x)
+        reference = None if task.reference is None else mover.moved(task.reference)
+        progress = None if report.progress is None else report
+        found = _in_order(neighbors(queries, task.k, reference, self_index=task.self_index, progress=progress))
     else:
         rows = task.chunk(start, allowed)
         queries = mover.moved(task.x[rows])
@@ -231,38 +241,29 @@ def _part(
     return allowed, rows, tuple(column.cpu() for column in finish(queries, found, allowed))
 
 
-def _at_once(task: _Task, mover: "Mover", report: "_Rising") -> tuple[Tensor, Neighbors]:
-    queries = mover.moved(task.x)
-    reference = None if task.reference is None else mover.moved(task.reference)
-    found = neighbors(
-        queries, task.k, reference, self_index=task.self_index, progress=None if report.progress is None else report
-    )
-    return queries, _in_order(found)
-
-
 def _past_all_blocks(
     task: _Task, queries: Tensor, rows: slice, mover: "Mover", report: "_Rising", allowed: int
 ) -> Neighbors:
     """The nearest of all blocks for these queries, `rows` of x."""
     own, blocks = task.own(rows), task.blocks(allowed)
-    within = partial(search, memory=max(_LEAST_WORK, int(allowed / _SHARE * (1 - _SHARE))))
+    memory = max(_LEAST_WORK, int(allowed / _SHARE * (1 - _SHARE)))
     best: Neighbors | None = None
     with closing(mover.each(task.rows, blocks)) as moved:
         for i, (block, there) in enumerate(moved):
-            found = _in_block(queries, there, None if own is None else own - block.start, task.k, within)
+            found = _in_block(queries, there, None if own is None else own - block.start, task.k, memory)
             best = _merged(best, Neighbors(found.distances, found.indices + block.start), task.k)
             report((rows.start + (i + 1) / len(blocks) * len(queries)) / len(task.x))
     assert best is not None  # there is a block, since the reference has rows
     return best
 
 
-def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, search: _Search) -> Neighbors:
+def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, memory: int) -> Neighbors:
     """Up to k nearest rows of the block without the query itself; entries of `own` may lie outside the block."""
     inside = None if own is None else (own >= 0) & (own < len(block))
     if own is None or inside is None or not bool(inside.any()):
-        return search(queries, block, None, min(k, len(block)))
+        return search(queries, block, None, min(k, len(block)), memory=memory)
     if len(block) > k:
-        return search(queries, block, torch.where(inside, own, -1).to(queries.device), k)
+        return search(queries, block, torch.where(inside, own, -1).to(queries.device), k, memory=memory)
     # All rows of the block are neighbors, except the query itself where it lies in the block.
     shape = len(queries), len(block)
     distances = queries.new_full(shape, torch.inf, dtype=working_dtype(queries, block))
@@ -272,7 +273,8 @@ def _in_block(queries: Tensor, block: Tensor, own: Tensor | None, k: int, search
         if count and len(rows):
             there = rows.to(queries.device)
             itself = own[rows].to(queries.device) if part is inside else None
-            distances[there, :count], indices[there, :count] = search(queries[there], block, itself, count)
+            near = search(queries[there], block, itself, count, memory=memory)
+            distances[there, :count], indices[there, :count] = near
     return Neighbors(distances, indices)
 
 

@@ -1,7 +1,7 @@
 """Samples of known dimension, for testing and calibrating estimators."""
 
 import math
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,28 +10,8 @@ from torch import Tensor
 _POINTS_PER_CELL = 125
 
 
-class Sample(Protocol):
-    """Draws n points of dimension d: (n, coordinates)."""
-
-    def __call__(
-        self,
-        n: int,
-        d: int,
-        *,
-        ambient: int | None = None,
-        seed: int | torch.Generator = 0,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Draw the points."""
-
-
 def cube(
-    n: int,
-    d: int,
-    *,
-    ambient: int | None = None,
-    seed: int | torch.Generator = 0,
-    dtype: torch.dtype = torch.float32,
+    n: int, d: int, *, ambient: int | None = None, seed: int | torch.Generator = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Points (n, ambient or d) uniform in the unit cube of dimension d.
 
@@ -48,12 +28,7 @@ def cube(
 
 
 def ball(
-    n: int,
-    d: int,
-    *,
-    ambient: int | None = None,
-    seed: int | torch.Generator = 0,
-    dtype: torch.dtype = torch.float32,
+    n: int, d: int, *, ambient: int | None = None, seed: int | torch.Generator = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Points (n, ambient or d) uniform in the unit ball of dimension d; `ambient` and errors as in `cube`.
 
@@ -66,12 +41,7 @@ def ball(
 
 
 def sphere(
-    n: int,
-    d: int,
-    *,
-    ambient: int | None = None,
-    seed: int | torch.Generator = 0,
-    dtype: torch.dtype = torch.float32,
+    n: int, d: int, *, ambient: int | None = None, seed: int | torch.Generator = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Points (n, ambient or d + 1) uniform on the unit sphere's surface, of dimension d; otherwise as `cube`.
 
@@ -83,12 +53,7 @@ def sphere(
 
 
 def gaussian(
-    n: int,
-    d: int,
-    *,
-    ambient: int | None = None,
-    seed: int | torch.Generator = 0,
-    dtype: torch.dtype = torch.float32,
+    n: int, d: int, *, ambient: int | None = None, seed: int | torch.Generator = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Points (n, ambient or d) from the standard normal distribution of dimension d; otherwise as `cube`.
 
@@ -99,7 +64,7 @@ def gaussian(
     return _embed(_normal(n, d, generator), ambient, generator, dtype)
 
 
-SAMPLES: dict[str, Sample] = {"cube": cube, "ball": ball, "sphere": sphere, "gaussian": gaussian}
+SAMPLES: dict[str, Callable[..., Tensor]] = {"cube": cube, "ball": ball, "sphere": sphere, "gaussian": gaussian}
 
 
 def local_collapse(

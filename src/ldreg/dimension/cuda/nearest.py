@@ -21,8 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Candidates, Frame, Progress, Query
-from ldreg.dimension.memory import even_slices
+from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, even_slices
 
 # "auto" chooses by device and size; tests and benchmarks set "screen" or "plain" to force one of the two paths.
 PATH: Literal["auto", "screen", "plain"] = "auto"
