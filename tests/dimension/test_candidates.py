@@ -17,7 +17,6 @@ from ldreg.dimension.candidates import (
     Query,
     Reservoir,
     SiftingReservoir,
-    _minima,
     _under,
     by_differences,
     by_products,
@@ -126,15 +125,11 @@ def test_a_guess_that_fails_is_searched_again(monkeypatch: pytest.MonkeyPatch) -
     assert_contract(unfair_to, x[:70], x, None, frame(x).scale)
 
 
-@pytest.mark.parametrize("k", [1, 262, 299])
-def test_few_or_nearly_all(k: int) -> None:
+def test_few_or_nearly_all_and_the_same_whatever_the_global_seed() -> None:
     x = random(300, 5)
-    found = select(x, k=k, memory=30_000)
-    assert_contract(found, x, x, torch.arange(300), frame(x).scale)
-
-
-def test_the_same_each_time_whatever_the_global_seed() -> None:
-    x = random(500, 8)
+    for k in (1, 262, 299):
+        found = select(x, k=k, memory=30_000)
+        assert_contract(found, x, x, torch.arange(300), frame(x).scale)
     torch.manual_seed(1)
     first = select(x, k=1)
     state = torch.manual_seed(2).get_state()
@@ -198,12 +193,10 @@ def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> T
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def plain(rows: int, count: int, dtype: torch.dtype) -> Reservoir:
-    return Reservoir(rows, count, dtype=dtype, device=torch.device("cpu"))
-
-
-def careful(rows: int, count: int, dtype: torch.dtype) -> Reservoir:
-    return SiftingReservoir(rows, count, total=None, dtype=dtype)
+RESERVOIRS: list[Callable[[int, int, torch.dtype], Reservoir]] = [
+    lambda rows, count, dtype: Reservoir(rows, count, dtype=dtype, device=torch.device("cpu")),
+    lambda rows, count, dtype: SiftingReservoir(rows, count, total=None, dtype=dtype),
+]
 
 
 def offered(reservoir: Reservoir, scores: Tensor, width: int, *, transposed: bool = False) -> Kept:
@@ -224,39 +217,31 @@ def assert_smallest(kept: Kept, scores: Tensor, count: int, rows: Tensor | None 
     assert torch.equal(kept.bound[rows], expected[:, -1])
 
 
-@pytest.mark.parametrize("make", [plain, careful])
+@pytest.mark.parametrize("make", RESERVOIRS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("rows", "width"), [(1, 7), (3, 33), (13, 21), (40, 100)])
-def test_the_smallest_are_kept(make: type, dtype: torch.dtype, transposed: bool, rows: int, width: int) -> None:
+def test_the_smallest_are_kept(
+    make: Callable[[int, int, torch.dtype], Reservoir], dtype: torch.dtype, transposed: bool, rows: int, width: int
+) -> None:
     scores = uniform(rows, 431, dtype=dtype) - 0.01
     kept = offered(make(rows, 6, dtype), scores, width, transposed=transposed)
     assert_smallest(kept, scores, 6)
     assert len(kept.short) == 0
 
 
-@pytest.mark.parametrize("make", [plain, careful])
-def test_scores_that_fall_from_block_to_block(make: type) -> None:
-    """They overflow the room for appending again and again."""
+@pytest.mark.parametrize("make", RESERVOIRS)
+def test_awkward_scores(make: Callable[[int, int, torch.dtype], Reservoir]) -> None:
     scores = torch.linspace(1, 0, 400).repeat(3, 1) + torch.arange(3).unsqueeze(1)
-    kept = offered(make(3, 7, torch.float32), scores, 25)
-    assert all(set(row.tolist()) == set(range(393, 400)) for row in kept.columns)
-    torch.testing.assert_close(kept.bound, scores[:, 393])
-
-
-@pytest.mark.parametrize("make", [plain, careful])
-def test_blocks_narrower_than_what_is_kept(make: type) -> None:
+    falling = offered(make(3, 7, torch.float32), scores, 25)  # which overflows the room for appending again and again
+    assert all(set(row.tolist()) == set(range(393, 400)) for row in falling.columns)
+    torch.testing.assert_close(falling.bound, scores[:, 393])
     scores = uniform(5, 50)
-    assert_smallest(offered(make(5, 20, torch.float32), scores, 3), scores, 20)
-
-
-@pytest.mark.parametrize("make", [plain, careful])
-def test_everything_may_be_kept(make: type) -> None:
-    """As many as there are finite scores: all but one in each row."""
+    assert_smallest(offered(make(5, 20, torch.float32), scores, 3), scores, 20)  # blocks narrower than what is kept
     scores = uniform(9, 9).fill_diagonal_(torch.inf)
-    kept = offered(make(9, 8, torch.float32), scores, 4)
-    assert all(set(row.tolist()) == set(range(9)) - {i} for i, row in enumerate(kept.columns))
-    assert kept.bound.isfinite().all()
+    everything = offered(make(9, 8, torch.float32), scores, 4)
+    assert all(set(row.tolist()) == set(range(9)) - {i} for i, row in enumerate(everything.columns))
+    assert everything.bound.isfinite().all()
 
 
 def test_a_fair_sample_makes_no_row_short() -> None:
@@ -328,22 +313,3 @@ def test_what_lies_under_a_threshold(shape: tuple[int, int], level: float, trans
     row, column = (scores < threshold.unsqueeze(1)).nonzero(as_tuple=True)
     for ours, theirs in zip(found, (row, column, scores[row, column]), strict=True):
         assert torch.equal(ours, theirs)
-
-
-def test_part_of_a_larger_block_is_read_in_place() -> None:
-    scores = uniform(20, 30)
-    for block in (scores[3:9, 4:15], scores[3:9, 4:15].T):
-        threshold = torch.full((len(block),), 0.3)
-        assert torch.equal(_under(block, threshold)[2], block[block < 0.3])
-
-
-@pytest.mark.parametrize(("columns", "groups"), [(100, 20), (101, 20), (15, 20), (40, 20)])
-def test_minima_of_groups(columns: int, groups: int) -> None:
-    scores = uniform(6, columns)
-    minima = _minima(scores, groups)
-    assert minima.shape[1] >= min(groups, columns)
-    rank = 5
-    assert (minima.sort(dim=1).values[:, rank - 1] >= scores.sort(dim=1).values[:, rank - 1]).all()
-    assert torch.equal(
-        minima.amin(1), scores[:, : columns // max(1, columns // groups) * max(1, columns // groups)].amin(1)
-    )

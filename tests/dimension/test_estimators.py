@@ -11,7 +11,6 @@ from torch import Tensor
 from ldreg.dimension import estimators
 from ldreg.dimension.estimators import Convention, Estimator, estimate_from, estimate_lid, lid, mle, mom
 from ldreg.dimension.geometry import geometric_mean
-from ldreg.dimension.neighbors import neighbor_distances
 from ldreg.dimension.search import Neighbors
 from ldreg.dimension.synthetic import SAMPLES
 
@@ -30,13 +29,10 @@ def pseudocode(data: Tensor, reference: Tensor, k: int) -> Tensor:
     return m / (a[:, k] - m)
 
 
-def test_moments_by_hand() -> None:
+def test_by_hand() -> None:
     distances = torch.tensor([[1.0, 2.0, 3.0]])
     assert mom(distances)[0].tolist() == [2.0]  # μ = 2, w = 3
     assert mom(distances, convention="pseudocode")[0].tolist() == [1.0]  # μ = 1.5
-
-
-def test_likelihood_by_hand() -> None:
     distances = torch.tensor([[1.0, math.e, math.e**2]])
     assert mle(distances)[0].item() == pytest.approx(3 / 3)  # -1 / mean(-2, -1, 0)
     assert mle(distances, convention="pseudocode")[0].item() == pytest.approx(2 / 3)
@@ -233,11 +229,6 @@ def test_paper_scale(shift: float) -> None:
     brute = torch.cdist(x[:256].double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
     torch.testing.assert_close(exact[:256], mom(brute.sort(dim=1).values[:, 1:65])[0], rtol=1e-9, atol=0)
     torch.testing.assert_close(lid(x, 64).double(), exact, rtol=1e-3, atol=0)
-
-
-def test_neighbors_come_with_the_estimate() -> None:
-    x = random(60, 4)
-    assert torch.equal(estimate_lid(x, 7).neighbors.distances, neighbor_distances(x, 7))
 
 
 def test_likelihood_keeps_near_duplicates() -> None:

@@ -43,20 +43,18 @@ def measured(
 
 @pytest.mark.parametrize(
     ("d", "k", "n"),
-    [(1, 20, 1500), (2, 100, 3000), (7, 20, 1500), (7, 50, 6000), (18, 64, 700), (30, 100, 3000), (110, 20, 6000)],
+    [
+        *((1, 20, 1500), (2, 100, 3000), (7, 20, 1500), (7, 50, 6000), (18, 64, 700), (30, 100, 3000)),
+        *((110, 20, 6000), (9, 12, 150), (9, 45, 200)),
+    ],
 )
 @pytest.mark.parametrize("estimator", ["mom", "mle"])
 def test_fresh_gaussians_between_the_nodes_read_what_the_table_says(
     d: int, k: int, n: int, estimator: Calibrated
 ) -> None:
     assert gaussian_lid(d, k, n, estimator=estimator) == pytest.approx(
-        measured(d, k, n, estimator=estimator), rel=0.025
+        measured(d, k, n, estimator=estimator, sets=20 if n < 500 else 4), rel=0.04 if n < 500 else 0.025
     )
-
-
-def test_fresh_gaussians_of_few_points_read_what_the_table_says() -> None:
-    assert gaussian_lid(9, 12, 150) == pytest.approx(measured(9, 12, 150, sets=20), rel=0.03)
-    assert gaussian_lid(9, 45, 200) == pytest.approx(measured(9, 45, 200, sets=20), rel=0.04)
 
 
 @pytest.mark.parametrize("estimator", ["mom", "mle"])
@@ -114,20 +112,11 @@ def test_nothing_is_said_beyond_the_table(estimator: Calibrated, k: int, n: int,
     assert reason in beyond(estimator, k, n)
     assert gaussian_lid(5, k, n, estimator=estimator) is None
     assert gaussian_dimension(5, k, n, estimator=estimator) is None
-
-
-def test_nothing_is_said_of_dimensions_beyond_the_table() -> None:
-    assert gaussian_lid(0.9, 64, 1000) is None
-    assert gaussian_lid(8193, 64, 1000) is None
-    assert gaussian_dimension(5000.0, 64, 1000) is None
-    assert gaussian_dimension(0.5, 64, 1000) is None
-    assert gaussian_dimension(0.0, 64, 1000) is None
-    assert gaussian_dimension(math.nan, 64, 1000) is None
-
-
-def test_chance_below_a_line_is_a_line() -> None:
+    assert gaussian_lid(0.9, 64, 1000) is gaussian_lid(8193, 64, 1000) is None
+    for lid in (5000.0, 0.5, 0.0, math.nan):
+        assert gaussian_dimension(lid, 64, 1000) is None
     line = gaussian_lid(1, 64, 1000) or math.nan
-    assert gaussian_dimension(0.97 * line, 64, 1000) == 1
+    assert gaussian_dimension(0.97 * line, 64, 1000) == 1  # lower by no more than chance
     assert gaussian_dimension(0.9 * line, 64, 1000) is None
 
 
@@ -217,11 +206,15 @@ def test_theory_and_table_agree(d: int, k: int, n: int, estimator: Calibrated) -
     assert found == pytest.approx(gaussian_lid(d, k, n, estimator=estimator), rel=0.03)
 
 
-def test_scale_does_not_matter() -> None:
+def test_expectations_of_any_scale_and_none_beyond_the_table() -> None:
     eigenvalues = torch.arange(1.0, 50, dtype=torch.float64) ** -1
-    values = [expected_lid(scale * eigenvalues, 64, 1000, 49) for scale in (1.0, 1e-200, 1e200)]
-    assert values[1] == pytest.approx(values[0], rel=1e-9)
-    assert values[2] == pytest.approx(values[0], rel=1e-9)
+    usual = expected_lid(eigenvalues, 64, 1000, 49)
+    for scale in (1e-200, 1e200):
+        assert expected_lid(scale * eigenvalues, 64, 1000, 49) == pytest.approx(usual, rel=1e-9)
+    for none in (torch.zeros(4), torch.tensor([math.inf, 1.0]), torch.tensor([math.nan, 1.0])):
+        assert expected_lid(none, 64, 1000, 4) is None
+    for n, dimensions in ((200, 4), (10_000_000, 4), (300, 8193)):
+        assert expected_lid(torch.ones(4), 64, n, dimensions) is None
 
 
 def test_many_axes_are_grouped_without_loss() -> None:
@@ -233,14 +226,3 @@ def test_many_axes_are_grouped_without_loss() -> None:
     assert torch.allclose(axes.spectrum @ axes.counts, spectrum.sum())
     assert torch.allclose(axes.squares.sum(0), squares.sum(0))
     assert torch.equal(axes.spectrum[:256], spectrum[:256])
-
-
-@pytest.mark.parametrize("eigenvalues", [torch.zeros(4), torch.tensor([math.inf, 1.0]), torch.tensor([math.nan, 1.0])])
-def test_no_covariance_no_expectation(eigenvalues: Tensor) -> None:
-    assert expected_lid(eigenvalues, 64, 1000, 4) is None
-
-
-def test_nothing_is_expected_beyond_the_table() -> None:
-    assert expected_lid(torch.ones(4), 64, 200, 4) is None
-    assert expected_lid(torch.ones(4), 64, 10_000_000, 4) is None
-    assert expected_lid(torch.ones(300), 64, 300, 8193) is None

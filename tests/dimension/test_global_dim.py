@@ -40,6 +40,8 @@ def test_twonn_by_hand() -> None:
     heights = [-math.log(1 - share) for share in (0.25, 0.5, 0.75)]
     slope = sum(a * b for a, b in zip(logs, heights, strict=True)) / sum(a * a for a in logs)
     assert twonn([[0.0], [1.0], [3.0], [7.0]]) == pytest.approx(slope, rel=1e-6)
+    x = cube(300, 2, seed=42)  # the largest ratio has no height
+    assert twonn(x, discard=0.0) == pytest.approx(twonn(x, discard=1 / 300), rel=1e-12)
 
 
 @pytest.mark.parametrize("discard", [0.1, 0.3])
@@ -50,34 +52,9 @@ def test_twonn_equals_scikit_dimension(discard: float) -> None:
     assert twonn(x, discard=discard) == pytest.approx(expected, rel=1e-9)
 
 
-def test_twonn_without_discard_leaves_out_the_one_ratio_that_has_no_height() -> None:
-    x = cube(300, 2, seed=42)
-    assert twonn(x, discard=0.0) == pytest.approx(twonn(x, discard=1 / 300), rel=1e-12)
-
-
 @pytest.mark.parametrize(("d", "tolerance"), [(1, 0.05), (2, 0.05), (5, 0.08)])
 def test_twonn_on_known_dimensions(d: int, tolerance: float) -> None:
     assert twonn(sphere(4000, d, ambient=10, seed=43)) == pytest.approx(d, rel=tolerance)
-
-
-def test_twonn_needs_three_usable_points() -> None:
-    with pytest.raises(ValueError, match=r"^x: expected at least 3"):
-        twonn([[0.0], [1.0]])
-    with pytest.raises(ValueError, match=r"^x: expected at least 3 distinct points, got 2"):
-        twonn([[0.0], [1.0], [0.0], [1.0]])
-    with pytest.raises(ValueError, match=r"^x: expected at least 3 usable points, 2 of them kept, got 4, 1 kept"):
-        twonn([[0.0], [1.0], [3.0], [7.0]], discard=0.7)
-
-
-def test_twonn_refuses_equal_distances() -> None:
-    with pytest.raises(ValueError, match=r"^x: expected neighbors at different distances"):
-        twonn(torch.eye(8))
-
-
-@pytest.mark.parametrize("discard", [-0.1, 1.0, math.nan])
-def test_twonn_checks_discard(discard: float) -> None:
-    with pytest.raises(ValueError, match=r"^discard: expected"):
-        twonn(cube(10, 2), discard=discard)
 
 
 # The parts of DANCo
@@ -112,10 +89,6 @@ def test_ratio_divergence_is_the_integral(k: int, d: float, other: float) -> Non
     expected = integrate.quad(integrand, 0, 1, epsabs=1e-10)[0]
     found = _ratio_divergence(torch.tensor([other / d], dtype=torch.float64), k).item()
     assert found == pytest.approx(expected, rel=2e-3)
-
-
-def test_ratio_divergence_of_a_distribution_from_itself_is_zero() -> None:
-    assert _ratio_divergence(torch.ones(1, dtype=torch.float64), 10).item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(("nu", "tau", "other_nu", "other_tau"), [(1.5, 2.0, 1.4, 5.0), (1.2, 90.0, 1.25, 60.0)])
@@ -195,10 +168,8 @@ def test_danco_in_the_plane_runs_from_one_to_two() -> None:
     assert strips[0] > 1.9
     assert 1.4 < strips[1] < 1.7
     assert strips[2] < 1.2
-
-
-def test_danco_on_the_line_is_one() -> None:
     assert danco(gaussian(300, 1, seed=59)) == 1.0
+    assert 1 <= danco(cube(12, 2)) <= 2  # the fewest points
 
 
 def test_locally_collapsed_points_keep_their_global_dimension() -> None:
@@ -233,43 +204,31 @@ def test_danco_takes_a_fixed_sample_of_many_points() -> None:
     assert sampled == pytest.approx(4, rel=0.08)
 
 
-def test_danco_checks_its_options() -> None:
-    x = cube(50, 2)
-    with pytest.raises(ValueError, match=r"^k: expected at least 3"):
-        danco(x, k=2)
-    with pytest.raises(ValueError, match=r"^max_points: expected at least k \+ 2 = 12, got 11"):
-        danco(x, max_points=11)
-    for references in ((), ("torus",)):
-        with pytest.raises(ValueError, match=r"^references: expected"):
-            danco(x, references=references)  # type: ignore[arg-type]
-
-
-def test_danco_needs_more_points_than_neighbors() -> None:
-    with pytest.raises(ValueError, match=r"^x: expected at least 12 distinct points, got 11"):
-        danco(cube(11, 2))
-    assert 1 <= danco(cube(12, 2)) <= 2
-
-
-def test_danco_refuses_one_hot_rows() -> None:
-    with pytest.raises(ValueError, match=r"^x: expected neighbors at different distances"):
-        danco(torch.eye(40))
-
-
 # Both
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_global_dimension_dispatches(estimator: GlobalEstimator) -> None:
-    x = cube(400, 2, seed=64)
-    assert global_dimension(x, estimator=estimator) == ESTIMATORS[estimator](x)
-    assert isinstance(global_dimension(x, estimator=estimator), float)
+FEW = [[0.0], [1.0], [3.0], [7.0]]
 
 
-def test_global_dimension_is_danco_and_refuses_other_names() -> None:
-    x = cube(400, 2, seed=64)
-    assert global_dimension(x) == danco(x) != twonn(x)
-    with pytest.raises(ValueError, match=r"^estimator: expected one of"):
-        global_dimension(x, estimator="pca")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("function", "x", "options", "message"),
+    [
+        (twonn, FEW[:2], {}, "^x: expected at least 3"),
+        (twonn, FEW[:2] * 2, {}, "^x: expected at least 3 distinct points, got 2"),
+        (twonn, FEW, {"discard": 0.7}, "^x: expected at least 3 usable points, 2 of them kept, got 4, 1 kept"),
+        *((twonn, FEW, {"discard": share}, "^discard: expected") for share in (-0.1, 1.0, math.nan)),
+        (twonn, torch.eye(8), {}, "^x: expected neighbors at different distances"),
+        (danco, torch.eye(40), {}, "^x: expected neighbors at different distances"),
+        (danco, cube(11, 2), {}, "^x: expected at least 12 distinct points, got 11"),
+        (danco, cube(50, 2), {"k": 2}, "^k: expected at least 3"),
+        (danco, cube(50, 2), {"max_points": 11}, r"^max_points: expected at least k \+ 2 = 12, got 11"),
+        *((danco, cube(50, 2), {"references": names}, "^references: expected") for names in ((), ("torus",))),
+        (global_dimension, cube(50, 2), {"estimator": "pca"}, "^estimator: expected one of"),
+    ],
+)
+def test_wrong_arguments_are_named(function: Any, x: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(x, **options)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -293,15 +252,6 @@ def test_bad_points_are_named(estimator: GlobalEstimator, x: torch.Tensor, probl
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_repeated_rows_count_once(estimator: GlobalEstimator) -> None:
-    x = gaussian(500, 4, seed=65)
-    repeated = torch.cat([x, x, x[:20].repeat(30, 1)])
-    assert global_dimension(repeated, estimator=estimator) == pytest.approx(
-        global_dimension(x, estimator=estimator), rel=1e-5
-    )
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_invariance_to_shift_scale_rotation_and_order(estimator: GlobalEstimator) -> None:
     x = gaussian(500, 4, ambient=7, seed=66, dtype=torch.float64)
     expected = global_dimension(x, estimator=estimator)
@@ -312,38 +262,31 @@ def test_invariance_to_shift_scale_rotation_and_order(estimator: GlobalEstimator
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_what_it_takes(estimator: GlobalEstimator) -> None:
+    whole, state = (1000 * gaussian(300, 5, seed=70)).round(), torch.get_rng_state()
+    before = whole.clone()
+    expected = global_dimension(whole, estimator=estimator)
+    assert isinstance(expected, float)
+    assert expected == ESTIMATORS[estimator](whole)
+    drawn_statistics.cache_clear()
+    assert global_dimension(whole, estimator=estimator) == expected
+    assert torch.equal(whole, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    repeated = torch.cat([whole, whole, whole[:20].repeat(30, 1)])
+    taken: list[Any] = [whole.numpy(), whole.tolist(), whole.int(), whole.clone().requires_grad_(), repeated]
+    for x in taken:
+        assert global_dimension(x, estimator=estimator) == pytest.approx(expected, rel=3e-3)
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = gaussian(400, 5, seed=69, dtype=dtype)
+        assert global_dimension(narrow, estimator=estimator) == global_dimension(narrow.float(), estimator=estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_large_offset_in_float32_costs_no_more_than_the_rounding_of_the_input(estimator: GlobalEstimator) -> None:
     x = gaussian(500, 5, ambient=8, seed=68) * 1e-2 + 1e3
     exact = global_dimension(x.double(), estimator=estimator)
     assert global_dimension(x, estimator=estimator) == pytest.approx(exact, rel=3e-3)
     assert exact == pytest.approx(5, rel=0.15)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_measured_in_float32(estimator: GlobalEstimator, dtype: torch.dtype) -> None:
-    x = gaussian(400, 5, seed=69, dtype=dtype)
-    assert global_dimension(x, estimator=estimator) == global_dimension(x.float(), estimator=estimator)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_arrays_lists_integers_and_tensors_with_gradients_are_taken(estimator: GlobalEstimator) -> None:
-    whole = (1000 * gaussian(300, 5, seed=70)).round()
-    expected = global_dimension(whole, estimator=estimator)
-    taken: list[Any] = [whole.numpy(), whole.tolist(), whole.int(), whole.clone().requires_grad_()]
-    for x in taken:
-        assert global_dimension(x, estimator=estimator) == pytest.approx(expected, rel=3e-3)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_input_and_the_random_state_are_left_alone(estimator: GlobalEstimator) -> None:
-    x = gaussian(300, 3, seed=71)
-    before, state = x.clone(), torch.get_rng_state()
-    first = global_dimension(x, estimator=estimator)
-    drawn_statistics.cache_clear()
-    assert global_dimension(x, estimator=estimator) == first
-    assert torch.equal(x, before)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.gpu

@@ -74,12 +74,6 @@ def test_distances_are_right_to_rounding(name: str, k: int) -> None:
     )
 
 
-@pytest.mark.parametrize("k", [2, 39])
-def test_every_candidate_may_be_a_neighbor(k: int) -> None:
-    x = random(40, 6)
-    torch.testing.assert_close(neighbor_distances(x, k).double(), brute_force(x, k), rtol=5e-7, atol=0)
-
-
 def test_many_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(500, 24)
     whole = neighbors(x, 10)
@@ -92,77 +86,13 @@ def test_many_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(against.indices, whole.indices[:77])
 
 
-def test_queries_and_reference_may_differ() -> None:
-    x, reference = random(50, 8, seed=1), random(1300, 8, seed=2)
-    found = neighbors(x, 30, reference)
-    torch.testing.assert_close(found.distances.double(), brute_force(x, 30, reference), rtol=5e-7, atol=0)
-    direct = (x.unsqueeze(1) - reference[found.indices]).norm(dim=2)
-    torch.testing.assert_close(found.distances, direct)
-
-
 def test_self_is_excluded_by_index_and_duplicates_are_not() -> None:
     x = torch.tensor([[10.0, 10.0], [10.0, 10.0], [13.0, 14.0]])
     found = neighbors(x, 2)
     assert found.distances.tolist() == [[0, 5], [0, 5], [5, 5]]
     assert found.indices[:2].tolist() == [[1, 2], [0, 2]]
-
-
-def test_self_index_names_the_query_in_a_larger_reference() -> None:
-    reference = random(200, 6)
-    own = torch.tensor([17, 150, -1, 3])
-    x = reference[own.clamp_min(0)]
-    found = neighbors(x, 12, reference, self_index=own)
-    torch.testing.assert_close(found.distances.double(), brute_force(x, 12, reference, own), rtol=5e-7, atol=0)
-    assert found.distances[2, 0] == 0
-
-
-def test_all_of_the_reference_with_some_queries_in_it() -> None:
-    reference = random(10, 3)
-    found = neighbors(reference[:2], 9, reference, self_index=torch.tensor([0, -1]))
-    expected = brute_force(reference[:2], 9, reference, torch.tensor([0, -1]))
-    torch.testing.assert_close(found.distances.double(), expected, rtol=5e-7, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_measured_in_float32(dtype: torch.dtype) -> None:
-    x = random(200, 16).to(dtype)
-    found = neighbor_distances(x, 5)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), brute_force(x, 5), rtol=5e-7, atol=0)
-
-
-def test_float64_stays_float64() -> None:
-    x = random(200, 16, dtype=torch.float64) + 1e3
-    torch.testing.assert_close(neighbor_distances(x, 5), brute_force(x, 5), rtol=1e-14, atol=0)
-
-
-def test_integers_and_nested_lists_are_taken() -> None:
-    assert neighbor_distances([[0, 0], [3, 4]], 1).tolist() == [[5], [5]]  # type: ignore[arg-type]
-
-
-def test_strided_input() -> None:
-    x = random(64, 200).T[::2]
-    assert not x.is_contiguous()
-    torch.testing.assert_close(neighbor_distances(x, 5), neighbor_distances(x.contiguous(), 5))
-
-
-@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4", ">i4"])
-def test_numpy_arrays_of_any_byte_order_and_direction(dtype: str) -> None:
-    plain = (100 * np.random.default_rng(0).normal(size=(60, 4))).astype(dtype.replace(">", "<"))
-    other = plain.astype(dtype)
-    for x, y in ((other, plain), (other[::-1, ::-1], plain[::-1, ::-1].copy())):
-        assert torch.equal(neighbor_distances(x, 5), neighbor_distances(y, 5))  # type: ignore[arg-type]
-
-
-def test_shift_scale_rotation_permutation() -> None:
-    x = random(300, 10, dtype=torch.float64)
-    base = neighbor_distances(x, 8)
-    rotation = torch.linalg.qr(random(10, 10, seed=3, dtype=torch.float64)).Q
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(4))
-    torch.testing.assert_close(neighbor_distances(x + 5, 8), base, rtol=1e-12, atol=0)
-    torch.testing.assert_close(neighbor_distances(x * 8, 8), base * 8, rtol=1e-14, atol=0)
-    torch.testing.assert_close(neighbor_distances(x @ rotation, 8), base, rtol=1e-12, atol=0)
-    torch.testing.assert_close(neighbor_distances(x[order], 8), base[order], rtol=1e-14, atol=0)
+    whole = torch.tensor([[16777216], [16777217], [16777219]])  # which float32 does not hold
+    assert neighbor_distances(whole, np.int64(1)).tolist() == [[1], [1], [2]]  # type: ignore[arg-type]
 
 
 def test_gradients() -> None:
@@ -194,14 +124,7 @@ def test_zero_distance_has_zero_gradient() -> None:
     x = torch.zeros(5, 2, requires_grad=True)
     neighbor_distances(x, 2).sum().backward()
     assert x.grad is not None
-    assert torch.equal(x.grad, torch.zeros(5, 2))
-
-
-def test_half_precision_gradient_has_its_dtype() -> None:
-    x = random(30, 4).bfloat16().requires_grad_()
-    neighbor_distances(x, 3).sum().backward()
-    assert x.grad is not None
-    assert x.grad.dtype == torch.bfloat16
+    assert not x.grad.any()
 
 
 def test_autocast_changes_nothing() -> None:
@@ -221,16 +144,6 @@ def test_compiles_without_graph_breaks() -> None:
     compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
     (gradient,) = torch.autograd.grad(compiled(x), x)
     torch.testing.assert_close(gradient, eager)
-
-
-def test_precision_settings_are_left_alone() -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        neighbor_distances(random(50, 4), 3)
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def test_progress_rises_to_one() -> None:
@@ -261,19 +174,15 @@ def test_progress_rises_to_one() -> None:
         ((torch.tensor([[1.0], [torch.nan], [2.0]]), 1), r"x: expected finite numbers, got NaN or inf in 1 of 3 rows"),
         ((torch.tensor([[1.0], [torch.inf], [torch.nan]]), 1), r"x: expected .* in 2 of 3 rows"),
         ((torch.ones(2, 1), 1, torch.tensor([[torch.inf], [1.0]])), r"reference: expected finite .* in 1 of 2 rows"),
+        ((torch.eye(3), 1, None, torch.arange(3)), r"self_index: expected None without a reference"),
+        ((torch.eye(3), 1, torch.eye(3), torch.arange(2)), r"self_index: expected 3 integers, .* got shape \(2,\)"),
+        ((torch.eye(3), 1, torch.eye(3), torch.full((3,), 3)), r"self_index: expected rows .*, 0 to 2, or -1"),
+        ((torch.eye(3), 1, torch.eye(3), torch.full((3,), -2)), r"self_index: expected rows .*, 0 to 2, or -1"),
     ],
 )
-def test_bad_input_is_named(arguments: tuple[Tensor, int], message: str) -> None:
+def test_bad_input_is_named(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        neighbor_distances(*arguments)
-
-
-def test_bad_self_index_is_named() -> None:
-    x = torch.ones(3, 2)
-    with pytest.raises(ValueError, match="self_index: expected None without a reference"):
-        neighbors(x, 1, self_index=torch.arange(3))
-    with pytest.raises(ValueError, match=r"self_index: expected 3 integers, .* got shape \(2,\)"):
-        neighbors(x, 1, x, self_index=torch.arange(2))
+        neighbors(*arguments[:3], self_index=arguments[3] if len(arguments) > 3 else None)
 
 
 @pytest.mark.slow
@@ -359,21 +268,6 @@ def test_distances_that_no_float32_can_hold_are_refused() -> None:
     torch.testing.assert_close(neighbor_distances(wide, 5), brute_force(wide, 5), rtol=1e-13, atol=0)
 
 
-def test_large_whole_numbers_keep_their_digits() -> None:
-    assert neighbor_distances(torch.tensor([[16777216], [16777217], [16777219]]), 1).tolist() == [[1], [1], [2]]
-
-
-def test_numpy_integers_count_as_k() -> None:
-    assert neighbor_distances(torch.eye(4), np.int64(2)).shape == (4, 2)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("index", [3, -2])
-def test_self_index_out_of_range_is_named(index: int) -> None:
-    x = torch.eye(3)
-    with pytest.raises(ValueError, match="self_index: expected rows of the reference, 0 to 2, or -1"):
-        neighbors(x, 1, x, self_index=torch.full((3,), index))
-
-
 def test_duplicates_and_outliers_do_not_need_the_slow_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many duplicates of few rows, and one row far off: both must be settled by products."""
 
@@ -386,3 +280,11 @@ def test_duplicates_and_outliers_do_not_need_the_slow_stage(monkeypatch: pytest.
     outlier = random(600, 32)
     outlier[5] = 1e9
     torch.testing.assert_close(neighbor_distances(outlier, 20).double(), brute_force(outlier, 20), rtol=5e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4", ">i4"])
+def test_numpy_arrays_of_any_byte_order_and_direction(dtype: str) -> None:
+    plain = (100 * np.random.default_rng(0).normal(size=(60, 4))).astype(dtype.replace(">", "<"))
+    other = plain.astype(dtype)
+    for x, y in ((other, plain), (other[::-1, ::-1], plain[::-1, ::-1].copy())):
+        assert torch.equal(neighbor_distances(x, 5), neighbor_distances(y, 5))  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ def test_rows_at_the_same_distance_come_in_ascending_order(budget: int | None, s
 
 
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
-def test_ties_within_the_neighborhood_change_nothing(estimator: Estimator) -> None:
+def test_ties_change_nothing(estimator: Estimator) -> None:
     x = torch.cat([grid(3) + 100 * i for i in range(8)])  # the 8 others of each grid are the 8 nearest, with many ties
     x = x[torch.randperm(72, generator=torch.Generator().manual_seed(1))]
     whole = stream_lid(x, 8, estimator=estimator, device="cpu")
@@ -144,25 +144,11 @@ def test_ties_within_the_neighborhood_change_nothing(estimator: Estimator) -> No
     rows = torch.arange(30, 60)
     part = stream_lid(x[rows], 8, x, self_index=rows, estimator=estimator, device="cpu")
     assert torch.equal(part.lid, whole.lid[rows])
-
-
-@pytest.mark.parametrize("estimator", ["mom", "mle"])
-def test_ties_for_the_last_place_change_no_estimate_from_distances(estimator: Estimator) -> None:
-    x = grid(9)
-    whole = stream_lid(x, 10, estimator=estimator, device="cpu")
-    for budget in (2000, 10_000):
-        found = stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=budget)
-        assert torch.equal(found.lid, whole.lid)
-
-
-def test_of_equally_far_rows_the_first_are_kept() -> None:
-    first = Neighbors(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[4, 3, 0]]))
-    second = Neighbors(torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([[9, 7, 6]]))
-    best = streaming._merged(None, first, 3)
-    assert best.indices.tolist() == [[4, 0, 3]]
-    best = streaming._merged(best, second, 4)
-    assert best.distances.tolist() == [[1, 1, 1, 2]]
-    assert best.indices.tolist() == [[4, 7, 9, 0]]
+    if estimator != "tle":  # whose neighbors are others where rows tie for the last place
+        x = grid(9)
+        whole = stream_lid(x, 10, estimator=estimator, device="cpu")
+        for budget in (2000, 10_000):
+            assert torch.equal(stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=budget).lid, whole.lid)
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e5])
@@ -173,12 +159,6 @@ def test_far_clusters_in_blocks_of_their_own_keep_their_digits(offset: float) ->
     assert_same(found, neighbors(x, 20))
     exact = neighbors(x.double(), 20)
     torch.testing.assert_close(found.distances.double(), exact.distances, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_every_precision_is_measured_as_at_once(dtype: torch.dtype) -> None:
-    x = gaussian(100, 24).to(dtype)
-    assert_same(stream_neighbors(x, 9, device=ELSEWHERE, budget=8000), neighbors(x, 9))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -203,12 +183,6 @@ def test_bad_rows_are_counted_over_all_blocks(bad: float, budget: int | None) ->
         stream_neighbors(x[10:20], 5, x, device=ELSEWHERE, budget=budget)
 
 
-def test_values_too_large_for_their_distances_are_refused() -> None:
-    x = gaussian(50, 4).clamp(-3, 3) * 1e38
-    with pytest.raises(ValueError, match=r"^x: expected values whose distances fit float32"):
-        stream_neighbors(x, 5, device=ELSEWHERE, budget=1000)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -217,11 +191,14 @@ def test_values_too_large_for_their_distances_are_refused() -> None:
         ({"k": 3, "reference": torch.zeros(5, 4)}, "reference: expected 3 columns"),
         ({"k": 3, "self_index": torch.arange(20)}, "self_index: expected None without a reference"),
         ({"k": 3, "reference": torch.ones(9, 3), "self_index": torch.arange(20)}, "rows of the reference, 0 to 8"),
+        ({"k": 3, "x": gaussian(20, 3).clamp(-3, 3) * 1e38}, "^x: expected values whose distances fit float32"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        stream_neighbors(gaussian(20, 3), device=ELSEWHERE, budget=1000, **arguments)
+        stream_neighbors(**({"x": gaussian(20, 3)} | arguments), device=ELSEWHERE, budget=1000)
+    with pytest.raises(ValueError, match="k: expected at least 2"):
+        stream_lid(gaussian(20, 3), 1, device=ELSEWHERE)
 
 
 def test_what_fits_is_searched_at_once(searched: Watched) -> None:
@@ -293,13 +270,6 @@ def test_running_out_of_memory_at_once_goes_on_in_chunks(monkeypatch: pytest.Mon
     assert seen == [200]
 
 
-def test_memory_that_is_never_enough_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    hungry(monkeypatch, "search", 0)
-    monkeypatch.setattr(streaming, "within_memory", within_memory)
-    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        stream_neighbors(gaussian(50, 4), 5, device=ELSEWHERE, budget=5000)
-
-
 @pytest.mark.parametrize("budget", [None, 8000, 50_000])
 def test_progress_rises_to_one(budget: int | None) -> None:
     fractions: list[float] = []
@@ -312,31 +282,18 @@ def test_progress_rises_to_one(budget: int | None) -> None:
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
 @pytest.mark.parametrize(("device", "budget"), [("cpu", None), (ELSEWHERE, None), ("cpu", 9000), (ELSEWHERE, 9000)])
 def test_lid_is_that_of_a_search_at_once(estimator: Estimator, device: str, budget: int | None) -> None:
-    x = gaussian(90, 10)
-    found, expected = (
-        stream_lid(x, 12, estimator=estimator, device=device, budget=budget),
-        estimate_lid(x, 12, estimator=estimator),
-    )
+    x = gaussian(90, 10).requires_grad_()
+    found = stream_lid(x, 12, estimator=estimator, device=device, budget=budget)
+    expected = estimate_lid(x.detach(), 12, estimator=estimator)
+    assert not found.lid.requires_grad
+    other = stream_lid(x, 12, convention="pseudocode", device=device, budget=budget)
+    assert torch.equal(other.lid, estimate_lid(x.detach(), 12, convention="pseudocode").lid)
     assert_same(found.neighbors, expected.neighbors)
     assert torch.equal(found.lid, expected.lid)
     assert torch.equal(found.standard_error, expected.standard_error)
     rows = torch.arange(20, 60)
     part = stream_lid(x[20:60], 12, x, self_index=rows, estimator=estimator, device=device, budget=budget)
     assert torch.equal(part.lid, expected.lid[20:60])
-
-
-def test_conventions_and_wrong_options_reach_the_estimate() -> None:
-    x = gaussian(60, 5)
-    found = stream_lid(x, 9, convention="pseudocode", device=ELSEWHERE, budget=4000)
-    assert torch.equal(found.lid, estimate_lid(x, 9, convention="pseudocode").lid)
-    with pytest.raises(ValueError, match="k: expected at least 2"):
-        stream_lid(x, 1, device=ELSEWHERE)
-
-
-def test_results_know_no_gradient() -> None:
-    x = gaussian(30, 4).requires_grad_()
-    assert not stream_neighbors(x, 3, device=ELSEWHERE, budget=1000).distances.requires_grad
-    assert not stream_lid(x, 3, device="cpu").lid.requires_grad
 
 
 def test_points_are_brought_to_a_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,19 +391,30 @@ def rows(dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_every_block_arrives_as_it_is(dtype: torch.dtype) -> None:
-    x = rows(dtype)
-    with Mover(torch.device(ELSEWHERE)) as mover:
+def test_blocks_arrive_as_they_are(dtype: torch.dtype) -> None:
+    x, turned = rows(dtype), rows(dtype).T.contiguous().T
+    with Mover(torch.device(ELSEWHERE)) as mover, Mover(torch.device("cpu")) as idle:
+        places = set()
         for (block, there), expected in zip(mover.each(x, BLOCKS), BLOCKS, strict=True):
             assert block == expected
             assert there.dtype == dtype
             assert torch.equal(there, x[block])
-            assert there.data_ptr() != x[block].data_ptr()
+            places.add(there.untyped_storage().data_ptr())
+        assert len(places - {x.untyped_storage().data_ptr()}) == 2
+        with closing(mover.each(x, BLOCKS)) as blocks:
+            next(blocks)  # and no more, which is no harm
+        assert torch.equal(mover.moved(turned[::2]), turned[::2])
+        assert idle.moved(x).data_ptr() == x.data_ptr()  # rows that are there are not copied
+        assert [there.data_ptr() for _, there in idle.each(x, BLOCKS)] == [x[block].data_ptr() for block in BLOCKS]
 
 
-def test_two_places_serve_all_blocks() -> None:
-    with Mover(torch.device(ELSEWHERE)) as mover:
-        assert len({there.untyped_storage().data_ptr() for _, there in mover.each(rows(), BLOCKS)}) == 2
+def test_a_copy_that_fails_raises_where_the_rows_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(streaming, "_copy", fail)
+    with Mover(torch.device(ELSEWHERE)) as mover, pytest.raises(OSError, match="the disk is gone"):
+        mover.moved(rows())
 
 
 def test_the_next_block_does_not_touch_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,37 +432,6 @@ def test_the_next_block_does_not_touch_the_present_one(monkeypatch: pytest.Monke
             while len(sent) < min(i + 2, len(BLOCKS)):
                 time.sleep(0.001)  # the next block arrives while this one is in use
             assert torch.equal(there, x[block])
-
-
-def test_rows_in_any_order_of_memory_arrive() -> None:
-    x = rows().T.contiguous().T
-    with Mover(torch.device(ELSEWHERE)) as mover:
-        assert torch.equal(mover.moved(x), x)
-        assert torch.equal(mover.moved(x[::2]), x[::2])
-
-
-def test_rows_that_are_there_are_not_copied() -> None:
-    x = rows()
-    with Mover(torch.device("cpu")) as mover:
-        assert mover.moved(x).data_ptr() == x.data_ptr()
-        assert [there.data_ptr() for _, there in mover.each(x, BLOCKS)] == [x[block].data_ptr() for block in BLOCKS]
-
-
-def test_walking_away_early_is_no_harm() -> None:
-    x = rows()
-    with Mover(torch.device(ELSEWHERE)) as mover:
-        with closing(mover.each(x, BLOCKS)) as blocks:
-            next(blocks)
-        assert torch.equal(mover.moved(x), x)
-
-
-def test_what_goes_wrong_on_the_way_is_raised_where_the_rows_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError("the disk is gone")
-
-    monkeypatch.setattr(streaming, "_copy", fail)
-    with Mover(torch.device(ELSEWHERE)) as mover, pytest.raises(OSError, match="the disk is gone"):
-        mover.moved(rows())
 
 
 @pytest.mark.gpu

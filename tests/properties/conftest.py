@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ Way = Literal["mom", "mom, pseudocode", "mle", "mle, pseudocode", "tle"]
 PHASES = (Phase.explicit, Phase.generate)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=PHASES)
 MANY = settings(QUICK, max_examples=1000)
+HOW_MANY = pytest.mark.parametrize("how_many", [QUICK, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
 
 WAYS: dict[Way, dict[str, Any]] = {
     "mom": {"estimator": "mom"},

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.properties.conftest import (
+    HOW_MANY,
     LEAST_NORMAL,
     MANY,
     QUANTUM,
@@ -180,38 +181,41 @@ def copied() -> Search:
     return Search(Points("by hand", reference[torch.from_numpy(own)]), 1, Points("by hand", reference), own)
 
 
-class TestDistances:
-    def check(self, search: Search) -> None:
-        found = neighbors(*search.arguments, self_index=search.self_index)
-        assert_distances(found.distances, search)
-        assert all(len(set(row)) == search.k for row in found.indices.tolist())
-        own = np.arange(len(found.indices)) if search.reference is None else search.own
-        assert own is None or not (found.indices.numpy() == own[:, None]).any()
-        if search.own is None:
-            assert torch.equal(neighbor_distances(*search.arguments), found.distances)
-
-    @QUICK
+@HOW_MANY
+def test_distances_are_those_of_float64(how_many: settings) -> None:
+    @how_many
     @given(alone() | in_reference())
-    def test_are_those_of_float64(self, search: Search) -> None:
-        self.check(search)
+    def check(search: Search) -> None:
+        assert_neighbors(search)
 
-    @example(
-        Search(Points("two clusters", rounded(two_clusters(np.random.default_rng(0), 300, 12), torch.float32)), 4), 4
-    )
-    @QUICK
-    @given(alone(most=400, widest=6), st.integers(1, 4))
-    def test_among_more_points_than_candidates_are_kept(self, search: Search, k: int) -> None:
-        self.check(search._replace(k=min(k, search.k)))
-
-    @pytest.mark.slow
-    @MANY
-    @given(alone() | in_reference())
-    def test_are_those_of_float64_many(self, search: Search) -> None:
-        self.check(search)
+    check()
 
 
-class TestLID:
-    def check(self, search: Search) -> None:
+@example(Search(Points("two clusters", rounded(two_clusters(np.random.default_rng(0), 300, 12), torch.float32)), 4), 4)
+@QUICK
+@given(alone(most=400, widest=6), st.integers(1, 4))
+def test_distances_among_more_points_than_candidates_are_kept(search: Search, k: int) -> None:
+    assert_neighbors(search._replace(k=min(k, search.k)))
+
+
+def assert_neighbors(search: Search) -> None:
+    found = neighbors(*search.arguments, self_index=search.self_index)
+    assert_distances(found.distances, search)
+    assert all(len(set(row)) == search.k for row in found.indices.tolist())
+    own = np.arange(len(found.indices)) if search.reference is None else search.own
+    assert own is None or not (found.indices.numpy() == own[:, None]).any()
+    if search.own is None:
+        assert torch.equal(neighbor_distances(*search.arguments), found.distances)
+
+
+@HOW_MANY
+def test_lid_is_that_of_float64(how_many: settings) -> None:
+    @example(OF_ALL_SIZES)
+    @example(ALMOST_MIRRORED)
+    @example(ALMOST_THE_SAME)
+    @how_many
+    @given(alone(least_k=2) | in_reference(least_k=2))
+    def check(search: Search) -> None:
         def measured(way: Way) -> Tensor:
             found = estimate_lid(*search.arguments, self_index=search.self_index, **WAYS[way])
             regular = torch.isfinite(found.lid) & (found.lid > 0)
@@ -221,24 +225,17 @@ class TestLID:
 
         assert_all_lid(measured, search)
 
-    @example(OF_ALL_SIZES)
-    @example(ALMOST_MIRRORED)
-    @example(ALMOST_THE_SAME)
-    @QUICK
-    @given(alone(least_k=2) | in_reference(least_k=2))
-    def test_is_that_of_float64(self, search: Search) -> None:
-        self.check(search)
-
-    @pytest.mark.slow
-    @MANY
-    @given(alone(least_k=2) | in_reference(least_k=2))
-    def test_is_that_of_float64_many(self, search: Search) -> None:
-        self.check(search)
+    check()
 
 
-class TestStreamed:
-    def check(self, search: Search, rows: int) -> None:
-        """Blocks of so many rows of the reference, or of somewhat more queries."""
+@HOW_MANY
+def test_blocks_give_the_same(how_many: settings) -> None:
+    """Blocks of so many rows of the reference, or of somewhat more queries."""
+
+    @example(copied(), 4)
+    @settings(how_many, max_examples=20 if how_many is QUICK else 300)
+    @given(alone(most=20, widest=160) | in_reference(most=20, widest=160), st.integers(1, 12))
+    def check(search: Search, rows: int) -> None:
         sizes = [each.x.element_size() for each in (search.queries, search.reference) if each is not None]
         width = max(sizes) * search.rows.shape[1]
         budget = 2 * rows * (2 * width + max(width, 4 * search.rows.shape[1]))
@@ -247,35 +244,19 @@ class TestStreamed:
         if search.k > 1:
             assert_all_lid(lambda way: stream_lid(*search.arguments, **(WAYS[way] | more)).lid, search)
 
-    @example(copied(), 4)
-    @settings(QUICK, max_examples=20)
-    @given(alone(most=20, widest=160) | in_reference(most=20, widest=160), st.integers(2, 12))
-    def test_blocks_give_the_same(self, search: Search, rows: int) -> None:
-        self.check(search, rows)
-
-    @pytest.mark.slow
-    @settings(MANY, max_examples=300)
-    @given(alone(most=20, widest=160) | in_reference(most=20, widest=160), st.integers(1, 12))
-    def test_blocks_give_the_same_many(self, search: Search, rows: int) -> None:
-        self.check(search, rows)
+    check()
 
 
-class TestEffectiveRank:
-    def check(self, given: Points) -> None:
+@HOW_MANY
+def test_effective_rank_is_that_of_float64(how_many: settings) -> None:
+    @how_many
+    @given(points(widest=60))
+    def check(given: Points) -> None:
         found = effective_rank(given.x)
         assert found.dtype == torch.float64
         assert found.item() == pytest.approx(exact_rank(given.exact), rel=1e-9, abs=1e-9)
 
-    @QUICK
-    @given(points(widest=60))
-    def test_is_that_of_float64(self, given: Points) -> None:
-        self.check(given)
-
-    @pytest.mark.slow
-    @MANY
-    @given(points(widest=60))
-    def test_is_that_of_float64_many(self, given: Points) -> None:
-        self.check(given)
+    check()
 
 
 def exact_rank(x: Array) -> float:
@@ -295,123 +276,95 @@ def exact_rank(x: Array) -> float:
 MOVABLE = ("gaussian", "line", "grid", "duplicates", "outlier", "collapsed in part", "mostly zero")
 
 
-class TestInvariance:
-    """Moves change the numbers by rounding, u of the largest, and so distances by as much and LID accordingly."""
+def scaled(rng: np.random.Generator, x: Array) -> tuple[Array, float]:
+    factor = float(rng.choice((1e-30, 1e-7, 3.0, 1e30)))
+    return x * factor, factor
 
-    def moved(self, search: Search, move: Callable[[Array], Array]) -> Search:
-        return search._replace(queries=Points("moved", torch.from_numpy(move(search.queries.exact))))
 
-    def check(self, search: Search, move: Callable[[Array], Array], *, factor: float = 1.0) -> None:
-        x, k = search.queries.x, search.k
-        there = self.moved(search, move).queries.x
-        size = max(x.abs().max().item(), there.abs().max().item() / factor)
-        room = 1e-14 * x.shape[1] * size
-        before, after = neighbor_distances(x, k), neighbor_distances(there, k) / factor
-        assert ((after - before).abs() <= room + 1e-13 * before).all()
-        # LID moves by as much as the distances do in relation to the nearest of them.
-        least = torch.where(before > 0, before, torch.inf).amin(1)
-        clear = ((before > 1e3 * room) | (before == 0)).all(1) & (least > 1e6 * room)
-        assume(bool(clear.any()))
-        share = (room / least).numpy() * 1e3 + 1e-12
-        for way in ("mom", "mle"):
-            inverse = inverse_lid(search.exact, way, search.queries.exact, search.rows)
-            if way == "mle":
-                clear &= (before > 0).all(1)
-            assert_lid(lid(there, k, **WAYS[way])[clear], inverse[clear.numpy()], share[clear.numpy()], way)
-        rank = effective_rank(x).item()
-        assert effective_rank(there).item() == pytest.approx(rank, rel=1e-6, abs=1e-6)
+# The points moved, and the factor that this puts on distances.
+MOVES: dict[str, Callable[[np.random.Generator, Array], tuple[Array, float]]] = {
+    "shift": lambda rng, x: (x + rng.choice((-1000.0, 0.3, 1e4)) * np.abs(x).max(), 1.0),
+    "scale": scaled,
+    "rotation": lambda rng, x: (x @ np.linalg.qr(rng.normal(size=(x.shape[1], x.shape[1]))).Q, 1.0),
+}
 
-    @QUICK
-    @given(
-        alone(least_k=2, dtypes=(torch.float64,), kinds=MOVABLE),
-        st.sampled_from((-1000.0, 0.3, 1e4)),
-    )
-    def test_shift(self, search: Search, shift: float) -> None:
-        size = float(np.abs(search.queries.exact).max())
-        self.check(search, lambda x: x + shift * size)
 
-    @QUICK
-    @given(
-        alone(least_k=2, dtypes=(torch.float64,), kinds=MOVABLE),
-        st.sampled_from((1e-30, 1e-7, 3.0, 1e30)),
-    )
-    def test_scale(self, search: Search, scale: float) -> None:
-        self.check(search, lambda x: x * scale, factor=scale)
+@pytest.mark.parametrize("name", MOVES)
+@QUICK
+@given(search=alone(least_k=2, dtypes=(torch.float64,), kinds=MOVABLE), seed=st.integers(0, 2**32 - 1))
+def test_moves_change_nothing(name: str, search: Search, seed: int) -> None:
+    """But numbers by rounding, u of the largest, and so distances by as much and LID accordingly."""
+    x, k = search.queries.x, search.k
+    moved, factor = MOVES[name](np.random.default_rng(seed), search.queries.exact)
+    there = torch.from_numpy(moved)
+    room = 1e-14 * x.shape[1] * max(x.abs().max().item(), there.abs().max().item() / factor)
+    before, after = neighbor_distances(x, k), neighbor_distances(there, k) / factor
+    assert ((after - before).abs() <= room + 1e-13 * before).all()
+    # LID moves by as much as the distances do in relation to the nearest of them.
+    least = torch.where(before > 0, before, torch.inf).amin(1)
+    clear = ((before > 1e3 * room) | (before == 0)).all(1) & (least > 1e6 * room)
+    assume(bool(clear.any()))
+    share = (room / least).numpy() * 1e3 + 1e-12
+    for way in ("mom", "mle"):
+        inverse = inverse_lid(search.exact, way, search.queries.exact, search.rows)
+        if way == "mle":
+            clear &= (before > 0).all(1)
+        assert_lid(lid(there, k, **WAYS[way])[clear], inverse[clear.numpy()], share[clear.numpy()], way)
+    assert effective_rank(there).item() == pytest.approx(effective_rank(x).item(), rel=1e-6, abs=1e-6)
 
-    @QUICK
-    @given(alone(least_k=2, dtypes=(torch.float64,), kinds=MOVABLE), st.integers(0, 2**32 - 1))
-    def test_rotation(self, search: Search, seed: int) -> None:
-        d = search.queries.x.shape[1]
-        turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d))).Q
-        self.check(search, lambda x: x @ turn)
 
-    @QUICK
-    @given(alone(least_k=2), st.integers(0, 2**32 - 1))
-    def test_permutation(self, search: Search, seed: int) -> None:
-        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(search.queries.x)))
-        x, k = search.queries.x, search.k
-        rtol = 5e-7 if search.single else 1e-14
-        before, after = neighbor_distances(x, k), neighbor_distances(x[order], k)
-        torch.testing.assert_close(after, before[order], rtol=rtol, atol=2 * QUANTUM if search.single else 0)
-        room = 2 * tolerance(search.exact, single=search.single)
-        for way in WAYS:
-            if way == "tle" and not tight_is_settled(search):
-                continue
+@QUICK
+@given(alone(least_k=2), st.integers(0, 2**32 - 1))
+def test_order_changes_nothing(search: Search, seed: int) -> None:
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(search.queries.x)))
+    x, k = search.queries.x, search.k
+    rtol = 5e-7 if search.single else 1e-14
+    before, after = neighbor_distances(x, k), neighbor_distances(x[order], k)
+    torch.testing.assert_close(after, before[order], rtol=rtol, atol=2 * QUANTUM if search.single else 0)
+    room = 2 * tolerance(search.exact, single=search.single)
+    for way in WAYS:
+        if way != "tle" or tight_is_settled(search):
             inverse = (1 / lid(x, k, **WAYS[way])[order].double()).numpy()
             assert_lid(lid(x[order], k, **WAYS[way]), inverse, room[order.numpy()], way)
-        assert effective_rank(x[order]).item() == pytest.approx(effective_rank(x).item(), rel=1e-9, abs=1e-9)
-
-    @QUICK
-    @given(alone(least_k=2, dtypes=(torch.float32,), kinds=MOVABLE), st.integers(-95, 95))
-    def test_a_power_of_two_changes_nothing_in_float32(self, search: Search, exponent: int) -> None:
-        x, k = search.queries.x, search.k
-        there = torch.ldexp(x, torch.tensor(exponent))
-        exact = torch.isfinite(there).all() and (torch.ldexp(there, torch.tensor(-exponent)) == x).all()
-        distances = neighbor_distances(x, k)
-        least = distances[distances > 0].min().item() * 2.0**exponent if distances.any() else 1.0
-        assume(bool(exact) and least > LEAST_NORMAL and there.abs().max().item() < 1e35)
-        torch.testing.assert_close(neighbor_distances(there, k) / 2.0**exponent, distances, rtol=3e-7, atol=0)
+    assert effective_rank(x[order]).item() == pytest.approx(effective_rank(x).item(), rel=1e-9, abs=1e-9)
 
 
-class TestReport:
-    @pytest.fixture(autouse=True, scope="class")
-    @staticmethod
-    def _quick_danco() -> Any:
-        """DANCo has tests of its own."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(measure, "danco", lambda x, *, seed: float(len(x)))
-            yield
+@QUICK
+@given(alone(least_k=2, dtypes=(torch.float32,), kinds=MOVABLE), st.integers(-95, 95))
+def test_a_power_of_two_changes_nothing_in_float32(search: Search, exponent: int) -> None:
+    x, k = search.queries.x, search.k
+    there = torch.ldexp(x, torch.tensor(exponent))
+    exact = torch.isfinite(there).all() and (torch.ldexp(there, torch.tensor(-exponent)) == x).all()
+    distances = neighbor_distances(x, k)
+    least = distances[distances > 0].min().item() * 2.0**exponent if distances.any() else 1.0
+    assume(bool(exact) and least > LEAST_NORMAL and there.abs().max().item() < 1e35)
+    torch.testing.assert_close(neighbor_distances(there, k) / 2.0**exponent, distances, rtol=3e-7, atol=0)
 
-    def check(self, search: Search, sample: int | None) -> None:
-        x, k = search.queries.x, search.k
+
+@HOW_MANY
+def test_reports_are_those_of_float64(how_many: settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "danco", lambda x, *, seed: float(len(x)))  # which has tests of its own
+
+    @example(ALMOST_EQUALLY_FAR, None)
+    @how_many
+    @given(alone(least_k=2), st.sampled_from((None, 1, 5)))
+    def check(search: Search, sample: int | None) -> None:
         exact = search.exact
         inverse = inverse_lid(exact, "mom", search.queries.exact, search.rows)
-        room = tolerance(exact, single=search.single)
-        report = inspect(x, k=k, sample=sample, device="cpu")
+        report = inspect(search.queries.x, k=search.k, sample=sample, device="cpu")
         rows = report.index.numpy()
-        assert_lid(report.lid, inverse[rows], room[rows])
+        assert_lid(report.lid, inverse[rows], tolerance(exact, single=search.single)[rows])
         values = report.lid.double().numpy()
-        regular = np.isfinite(values) & (values > 0)
         assert report.zero == (values == 0).sum() == np.isinf(inverse[rows]).sum()
         assert report.infinite == np.isinf(values).sum()
         assert report.duplicated == (exact.distances[rows, 0] == 0).sum()
-        assert_means(report, values[regular])
+        assert_means(report, values[np.isfinite(values) & (values > 0)])
         assert report.effective_rank == pytest.approx(exact_rank(search.queries.exact), rel=1e-9, abs=1e-9)
         assert torch.isfinite(report.coordinates).all()
         assert torch.isfinite(report.eigenvalues).all()
         assert str(report)
 
-    @example(ALMOST_EQUALLY_FAR, None)
-    @QUICK
-    @given(alone(least_k=2), st.sampled_from((None, 1, 5)))
-    def test_numbers_are_those_of_float64(self, search: Search, sample: int | None) -> None:
-        self.check(search, sample)
-
-    @pytest.mark.slow
-    @MANY
-    @given(alone(least_k=2), st.sampled_from((None, 1, 5)))
-    def test_numbers_are_those_of_float64_many(self, search: Search, sample: int | None) -> None:
-        self.check(search, sample)
+    check()
 
 
 def assert_means(report: Any, regular: Array) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.interpreter import needs_interpreter, run_interpreted
 from tests.properties import interpreted
 from tests.properties.conftest import (
+    HOW_MANY,
     KINDS,
-    MANY,
     QUICK,
     WAYS,
     Array,
@@ -229,17 +229,14 @@ def assert_gradients(step: Step, exact: Exact, got: Outcome, wanted: Expected) -
         assert (error <= room + last * np.abs(theirs) + limit.tiny)[held].all(), (ours, theirs, room)
 
 
-class TestStep:
-    @QUICK
+@HOW_MANY
+def test_steps_are_those_of_float64(how_many: settings) -> None:
+    @how_many
     @given(steps())
-    def test_is_that_of_float64(self, step: Step) -> None:
+    def check(step: Step) -> None:
         assert_right(step, outcome(step))
 
-    @pytest.mark.slow
-    @MANY
-    @given(steps())
-    def test_is_that_of_float64_many(self, step: Step) -> None:
-        assert_right(step, outcome(step))
+    check()
 
 
 def draw_steps(count: int) -> list[Step]:

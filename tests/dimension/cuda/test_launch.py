@@ -56,14 +56,12 @@ def test_the_second_call_goes_to_what_the_first_compiled() -> None:
     [(grid, *words)] = kernel.compiled[0].calls
     assert grid[:3] == (7, 2, 1)
     assert words == [other.data_ptr(), 5, 8, True]  # constants in the order of the kernel's, options left out
-
-
-def test_constants_may_be_named_in_any_order() -> None:
-    kernel, x = Kernel(), torch.zeros(64)
     launch(kernel, (1,), x, 5, num_warps=4, SAME=True, BLOCK=8)
-    launch(kernel, (1,), x, 5, BLOCK=8, num_warps=4, SAME=True)
-    assert len(kernel.asked) == 1
-    assert kernel.compiled[0].calls[0][1:] == (x.data_ptr(), 5, 8, True)
+    assert kernel.compiled[0].calls[1][1:] == (x.data_ptr(), 5, 8, True)
+    run(kernel, x, 0.5)
+    run(kernel, x, 0.25)  # another float is the same kind of call
+    assert len(kernel.asked) == 2
+    assert kernel.compiled[1].calls[0][2] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -99,31 +97,13 @@ def test_a_kind_that_the_caller_names_is_taken_at_its_word() -> None:
     assert kernel.compiled[0].calls == [((1, 1, 1), x.data_ptr(), 6, 8, True)]
 
 
-def test_another_float_is_the_same_kind_of_call() -> None:
-    kernel, x = Kernel(), torch.zeros(64)
-    run(kernel, x, 0.5)
-    run(kernel, x, 0.25)
-    assert len(kernel.asked) == 1
-    assert kernel.compiled[0].calls[0][2] == 0.25
-
-
-def test_kernels_are_told_apart() -> None:
-    first, second, x = Kernel(), Kernel(), torch.zeros(64)
-    run(first, x)
-    run(second, x)
-    assert len(first.asked) == len(second.asked) == 1
-
-
-def test_interpreted_kernels_are_called_as_they_are() -> None:
-    kernel, x = Kernel(interpreted=True), torch.zeros(64)
-    for _ in range(3):
-        run(kernel, x)
-    assert len(kernel.asked) == 3
-
-
-def test_what_is_known_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_told_apart_and_few_calls_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "_MOST_KNOWN", 3)
-    kernel, x = Kernel(), torch.zeros(64)
+    first, second, interpreted, x = Kernel(), Kernel(), Kernel(interpreted=True), torch.zeros(64)
+    for _ in range(3):
+        for kernel in (first, second, interpreted):
+            run(kernel, x)
+    assert [len(kernel.asked) for kernel in (first, second, interpreted)] == [1, 1, 3]
     for size in range(10):
-        run(kernel, x, size)
+        run(first, x, size)
         assert len(launching._known) <= 3

@@ -239,60 +239,44 @@ def check(outcomes: dict[str, Outcome], names: list[str]) -> None:
         assert_same(outcomes[name], step((CASES | MORE | SCREENED)[name](), "plain"), name)
 
 
+EVERY = [*CASES, *MORE]
+
+
 @needs_interpreter
-def test_interpreted_kernels_equal_the_plain_way(tmp_path: Path) -> None:
-    outcomes = interpreted([*SHORT, "NaN"], tmp_path)
-    check(outcomes, SHORT)
-    assert outcomes["constant"].value == 0
-    assert not outcomes["constant"].gradient.any()
-    assert outcomes["NaN"].value.isnan()
-    assert outcomes["NaN"].gradient.isnan().all()
+@pytest.mark.parametrize(
+    ("path", "names", "not_finite"),
+    [
+        ("differences", SHORT, ["NaN"]),
+        ("screened", ["awkward", "two tiles", "byol", "offset", "bfloat16", *SCREENED], ["NaN"]),
+        pytest.param(
+            *("differences", [name for name in EVERY if name not in SHORT], [*NOT_FINITE]), marks=pytest.mark.slow
+        ),
+        pytest.param("screened", [*EVERY, *SCREENED], [*NOT_FINITE], marks=pytest.mark.slow),
+    ],
+    ids=["differences", "screened", "differences of all", "screened of all"],
+)
+def test_interpreted_kernels_equal_the_plain_way(
+    path: str, names: list[str], not_finite: list[str], tmp_path: Path
+) -> None:
+    outcomes = interpreted([*names, *not_finite], tmp_path, path=path)
+    check(outcomes, names)
+    for name in not_finite:
+        assert outcomes[name].value.isnan()
+        assert outcomes[name].gradient.isnan().all()
+    if "constant" in names:
+        assert outcomes["constant"].value == 0
+        assert not outcomes["constant"].gradient.any()
+    if path == "screened":
+        proven, in_doubt, some = outcomes["doubtful"].value.tolist()
+        assert proven == 0
+        assert in_doubt == 1
+        assert 0 < some < 1
     x = COLLAPSED_IN_PART.clone().requires_grad_()
     logs = lid(x, 4)[:10].log() - 0.3
     (gradient,) = torch.autograd.grad(3 * logs.square().sum(), x)
     assert outcomes["sum"].reference_gradient == 10
     torch.testing.assert_close(outcomes["sum"].value, logs.square().sum())
     torch.testing.assert_close(outcomes["sum"].gradient[:10], gradient[:10], rtol=1e-4, atol=1e-5)
-
-
-@needs_interpreter
-@pytest.mark.slow
-def test_interpreted_kernels_equal_the_plain_way_on_more_shapes_and_options(tmp_path: Path) -> None:
-    names = [name for name in CASES | MORE if name not in SHORT]
-    outcomes = interpreted([*names, *NOT_FINITE], tmp_path)
-    check(outcomes, names)
-    for name in NOT_FINITE:
-        assert outcomes[name].value.isnan()
-        assert outcomes[name].gradient.isnan().all()
-
-
-def assert_screened(outcomes: dict[str, Outcome], names: list[str]) -> None:
-    check(outcomes, names)
-    proven, in_doubt, some = outcomes["doubtful"].value.tolist()
-    assert proven == 0
-    assert in_doubt == 1
-    assert 0 < some < 1
-
-
-@needs_interpreter
-def test_interpreted_kernels_with_candidates_from_products(tmp_path: Path) -> None:
-    names = ["awkward", "two tiles", "byol", "offset", "bfloat16", *SCREENED]
-    outcomes = interpreted([*names, "NaN"], tmp_path, path="screened")
-    assert_screened(outcomes, names)
-    assert outcomes["NaN"].value.isnan()
-    assert outcomes["NaN"].gradient.isnan().all()
-    assert outcomes["sum"].reference_gradient == 10
-
-
-@needs_interpreter
-@pytest.mark.slow
-def test_interpreted_kernels_with_candidates_from_products_on_all_shapes_and_options(tmp_path: Path) -> None:
-    names = [*CASES, *MORE, *SCREENED]
-    outcomes = interpreted([*names, *NOT_FINITE], tmp_path, path="screened")
-    assert_screened(outcomes, names)
-    for name in NOT_FINITE:
-        assert outcomes[name].value.isnan()
-        assert outcomes[name].gradient.isnan().all()
 
 
 @needs_interpreter
@@ -450,22 +434,14 @@ def no_waiting() -> Iterator[None]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [*CASES, *MORE])
-def test_cuda_equals_the_cpu(name: str) -> None:
-    case = (CASES | MORE)[name]()
-    assert fused.supports(*on_cuda(case)[:2], case.options.get("k", 64))
+@pytest.mark.parametrize("path", ["auto", "screened"])
+@pytest.mark.parametrize("name", [*EVERY, *SCREENED])
+def test_cuda_equals_the_cpu(name: str, path: str) -> None:
+    case = (CASES | MORE | SCREENED)[name]()
+    assert path == "screened" or fused.supports(*on_cuda(case)[:2], case.options.get("k", 64))
     expected = step(case, "plain")
     for _ in range(2):  # the second is launched by what the first compiled
-        assert_same(on_cpu(step(on_cuda(case), "auto")), expected, name)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", [*CASES, *MORE, *SCREENED])
-def test_cuda_with_candidates_from_products_equals_the_cpu(name: str) -> None:
-    case = (CASES | MORE | SCREENED)[name]()
-    expected = step(case, "plain")
-    for _ in range(2):
-        assert_same(on_cpu(step(on_cuda(case), "screened")), expected, name)
+        assert_same(on_cpu(step(on_cuda(case), path)), expected, name)
 
 
 @pytest.mark.gpu
