@@ -91,7 +91,9 @@ def gaussian_dimension(
     if beyond(estimator, k, n) or not lid > 0:
         return None
     curve = _curve(estimator, k, n)
-    height = math.log(_to_paper(lid, k, estimator, convention))
+    if convention != "paper":
+        lid = (k * lid + (estimator == "mom")) / (k - 1)
+    height = math.log(lid)
     if not curve[0] - _CHANCE <= height <= curve[-1]:
         return None
     height = max(height, curve[0])
@@ -106,10 +108,6 @@ def from_paper(lid: float, k: int, estimator: Calibrated, convention: Convention
     return lid if convention == "paper" else ((k - 1) * lid - (estimator == "mom")) / k
 
 
-def _to_paper(lid: float, k: int, estimator: Calibrated, convention: Convention) -> float:
-    return lid if convention == "paper" else (k * lid + (estimator == "mom")) / (k - 1)
-
-
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:
     """`lid` by estimator, dimension, neighbors and points, with None where k is more than half of n; and the nodes."""
@@ -120,17 +118,12 @@ def _table() -> dict[str, Any]:
 
 
 def _curve(estimator: Calibrated, k: int, n: int) -> list[float]:
-    """The logarithm of LID at every dimension of the table."""
-    row, column = _between(NEIGHBORS, k), _between(POINTS, n)
-    return [_blended(readings, row, column) for readings in _table()["lid"][estimator]]
-
-
-def _blended(readings: list[list[float | None]], row: tuple[int, float], column: tuple[int, float]) -> float:
-    """The logarithm of LID between four nodes, none of which is None where k is at most n / 4."""
-    (i, down), (j, across) = row, column
-    weights = {0: 1 - down, 1: down}, {0: 1 - across, 1: across}
-    corners = [(i + a, j + b, weights[0][a] * weights[1][b]) for a in (0, 1) for b in (0, 1)]
-    return sum(weight * math.log(readings[i][j] or math.nan) for i, j, weight in corners if weight)
+    """The logarithm of LID at every dimension of the table, between four nodes, none of which is None here."""
+    (i, down), (j, across) = _between(NEIGHBORS, k), _between(POINTS, n)
+    corners = [(i, j, (1 - down) * (1 - across)), (i, j + 1, (1 - down) * across)]
+    corners += [(i + 1, j, down * (1 - across)), (i + 1, j + 1, down * across)]
+    corners = [corner for corner in corners if corner[2]]
+    return [sum(weight * math.log(lid[i][j]) for i, j, weight in corners) for lid in _table()["lid"][estimator]]
 
 
 def _between(nodes: Sequence[int], value: float) -> tuple[int, float]:

@@ -67,12 +67,7 @@ def twonn(x: Any, *, discard: float = 0.1) -> float:
 
 
 def danco(
-    x: Any,
-    *,
-    k: int = 10,
-    references: Sequence[Reference] = REFERENCES,
-    max_points: int = 5000,
-    seed: int = 0,
+    x: Any, *, k: int = 10, references: Sequence[Reference] = REFERENCES, max_points: int = 5000, seed: int = 0
 ) -> float:
     """Global dimension from the concentration of neighbor distances and angles (DANCo, Ceruti et al. 2014).
 

@@ -139,11 +139,6 @@ class _Task:
         return max(self.x.element_size(), self.rows.element_size()) * self.x.shape[1]
 
     @property
-    def working_width(self) -> int:
-        """Bytes of a row in the dtype of the search, at least float32."""
-        return max(self.width, 4 * self.x.shape[1])
-
-    @property
     def result(self) -> int:
         """Bytes per query for candidates and neighbors, with some room."""
         return 64 * (self.k + 8)
@@ -153,22 +148,6 @@ class _Task:
         """Bytes of a single search, with twice the points if they are not on the device yet."""
         count = len(self.x) + (0 if self.reference is None else len(self.reference))
         return len(self.x) * self.result + (0 if self.x.device == self.device else 2 * count * self.width)
-
-    def chunk(self, start: int, allowed: int) -> slice:
-        """The queries from `start` on that fit into half of the allowed bytes."""
-        each = self.width + self.working_width + self.result
-        part = even_slices(len(self.x) - start, max(1, allowed // 2 // each))[0]
-        return slice(start, start + part.stop)
-
-    def blocks(self, allowed: int) -> list[slice]:
-        """Blocks of the reference: two of them and the search of one fit into the other half."""
-        return even_slices(len(self.rows), max(1, allowed // 2 // (2 * self.width + self.working_width)))
-
-    def own(self, queries: slice) -> Tensor | None:
-        """The row of the reference that each query is; None where no query is one."""
-        if self.reference is None:
-            return torch.arange(queries.start, queries.stop, device="cpu")
-        return None if self.self_index is None else self.self_index[queries].cpu()
 
 
 def _task(x: Tensor, k: int, reference: Tensor | None, self_index: Tensor | None, device: torch.device | str) -> _Task:
@@ -202,8 +181,7 @@ def _run(task: _Task, finish: _Finish, budget: int | None, progress: Progress | 
     """The columns of `finish` for all queries and their neighbors, on the CPU."""
     allowed = _available(task.device) if budget is None else budget
     whole: tuple[Tensor, ...] = ()
-    start, count = 0, len(task.x)
-    report = _Rising(progress)
+    start, count, report = 0, len(task.x), _rising(progress)
     try:
         with Mover(task.device) as mover:
             while start < count:
@@ -226,26 +204,31 @@ def _run(task: _Task, finish: _Finish, budget: int | None, progress: Progress | 
 
 
 def _part(
-    task: _Task, finish: _Finish, mover: "Mover", report: "_Rising", start: int, allowed: int
+    task: _Task, finish: _Finish, mover: "Mover", report: Progress, start: int, allowed: int
 ) -> tuple[int, slice, tuple[Tensor, ...]]:
     """The bytes allowed, the queries from `start` on that fitted, and their columns."""
     if start == 0 and task.need <= allowed:
         rows, queries = slice(0, len(task.x)), mover.moved(task.x)
         reference = None if task.reference is None else mover.moved(task.reference)
-        progress = None if report.progress is None else report
-        found = _in_order(neighbors(queries, task.k, reference, self_index=task.self_index, progress=progress))
+        found = _in_order(neighbors(queries, task.k, reference, self_index=task.self_index, progress=report))
     else:
-        rows = task.chunk(start, allowed)
+        # Queries with their results take half of the bytes; two blocks of the reference and a search take the rest.
+        working = max(task.width, 4 * task.x.shape[1])  # bytes of a row in the dtype of the search, at least float32
+        most = max(1, allowed // 2 // (task.width + working + task.result))
+        rows = slice(start, start + even_slices(len(task.x) - start, most)[0].stop)
+        blocks = even_slices(len(task.rows), max(1, allowed // 2 // (2 * task.width + working)))
         queries = mover.moved(task.x[rows])
-        found = _past_all_blocks(task, queries, rows, mover, report, allowed)
+        found = _past_all_blocks(task, queries, rows, blocks, mover, report, allowed)
     return allowed, rows, tuple(column.cpu() for column in finish(queries, found, allowed))
 
 
 def _past_all_blocks(
-    task: _Task, queries: Tensor, rows: slice, mover: "Mover", report: "_Rising", allowed: int
+    task: _Task, queries: Tensor, rows: slice, blocks: list[slice], mover: "Mover", report: Progress, allowed: int
 ) -> Neighbors:
     """The nearest of all blocks for these queries, `rows` of x."""
-    own, blocks = task.own(rows), task.blocks(allowed)
+    own = None if task.self_index is None else task.self_index[rows].cpu()
+    if task.reference is None:
+        own = torch.arange(rows.start, rows.stop, device="cpu")
     memory = max(_LEAST_WORK, int(allowed / _SHARE * (1 - _SHARE)))
     best: Neighbors | None = None
     with closing(mover.each(task.rows, blocks)) as moved:
@@ -311,16 +294,17 @@ def _tight(task: _Task, queries: Tensor, found: Neighbors, allowed: int) -> tupl
     return torch.cat(values), torch.cat(errors)
 
 
-class _Rising:
+def _rising(progress: Progress | None) -> Progress:
     """Progress that never falls, even where a part starts again with less memory."""
+    most = 0.0
 
-    def __init__(self, progress: Progress | None) -> None:
-        self.progress, self._most = progress, 0.0
+    def report(fraction: float) -> None:
+        nonlocal most
+        most = max(most, fraction)
+        if progress is not None:
+            progress(most)
 
-    def __call__(self, fraction: float) -> None:
-        self._most = max(self._most, fraction)
-        if self.progress is not None:
-            self.progress(self._most)
+    return report
 
 
 class Mover:

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, even_slices
+from ldreg.dimension.candidates import Candidates, Progress, Query, even_slices
 
 # "auto" chooses by device and size; tests and benchmarks set "screen" or "plain" to force one of the two paths.
 PATH: Literal["auto", "screen", "plain"] = "auto"
@@ -126,16 +126,26 @@ def nearest(query: Query, progress: Progress | None = None) -> Candidates:
 
     x, reference, rows, frame, count = query.x, query.reference, query.rows, query.frame, _count(query)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0), device="cpu").to(x.device)
-    center, scale = frame.center.float(), half_scale(frame, x.device)
+    # Rows are multiplied by a power of two before they are rounded to float16.
+    exponent = min(math.frexp(frame.scale)[1] - 1 + _TOP, 126)
+    center, scale = frame.center.float(), torch.full((1,), 2.0**exponent, dtype=torch.float32, device=x.device)
     halved = halves(rows, center, scale, order)
     room = 1 << (ROOM * count - 1).bit_length()
     first = max(count, min(WALK.first, len(rows)))
     chunks = even_slices(len(x), max(64, query.memory // 2 // (8 * room + 2 * x.shape[1])))
     indices = torch.empty(len(x), count, dtype=torch.int64, device=x.device)
     bound = torch.empty(len(x), dtype=torch.float64, device=x.device)
-    own = _positions(order, query.self_index) if reference is not None else None
+    own = None
+    if reference is not None and query.self_index is not None:
+        # The place of each query itself in the order; -1 where it is not in the reference.
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        own = torch.where(query.self_index >= 0, place[query.self_index.clamp_min(0)], -1).int()
     for chunk, part in enumerate(chunks):
-        queries = _part(halved, part) if reference is None else halves(x[part], center, scale)
+        if reference is None:
+            queries = Halves(halved.rows[part], halved.norms[part], halved.rounding[part], halved.largest)
+        else:
+            queries = halves(x[part], center, scale)
         itself = part.start if reference is None else None if own is None else own[part]
         stage = functools.partial(_report, progress, chunk, len(chunks))
         found = _walk(queries, halved, itself, count, first, room, query.memory, stage)
@@ -143,25 +153,6 @@ def nearest(query: Query, progress: Progress | None = None) -> Candidates:
         indices[target] = torch.where(found.indices >= 0, order[found.indices], -1)
         bound[target] = found.bound * (frame.scale / scale.double().square() * frame.scale)
     return Candidates(indices, bound)
-
-
-def half_scale(frame: Frame, device: torch.device) -> Tensor:
-    """The power of two (1,) that rows are multiplied by before rounding to float16."""
-    exponent = min(math.frexp(frame.scale)[1] - 1 + _TOP, 126)
-    return torch.full((1,), 2.0**exponent, dtype=torch.float32, device=device)
-
-
-def _part(halved: Halves, rows: slice) -> Halves:
-    return halved._replace(rows=halved.rows[rows], norms=halved.norms[rows], rounding=halved.rounding[rows])
-
-
-def _positions(order: Tensor, self_index: Tensor | None) -> Tensor | None:
-    """The place of each query itself in the order; -1 where it is not in the reference."""
-    if self_index is None:
-        return None
-    position = torch.empty_like(order)
-    position[order] = torch.arange(len(order), device=order.device)
-    return torch.where(self_index >= 0, position[self_index.clamp_min(0)], -1).int()
 
 
 def _report(progress: Progress | None, chunk: int, chunks: int, fraction: float) -> None:
@@ -188,7 +179,7 @@ def _walk(
     scores = torch.empty(step, first, dtype=torch.float32, device=queries.rows.device)
     lists.start(first, fewest=fewest, most=count, scores=scores)
     del scores
-    edges = Walk(first, WALK.growth, WALK.step).edges(rows)
+    edges = WALK._replace(first=first).edges(rows)
     progress(edges[0] / rows)
     for begin, end in itertools.pairwise(edges):
         lists.sweep(begin, end)

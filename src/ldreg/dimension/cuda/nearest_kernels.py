@@ -274,18 +274,7 @@ def _ordered(values):
 
 
 @triton.jit
-def _pick(
-    scores,
-    entries,
-    fill,
-    thresholds,
-    width,
-    room,
-    fewest,
-    most,
-    LISTED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _pick(scores, entries, fill, thresholds, width, room, fewest, most, LISTED: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     if LISTED:
