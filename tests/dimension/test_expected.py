@@ -29,16 +29,20 @@ from ldreg.dimension.expected import (
 from ldreg.dimension.spectrum import covariance_eigenvalues
 
 
+def reading(x: Tensor, k: int, *, estimator: Calibrated = "mom", convention: Convention = "paper") -> float:
+    """Geometric-mean LID of up to 1000 of the points."""
+    rows = torch.arange(min(len(x), 1000))
+    found = estimate_lid(x[rows], k, x, estimator=estimator, convention=convention, self_index=rows).lid
+    return float(gmean(found.double().numpy()))
+
+
 def measured(
     d: int, k: int, n: int, *, estimator: Calibrated = "mom", convention: Convention = "paper", sets: int = 4
 ) -> float:
-    """Geometric-mean LID of Gaussian points themselves, from up to 1000 points of each of some sets."""
-    values = []
-    for seed in range(sets):
-        x = torch.randn(n, d, generator=torch.Generator().manual_seed(1000 + seed), dtype=torch.float64)
-        rows = torch.arange(min(n, 1000))
-        values.append(estimate_lid(x[rows], k, x, estimator=estimator, convention=convention, self_index=rows).lid)
-    return float(gmean(torch.cat(values).numpy()))
+    """Geometric-mean LID of Gaussian points themselves, from some sets."""
+    generators = (torch.Generator().manual_seed(1000 + seed) for seed in range(sets))
+    drawn = (torch.randn(n, d, generator=generator, dtype=torch.float64) for generator in generators)
+    return float(gmean([reading(x, k, estimator=estimator, convention=convention) for x in drawn]))
 
 
 @pytest.mark.parametrize(
@@ -153,12 +157,6 @@ def points(name: str, n: int, dimensions: int) -> Tensor:
     """Gaussian points whose covariance has this spectrum."""
     spectrum = SPECTRA[name][:dimensions]
     return torch.randn(n, dimensions, generator=torch.Generator().manual_seed(0)) * spectrum.sqrt()
-
-
-def reading(x: Tensor, k: int, *, estimator: Calibrated = "mom", convention: Convention = "paper") -> float:
-    rows = torch.arange(min(len(x), 1000))
-    found = estimate_lid(x[rows], k, x, estimator=estimator, convention=convention, self_index=rows).lid
-    return found.double().log().mean().exp().item()
 
 
 @pytest.mark.parametrize("name", SPECTRA)
