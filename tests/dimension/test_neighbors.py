@@ -74,6 +74,13 @@ def test_distances_are_right_to_rounding(name: str, k: int) -> None:
     )
 
 
+def test_all_of_the_reference_with_some_queries_in_it() -> None:
+    reference, own = random(10, 3), torch.tensor([0, -1])
+    found = neighbors(reference[:2], 9, reference, self_index=own)
+    expected = brute_force(reference[:2], 9, reference, own)
+    torch.testing.assert_close(found.distances.double(), expected, rtol=5e-7, atol=0)
+
+
 def test_many_blocks_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(500, 24)
     whole = neighbors(x, 10)

@@ -176,7 +176,10 @@ def _relative(distances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _where_regular(distances: Tensor, value: Tensor) -> Tensor:
-    """0 where all distances are 0, inf where all are equal, `value` elsewhere."""
+    """0 where all distances are 0, inf where all are equal, `value` elsewhere.
+
+    `value` needs a finite slope everywhere: a NaN would spread even from where it is not taken.
+    """
     first, last = distances[:, 0], distances[:, -1]
     value = torch.where(first == last, torch.full_like(value, torch.inf), value)
     return torch.where(last == 0, torch.zeros_like(value), value)
@@ -214,12 +217,12 @@ def _tle(distances: Tensor, x: Tensor, reference: Tensor, indices: Tensor, terms
     offsets = rows - x.double().unsqueeze(1)
     from_center, unit = _sharpened(distances.double(), offsets.detach())
     own, other = from_center.square().unsqueeze(2), from_center.square().unsqueeze(1)
-    squared = _squared(rows, offsets, unit, own, other)
+    between, across, ahead = _squared(rows, offsets, unit, own, other)
     # How much nearer than the farthest each one is: 1 - own, to all its digits.
-    farthest = squared.ahead.detach().amin(2).argmax(1)
-    short = squared.ahead[torch.arange(len(farthest), device=farthest.device), farthest].unsqueeze(2)
-    seen = _measurement(short, squared.ahead, squared.between)
-    mirrored = _measurement(short, squared.ahead, squared.across)
+    farthest = ahead.detach().amin(2).argmax(1)
+    short = ahead[torch.arange(len(farthest), device=farthest.device), farthest].unsqueeze(2)
+    seen = _measurement(short, ahead, between)
+    mirrored = _measurement(short, ahead, across)
     kept = (seen > 0) & (mirrored > 0) & ~_diagonal(k, distances.device)
     pairs = torch.where(kept, seen, 1).log() + torch.where(kept, mirrored, 1).log()
     center = 2 * torch.where(from_center > 0, from_center, 1).log()
@@ -265,41 +268,30 @@ def _sharpened(distances: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return relative * torch.where((correction - 1).abs() < 0.3, correction, 1), unit * largest
 
 
-class _Squared(NamedTuple):
+def _squared(rows: Tensor, offsets: Tensor, unit: Tensor, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared distances of all pairs of neighbors (n, k, k), in units of the radius.
 
-    `between` two neighbors; `across` from one to the mirror image of the other; `ahead`, by how much the squared
-    distance of one from the center exceeds that of the other.
+    Between two neighbors; across, from one to the mirror image of the other; ahead, by how much the squared distance of
+    one from the center exceeds that of the other.
     """
-
-    between: Tensor
-    across: Tensor
-    ahead: Tensor
-
-
-def _squared(rows: Tensor, offsets: Tensor, unit: Tensor, own: Tensor, other: Tensor) -> _Squared:
     scaled = offsets / unit[:, None, None]
     product = scaled @ scaled.mT
     norm = product.diagonal(dim1=1, dim2=2)
     between = norm.unsqueeze(2) + norm.unsqueeze(1) - 2 * product
     squared = torch.stack((between, 2 * own + 2 * other - between, own - other))
     with torch.no_grad():
-        # Pairs near each other, or near each other's mirror image, lose digits in these differences.
+        # Pairs near each other, or near each other's mirror image, lose digits here and are taken from differences.
         lost = (squared[:2].amin(0) < 1e-4 * (own + other)) & ~_diagonal(own.shape[1], own.device)
-        n, i, j = lost.nonzero(as_tuple=True)
+        place = lost.nonzero(as_tuple=True)
         correction = torch.zeros_like(squared)
-        for some in slices(len(n), max(1, _TLE_BYTES // (32 * rows.shape[2]))):
-            where = n[some], i[some], j[some]
-            exact = torch.stack(_of_pairs(rows, offsets, unit, *where))
-            correction[:, *where] = exact - squared[:, *where]
-    return _Squared(*(squared + correction))
-
-
-def _of_pairs(rows: Tensor, offsets: Tensor, unit: Tensor, n: Tensor, i: Tensor, j: Tensor) -> _Squared:
-    """The same for chosen pairs (p,), from differences of the rows."""
-    difference, total = rows[n, i] - rows[n, j], offsets[n, i] + offsets[n, j]
-    difference, total = difference / unit[n, None], total / unit[n, None]
-    return _Squared(difference.square().sum(1), total.square().sum(1), (difference * total).sum(1))
+        for some in slices(len(place[0]), max(1, _TLE_BYTES // (32 * rows.shape[2]))):
+            n, i, j = (each[some] for each in place)
+            difference = (rows[n, i] - rows[n, j]) / unit[n, None]
+            total = (offsets[n, i] + offsets[n, j]) / unit[n, None]
+            exact = torch.stack((difference.square().sum(1), total.square().sum(1), (difference * total).sum(1)))
+            correction[:, n, i, j] = exact - squared[:, n, i, j]
+    between, across, ahead = squared + correction
+    return between, across, ahead
 
 
 def _measurement(short: Tensor, ahead: Tensor, between: Tensor) -> Tensor:

@@ -115,8 +115,13 @@ def danco(
     def calibrated(reference: Reference, d: int) -> Statistics:
         return calibrated_statistics(reference, d, len(points), k, seed, points.device)
 
-    start = first_node(measured.ratio, points.shape[1], partial(calibrated, references[0]))
-    fits = (best_fit(measured, start, points.shape[1], k, partial(calibrated, name)) for name in references)
+    known = calibration_dimensions(points.shape[1])
+    # Start at a calibrated dimension whose ratio statistic is near the measured one.
+    start, guess = 0, measured.ratio
+    for _ in range(3):
+        start = min(bisect_left(known, guess), len(known) - 1)
+        guess = known[start] * measured.ratio / calibrated(references[0], known[start]).ratio
+    fits = (_best_fit(measured, known, start, points.shape[1], k, partial(calibrated, name)) for name in references)
     return min(fits)[1]
 
 
@@ -155,9 +160,8 @@ def as_points(x: Any) -> Tensor:
         raise ValueError(f"x: expected real numbers, got {points.dtype}")
     if not bool(points.isfinite().all()):
         raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(points.shape)}")
-    return (
-        points.to(torch.promote_types(points.dtype, torch.float32)) if points.is_floating_point() else points.double()
-    )
+    dtype = torch.promote_types(points.dtype, torch.float32) if points.is_floating_point() else torch.float64
+    return points.to(dtype)
 
 
 def standardized(points: Tensor) -> Tensor:
@@ -211,15 +215,14 @@ def _concentration(resultant: float) -> float:
     """The tau of a von Mises distribution whose mean resultant length I1(tau) / I0(tau) is given."""
 
     def excess(tau: float) -> float:
-        return resultant - float(mean_resultant(torch.tensor(tau, dtype=torch.float64, device="cpu")))
+        return resultant - float(_mean_resultant(torch.tensor(tau, dtype=torch.float64, device="cpu")))
 
     return _decreasing_root(excess, 1e-9, 1e12)
 
 
-def mean_resultant(concentration: Tensor) -> Tensor:
+def _mean_resultant(concentration: Tensor) -> Tensor:
     """Mean resultant length I1 / I0 of a von Mises distribution; the scaled functions do not overflow."""
-    first, zeroth = torch.special.i1e(concentration), torch.special.i0e(concentration)
-    return torch.div(first, zeroth)
+    return torch.div(torch.special.i1e(concentration), torch.special.i0e(concentration))
 
 
 def _decreasing_root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -307,21 +310,10 @@ def calibration_dimensions(largest: int) -> list[int]:
     return found
 
 
-def first_node(ratio: float, largest: int, calibrated: Callable[[int], Statistics]) -> int:
-    """Index of a calibrated dimension whose ratio statistic is near the measured one."""
-    known = calibration_dimensions(largest)
-    index, guess = 0, ratio
-    for _ in range(3):
-        index = min(bisect_left(known, guess), len(known) - 1)
-        guess = known[index] * ratio / calibrated(known[index]).ratio
-    return index
-
-
-def best_fit(
-    measured: Statistics, start: int, largest: int, k: int, calibrated: Callable[[int], Statistics]
+def _best_fit(
+    measured: Statistics, known: list[int], start: int, largest: int, k: int, calibrated: Callable[[int], Statistics]
 ) -> tuple[float, float]:
     """The smallest divergence from a reference and its dimension, walking downhill from a calibrated dimension."""
-    known = calibration_dimensions(largest)
 
     def divergence(index: int) -> float:
         statistics = torch.tensor([calibrated(known[index])], dtype=torch.float64, device="cpu")
@@ -376,7 +368,7 @@ def _von_mises_divergence(measured: Statistics, angle: Tensor, concentration: Te
     """Divergence (M,) of the measured von Mises distribution from those given."""
     tau = torch.tensor(measured.concentration, dtype=torch.float64, device="cpu")
     normalizer = _log_bessel(concentration) - _log_bessel(tau)
-    return normalizer + mean_resultant(tau) * (tau - concentration * torch.cos(measured.angle - angle))
+    return normalizer + _mean_resultant(tau) * (tau - concentration * torch.cos(measured.angle - angle))
 
 
 def _log_bessel(concentration: Tensor) -> Tensor:

@@ -73,57 +73,29 @@ def search(
             # Around the median of these queries, which far outliers do not move.
             center = again.x[:: max(1, len(again.x) // 1024)].double().median(0).values
             again = replace(again, frame=query.frame._replace(center=center))
-            (found.distances[open_rows], found.indices[open_rows]), proven[open_rows] = _found(again, way)
+            (found.distances[open_rows], found.indices[open_rows]), proven[open_rows] = _search_by(again, way)
     return found
-
-
-def within_memory(run: Callable[[int], T], budget: int, *, floor: int = 16 << 20) -> T:
-    """Return `run(budget)`; halve the budget and retry each time it runs out of memory, and warn once per process.
-
-    Raises:
-        torch.OutOfMemoryError: `run` ran out of memory and half the budget is below the floor.
-
-    >>> within_memory(lambda budget: f"{budget >> 20} MiB", 64 << 20)
-    '64 MiB'
-    """
-    while True:
-        try:
-            return run(budget)
-        except torch.OutOfMemoryError:
-            if budget // 2 < floor:
-                raise
-        # The error, its traceback and the tensors of the attempt are only freed after the handler.
-        budget //= 2
-        gc.collect()  # frames of the traceback may be part of cycles
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-        _warn_once()
-
-
-@cache
-def _warn_once() -> None:
-    warnings.warn("out of memory: continuing with half as much at a time; the numbers are the same", stacklevel=3)
 
 
 def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbors, Tensor]:
     """Neighbors by the fastest way, and the queries (N,) for which they are proven to be the nearest."""
     if nearest.supports(query):
         try:
-            return _found(query, partial(nearest.nearest, progress=progress))
+            return _search_by(query, partial(nearest.nearest, progress=progress))
         except torch.OutOfMemoryError:
             pass  # its copy of the rows may be too large where products of a few rows at a time are not
-    return _found(query, partial(by_products, dtype=query.dtype, progress=progress))
+    return _search_by(query, partial(by_products, dtype=query.dtype, progress=progress))
 
 
-def _found(query: Query, way: _Way) -> tuple[Neighbors, Tensor]:
+def _search_by(query: Query, way: _Way) -> tuple[Neighbors, Tensor]:
     def run(memory: int) -> tuple[Neighbors, Tensor]:
         smaller = replace(query, memory=memory)
-        return _nearest_of(smaller, way(smaller))
+        return _prove(smaller, way(smaller))
 
     return within_memory(run, query.memory)
 
 
-def _nearest_of(query: Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
+def _prove(query: Query, candidates: Candidates) -> tuple[Neighbors, Tensor]:
     """The k nearest candidates by exact distance, and the queries (N,) for which no other row can be nearer.
 
     A row left out may still tie with the k-th up to rounding, which changes no distance.
@@ -352,3 +324,31 @@ def working_dtype(x: Tensor, reference: Tensor | None) -> torch.dtype:
 
 def _bytes(budget: dict[str, int], x: Tensor) -> int:
     return budget.get(x.device.type, budget["cpu"])
+
+
+def within_memory(run: Callable[[int], T], budget: int, *, floor: int = 16 << 20) -> T:
+    """Return `run(budget)`; halve the budget and retry each time it runs out of memory, and warn once per process.
+
+    Raises:
+        torch.OutOfMemoryError: `run` ran out of memory and half the budget is below the floor.
+
+    >>> within_memory(lambda budget: f"{budget >> 20} MiB", 64 << 20)
+    '64 MiB'
+    """
+    while True:
+        try:
+            return run(budget)
+        except torch.OutOfMemoryError:
+            if budget // 2 < floor:
+                raise
+        # The error, its traceback and the tensors of the attempt are only freed after the handler.
+        budget //= 2
+        gc.collect()  # frames of the traceback may be part of cycles
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        _warn_once()
+
+
+@cache
+def _warn_once() -> None:
+    warnings.warn("out of memory: continuing with half as much at a time; the numbers are the same", stacklevel=3)
