@@ -50,7 +50,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.evaluate.detection import run as detection
     from ldreg.monitor.log import read_metrics
     from ldreg.record import Record
-    from ldreg.reproduce import cost
+    from ldreg.reproduce import tables
     from ldreg.train import run as training
     from ldreg.train.checkpoints import latest
     from ldreg.train.folder import RunFolder
@@ -65,7 +65,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: runner.read_run(path, "lid", "cpu"),
-        "cost": cost.read_step_cost,
+        "cost": tables.read_step_cost,
         "annotations": coco.load_annotations,
         "detection": lambda path: detection._finished(path.parent, {}),
         "checkpoint": lambda path: latest(path.parent),

@@ -7,8 +7,8 @@ import pytest
 
 from ldreg.record import Record
 from ldreg.reproduce.claims import Claim, claims
-from ldreg.reproduce.jobs import Arm
-from ldreg.reproduce.studies import SCALES, STUDIES, Row
+from ldreg.reproduce.statistics import Section
+from ldreg.reproduce.studies import SCALES, STUDIES, Arm, Row
 
 DIGITS = SCALES["digits"]
 
@@ -28,7 +28,7 @@ def of(rows: Sequence[Row], metric: str, values: Sequence[float]) -> dict[Arm, l
 
 
 def claimed(study: str, records: dict[Arm, list[Record]]) -> tuple[str, list[str]]:
-    found: Sequence[Claim] = claims(STUDIES[study], DIGITS, records)
+    found: Sequence[Claim] = claims(Section(STUDIES[study], DIGITS, records))
     return " ".join(claim.words for claim in found), [mark for claim in found for mark in claim.marks]
 
 
@@ -83,7 +83,7 @@ def test_batch_sizes_of_the_paper_are_named_where_they_differ() -> None:
     words, marks = claimed("batches", {})
     assert words == "The paper's values, in this order, are for batches of 512, 1024 and 2048."
     assert marks == []
-    assert not claims(STUDIES["batches"], SCALES["imagenet"], {})
+    assert not claims(Section(STUDIES["batches"], SCALES["imagenet"], {}))
 
 
 def test_lid_of_training_images_with_ldreg_and_late_in_training() -> None:

@@ -13,9 +13,8 @@ from PIL import Image
 from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.document import document
-from ldreg.reproduce.jobs import Arm, Job
-from ldreg.reproduce.studies import SCALES, STUDIES, chosen
-from ldreg.reproduce.workspace import read_records, record_paths
+from ldreg.reproduce.jobs import Job, read_records, record_paths
+from ldreg.reproduce.studies import SCALES, STUDIES, Arm, chosen
 from ldreg.train.settings import record_settings
 
 ROOT = Path(__file__).parents[2]
@@ -260,29 +259,6 @@ def test_a_record_cannot_lack_what_it_is_about(tmp_path: Path) -> None:
     given = LDREG.but(ldreg__norm="l1")  # as records of it, which leave out what nobody changed
     put(tmp_path, given, [{"lid": 6.0}])
     assert read_records([given], record_paths(tmp_path), ())
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--write", "x.md", "--plan"], "--write: expected to be given without --plan, got both"),
-        (["--write", "x.md", "--show"], "--write: expected to be given without --show, got both"),
-        (["--write", "x.md", "--seeds", "2"], "--seeds: expected to be left out, as --write takes all records"),
-        (["--write", "x.md", "--jobs", "2"], "--jobs: expected to be left out, as --write takes all records"),
-        (["--write"], "--write: expected a value"),
-        (["--write", "nowhere/x.md"], "cannot write 'nowhere/x.md'"),
-        (["--write", "x.md"], "expected records of these studies, got none"),
-    ],
-)
-def test_wrong_words_beside_write_are_answered_in_one_line(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "table1", *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_it_replaces_no_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,7 @@
 import json
 import math
 import re
-import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from lightly.models import ResNetGenerator
 from lightly.utils.benchmarking import knn_predict
 from PIL import Image
+from tests.reproduce.words import CLASSES, SIZE, as_archive, draw
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import transforms
@@ -23,27 +23,15 @@ from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.record import Record
 from ldreg.reproduce import lightly
-from ldreg.reproduce.lightly import EpochLog, LightlySimCLR, Pictures, batches, find_checkpoint
-from ldreg.reproduce.lightly_settings import UNTOLD, Recipe
+from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.lightly import EpochLog, LightlySimCLR, Pictures, batches, find_checkpoint, train
+from ldreg.reproduce.runs import one
+from ldreg.reproduce.studies import SCALES, STUDIES, Arm
 from ldreg.train.checkpoints import SETTINGS
 from ldreg.train.engine import InterruptedRunError
 
-CLASSES = ("blue", "green", "red")
-SIZE, K, EPOCHS, BATCH = 8, 8, 3, 32
+K, EPOCHS, BATCH = 8, 3, 32
 COUNTS = {"train": 26, "test": 10}  # of every class: 78 and 30, so that two batches of 32 leave 14 images out
-
-
-def draw(folder: Path, counts: dict[str, int]) -> Path:
-    """Noise with a tint for each class, as PNG, which keeps every pixel."""
-    generator = np.random.default_rng(0)
-    for split, count in counts.items():
-        for number, name in enumerate(CLASSES):
-            (folder / split / name).mkdir(parents=True)
-            for index in range(count):
-                pixels = generator.integers(0, 160, (SIZE, SIZE, 3), dtype=np.uint8)
-                pixels[..., number] += 90
-                Image.fromarray(pixels).save(folder / split / name / f"{index:02}.png")
-    return folder
 
 
 @dataclass(frozen=True)
@@ -51,8 +39,8 @@ class Made:
     """A run that was interrupted in its second epoch and went on."""
 
     folder: Path
-    data: DataConfig
-    out: Path
+    job: Job
+    place: Workspace
     record: Record
     interruption: InterruptedRunError
     said: tuple[list[str], list[str]]  # before and after
@@ -63,9 +51,8 @@ class Made:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     top = tmp_path_factory.mktemp("anchor")
     folder = draw(top / "images", COUNTS)
-    with tarfile.open(top / "cifar10.tar", "w") as tar:
-        tar.add(folder, "cifar10")
-    data = DataConfig("cifar10", str(top / "cifar10.tar"), cache=str(top / "cache"), workers=0)
+    asked, place = small(), workspace(top, ("data.path", str(as_archive(folder))))
+    assert place.state(asked) == "missing"
     first: list[str] = []
     second: list[str] = []
     rates: list[float] = []
@@ -84,16 +71,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         patch.setattr(LightlySimCLR, "training_step", watched)
         patch.setattr(lightly, "say", interrupt)
         with pytest.raises(InterruptedRunError) as caught:
-            run(data, top / "out")
+            one(asked, place)
+        assert place.state(asked) == "to continue"
         patch.setattr(lightly, "say", second.append)
-        record = run(data, top / "out", command="ldreg reproduce anchor")
-    return Made(folder, data, top / "out", record, caught.value, (first, second), rates)
+        one(asked, place)
+    assert place.state(asked) == "done"
+    record = Record.from_json(place.record_path(asked))
+    return Made(folder, asked, place, record, caught.value, (first, second), rates)
 
 
-def run(data: DataConfig, out: Path, *, k: int = K, command: str = "", **options: Any) -> Record:
-    recipe = Recipe(data, **{"epochs": EPOCHS, "seed": 0, "batch_size": BATCH, **options})
-    trained = lightly.train(recipe, out=out, device="cpu", k=k)
-    return lightly.measured(trained, name=out.name, device="cpu", k=k, command=command)
+def small(**options: object) -> Job:
+    known = {"batch_size": BATCH, "schedule__epochs": EPOCHS, "trainer__precision": "fp32", **options}
+    return Job(Arm("cifar10/simclr_lightly", by="lightly").but(**known), 0)
+
+
+def workspace(out: Path, *options: tuple[str, str], k: int = K) -> Workspace:
+    here = (("data.cache", str(out / "cache")), ("data.workers", "0"), ("trainer.device", "cpu"))
+    (out / "results").mkdir(parents=True, exist_ok=True)
+    return Workspace(replace(SCALES["cifar10"], k=k), out, out / "results", options=(*here, *options))
+
+
+def training_images(made: Made) -> ResidentImages:
+    images = load_images(made.place.settings(made.job).data, "train")
+    assert isinstance(images, ResidentImages)
+    return images
 
 
 def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> None:
@@ -127,7 +128,8 @@ def test_a_finished_run_is_measured_again_but_not_trained(made: Made, monkeypatc
     said: list[str] = []
     monkeypatch.setattr(lightly, "say", said.append)
     state = torch.get_rng_state()
-    again = run(made.data, made.out)
+    one(made.job, made.place)
+    again = Record.from_json(made.place.record_path(made.job))
     assert torch.equal(torch.get_rng_state(), state)
     assert said == []
     assert again.curves == made.record.curves
@@ -153,7 +155,7 @@ def by_hand(made: Made, split: str) -> tuple[Tensor, Tensor]:
     """Representations from the checkpoint's weights in lightly's own model, of images read by torchvision."""
     network = ResNetGenerator("resnet-18")
     names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]
-    weights = torch.load(made.out / "last.ckpt", weights_only=True)["state_dict"]
+    weights = checkpoint(made)["state_dict"]
     for number, name in enumerate(names):
         prefix = f"backbone.{number}."
         part = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
@@ -185,82 +187,80 @@ def brute_force_rank(x: Tensor) -> float:
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
-def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made, tmp_path: Path) -> None:
-    record = made.record
-    assert record.name == made.out.name
+def checkpoint(made: Made) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(made.place.folder(made.job).path / "last.ckpt", weights_only=True)
+    return content
+
+
+def test_the_record_tells_the_recipe_and_where_it_comes_from(made: Made) -> None:
+    record, asked = made.record, made.job
+    assert record.name == asked.name == "simclr_by_lightly-batch_size32-epochs3-trainer.precision=fp32-seed0"
+    assert {**record.settings} == {**asked.expected}
     told = {"by": "lightly", "method": "simclr", "batch_size": 32, "seed": 0, "schedule.epochs": 3}
     assert told.items() <= record.settings.items()
     # Our linear scaling is from batches of 256, lightly's from 128.
     assert (record.settings["optimizer.lr"], record.settings["optimizer.lr_scaling"]) == (0.12, "linear")
-    assert record.settings["trainer.precision"] == "fp32"
+    assert {*STUDIES["anchor"].metrics} <= record.results.keys()
     origin = record.origin
-    assert origin["command"] == "ldreg reproduce anchor"
+    assert origin["command"] == asked.command
     assert "lightly 1." in str(origin["version"])
     assert (origin["seed"], origin["epochs"], origin["held_out"], origin["workers"]) == (0, 3, 30, 0)
     assert {"commit", "hardware"} <= origin.keys()
     assert 0 < record.results["minutes"] < 2
     assert origin["minutes"] == pytest.approx(record.results["minutes"], abs=1e-4)
     assert (record.points, record.k) == (30, K)
-    record.to_json(tmp_path / "record.json")
-    read = Record.from_json(tmp_path / "record.json")
-    assert (read.settings, read.origin) == (record.settings, record.origin)
-    assert read.results == pytest.approx(record.results)
 
 
-@pytest.mark.parametrize(("option", "key"), [({"seed": 1}, "seed"), ({"epochs": 4}, "schedule.epochs")])
-def test_a_checkpoint_of_another_run_is_refused(made: Made, option: dict[str, Any], key: str) -> None:
-    with pytest.raises(ValueError, match=f"expected the settings of this run, got others for {key}"):
-        run(made.data, made.out, **option)
-
-
-def test_a_checkpoint_from_before_a_setting_existed_is_of_the_same_run(made: Made, tmp_path: Path) -> None:
-    told = json.loads(torch.load(made.out / "last.ckpt", weights_only=True)[SETTINGS])
+def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_a_setting_existed_is_not(
+    made: Made, tmp_path: Path
+) -> None:
+    content = checkpoint(made)
+    told = json.loads(content[SETTINGS])
     older = {key: value for key, value in told.items() if key not in UNTOLD}
-    content, path = torch.load(made.out / "last.ckpt", weights_only=True), tmp_path / "last.ckpt"
-    recipe = Recipe(made.data, epochs=EPOCHS, seed=0, batch_size=BATCH)
-    torch.save({**content, SETTINGS: json.dumps(older)}, path)
-    saved = find_checkpoint(tmp_path, recipe)
-    assert saved is not None
-    assert saved.epoch == 2
-    for changed, key in (
-        ({**told, "optimizer.decay_all": False}, "optimizer.decay_all"),
-        ({**older, "seed": 1}, "seed"),
+
+    def found(settings: dict[str, Any]) -> int:
+        torch.save({**content, SETTINGS: json.dumps(settings)}, tmp_path / "last.ckpt")
+        saved = find_checkpoint(tmp_path, made.job.expected)
+        assert saved is not None
+        return saved.epoch
+
+    assert found(told) == found(older) == 2
+    for base, key, value in (
+        (told, "optimizer.decay_all", False),
+        (older, "seed", 1),
+        (told, "schedule.epochs", 4),
     ):
-        torch.save({**content, SETTINGS: json.dumps(changed)}, path)
-        with pytest.raises(ValueError, match=f"got others for {re.escape(key)}$"):
-            find_checkpoint(tmp_path, recipe)
+        with pytest.raises(ValueError, match=f"expected the settings of this run, got others for {re.escape(key)}$"):
+            found({**base, key: value})
 
 
 def test_a_damaged_checkpoint_is_refused(made: Made, tmp_path: Path) -> None:
-    whole = (made.out / "last.ckpt").read_bytes()
+    whole = (made.place.folder(made.job).path / "last.ckpt").read_bytes()
     (tmp_path / "last.ckpt").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"last\.ckpt: expected a checkpoint of ldreg, got one that cannot"):
-        run(made.data, tmp_path)
+        find_checkpoint(tmp_path, made.job.expected)
 
 
 def test_what_cannot_be_measured_is_refused_before_training(made: Made, tmp_path: Path) -> None:
     alone, mixed = draw(tmp_path / "alone", {"train": 12}), draw(tmp_path / "mixed", {"train": 12, "test": 4})
     for index in range(12):
         Image.new("RGB", (9 + index, 8)).save(mixed / "train" / "red" / f"{index:02}.png")
-    refused: list[tuple[DataConfig, dict[str, Any], str]] = [
-        (DataConfig("folder", str(alone), workers=0), {}, "expected a folder test or val"),
-        (DataConfig("folder", str(mixed), workers=0), {"batch_size": 8, "k": 4}, "data: expected square images of one"),
-        (made.data, {"k": 30}, "k: expected at least 1 and fewer than the 30 test images, got 30"),
-        (made.data, {"batch_size": 79}, "batch_size: expected at most 78 for 78 images, got 79"),
-        (made.data, {"batch_size": 0}, "batch_size: expected at least 1, got 0"),
-        (made.data, {"epochs": 0}, "epochs: expected at least 1, got 0"),
-        (made.data, {"precision": "fp16"}, "precision: expected fp32 or bf16, got 'fp16'"),
+    archive = dict(made.place.options)["data.path"]
+    folder = {"data__name": "folder"}
+    refused: list[tuple[Job, str | Path, int, str]] = [
+        (small(**folder), alone, K, "expected a folder test or val"),
+        (small(**folder, batch_size=8), mixed, 4, "data: expected square images of one"),
+        (small(), archive, 30, "k: expected at least 1 and fewer than the 30 test images, got 30"),
+        (small(batch_size=79), archive, K, "batch_size: expected at most 78 for 78 images, got 79"),
     ]
-    for data, options, message in refused:
+    for asked, path, k, message in refused:
         with pytest.raises(ValueError, match=message):
-            run(data, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+            train(asked, workspace(tmp_path / "out", ("data.path", str(path)), k=k))
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_lightly_gets_the_archives_pixels(made: Made) -> None:
-    images = load_images(made.data, "train")
-    assert isinstance(images, ResidentImages)
-    pictures = Pictures(images)
+    pictures = Pictures(training_images(made))
     read = ImageFolder(str(made.folder / "train"))
     assert len(pictures) == len(read) == 78
     for (picture, label), (image, number) in zip((pictures[index] for index in range(78)), read, strict=True):
@@ -276,9 +276,8 @@ def test_gray_images_become_color() -> None:
 
 
 def test_batches_are_two_different_normalized_views_of_the_same_images(made: Made) -> None:
-    images = load_images(made.data, "train")
-    assert isinstance(images, ResidentImages)
-    found = list(batches(images, size=SIZE, batch_size=BATCH, workers=0, pin=False))
+    images = training_images(made)
+    found = list(batches(images, made.place.settings(made.job), size=SIZE, pin=False))
     assert len(found) == 2
     (first, second), labels, names = found[0]
     assert first.shape == second.shape == (BATCH, 3, SIZE, SIZE)
@@ -294,7 +293,7 @@ def test_batches_are_two_different_normalized_views_of_the_same_images(made: Mad
 
 def test_the_loss_is_that_of_simclr() -> None:
     torch.manual_seed(0)
-    module = LightlySimCLR(epochs=1, lr=0.1).double()
+    module = LightlySimCLR(small().settings).double()
     views = torch.randn(2, 6, 3, SIZE, SIZE, dtype=torch.float64)
     loss = module.training_step(((views[0], views[1]), None, None), 0)
     head = module.projection_head.layers
@@ -307,12 +306,12 @@ def test_the_loss_is_that_of_simclr() -> None:
 
 
 def test_the_optimizer_is_that_of_the_benchmark() -> None:
-    [optimizer], [schedule] = LightlySimCLR(epochs=30, lr=0.24).configure_optimizers()
+    settings = small(batch_size=512, schedule__epochs=30).settings
+    [optimizer], [schedule] = LightlySimCLR(settings).configure_optimizers()
     group = optimizer.param_groups[0]
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
     assert len(optimizer.param_groups) == 1
     assert (schedule.T_max, schedule.eta_min) == (30, 0.0)
-    assert Recipe(DataConfig(), epochs=30, seed=0).lr == 0.24
 
 
 def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> None:
@@ -339,10 +338,12 @@ def test_epochs_from_before_their_seconds_were_kept_have_none() -> None:
 
 
 def test_worker_processes_and_mixed_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = DataConfig("shapes", limit=64, workers=1, cache=str(tmp_path / "cache"))
-    record = run(data, tmp_path / "out", epochs=2, precision="bf16")
+    asked = small(data__name="shapes", data__limit=64, schedule__epochs=2, trainer__precision="bf16")
+    place = workspace(tmp_path, ("data.workers", "1"))
+    one(asked, place)
+    record = Record.from_json(place.record_path(asked))
     assert record.settings["trainer.precision"] == "bf16"
     assert record.origin["workers"] == 1
     assert all(math.isfinite(value) for value in record.results.values())
-    lines = capsys.readouterr().err.splitlines()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightly")]
     assert [line.rsplit(", ", 1)[0] for line in lines] == ["lightly, epoch 1/2", "lightly, epoch 2/2"]

@@ -3,27 +3,21 @@
 import math
 import subprocess
 import sys
-import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
-from tests.reproduce.words import request
+from tests.reproduce.words import as_archive, draw, request
 
 from ldreg.cli import main
 from ldreg.record import Record
-from ldreg.reproduce import lightly
 from ldreg.reproduce.claims import claims
 from ldreg.reproduce.document import document
-from ldreg.reproduce.jobs import Arm, Job
-from ldreg.reproduce.lightly_settings import UNTOLD
-from ldreg.reproduce.runs import one
-from ldreg.reproduce.studies import SCALES, STUDIES
-from ldreg.reproduce.workspace import Workspace
+from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.statistics import Section
+from ldreg.reproduce.studies import SCALES, STUDIES, Arm
 
 CIFAR10 = SCALES["cifar10"]
 THEIRS, SAME, _, _, OWN, NEARER = (row.arm for row in STUDIES["anchor"].rows(CIFAR10))
@@ -33,30 +27,9 @@ SMALL = ("--batch_size", "32", "--epochs", "2", "--trainer.precision", "fp32", "
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """64 and 72 tinted images of 8 pixels, as CIFAR-10's lie in an archive."""
+    """64 and 72 images, as CIFAR-10's lie in an archive."""
     top = tmp_path_factory.mktemp("images")
-    generator = np.random.default_rng(0)
-    for split, each in (("train", 32), ("test", 36)):
-        for number, name in enumerate(("green", "red")):
-            (top / split / name).mkdir(parents=True)
-            for index in range(each):
-                pixels = generator.integers(0, 160, (8, 8, 3), dtype=np.uint8)
-                pixels[..., 1 - number] += 90
-                Image.fromarray(pixels).save(top / split / name / f"{index:02}.png")
-    with tarfile.open(top / "cifar10.tar", "w") as tar:
-        for split in ("train", "test"):
-            tar.add(top / split, f"cifar10/{split}")
-    return top / "cifar10.tar"
-
-
-def tiny(archive: Path, out: Path, *options: tuple[str, str]) -> tuple[Job, Workspace]:
-    small = {"batch_size": "32", "schedule.epochs": "2", "trainer.precision": "fp32", **dict(options)}
-    here = (
-        *(("data.path", str(archive)), ("data.cache", str(out / "images"))),
-        *(("data.workers", "0"), ("trainer.device", "cpu")),
-    )
-    place = Workspace(scale=replace(CIFAR10, k=8), out=out, results=out / "results", options=here)
-    return Job(Arm("cifar10/simclr_lightly", tuple(sorted(small.items())), by="lightly"), 1), place
+    return as_archive(draw(top / "images", {"train": 32, "test": 36}, classes=("green", "red")))
 
 
 def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: str | int) -> list[Record]:
@@ -92,9 +65,6 @@ def test_all_runs_have_the_same_length(tmp_path: Path) -> None:
     assert {job.settings.schedule.epochs for job in longer.jobs} == {200}
     assert longer.jobs[0].name == "simclr_by_lightly-batch_size256-epochs200-seed0"
     assert longer.jobs[0].command == ("ldreg reproduce anchor --scale cifar10 --epochs 200 --seeds 1 --batch_size 256")
-    for scale in ("digits", "imagenet"):
-        with pytest.raises(ValueError, match=f"anchor: expected --scale cifar10, got {scale}"):
-            request(["anchor", "--scale", scale, "--out", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -116,43 +86,6 @@ def test_settings_that_lightly_does_not_have_are_rejected(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_a_run_by_lightly_is_continued_measured_and_done(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked, where = tiny(archive, tmp_path)
-    where.results.mkdir()
-    assert where.state(asked) == "missing"
-    said: list[str] = []
-
-    def interrupt(message: str) -> None:
-        said.append(message)
-        if message.startswith("lightly, epoch 2"):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(lightly, "say", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        one(asked, where)
-    assert where.state(asked) == "to continue"
-    monkeypatch.setattr(lightly, "say", said.append)
-    one(asked, where)
-    assert [line.rsplit(", ", 1)[0] for line in said] == [f"lightly, epoch {number}/2" for number in (1, 2, 2)]
-    assert where.state(asked) == "done"
-    assert f"{asked.name}: trained in " in capsys.readouterr().err
-
-    record = Record.from_json(where.record_path(asked))
-    assert record.name == "simclr_by_lightly-batch_size32-epochs2-trainer.precision=fp32-seed1"
-    assert {**record.settings} == {**asked.expected}
-    assert {*STUDIES["anchor"].metrics} <= record.results.keys()
-    assert (record.origin["seed"], record.origin["held_out"], record.k) == (1, 72, 8)
-    assert record.origin["command"] == asked.command
-    assert {path.name for path in tmp_path.iterdir()} <= {"runs", "results", "images", "cache"}
-
-    other, _ = tiny(archive, tmp_path, ("data.limit", "40"))
-    where.record_path(asked).rename(where.record_path(other))
-    with pytest.raises(ValueError, match=rf"limit=40-.*json: expected .* got that of {asked.name} of seed 1"):
-        where.state(other)
 
 
 def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
@@ -180,7 +113,7 @@ def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_
 
 
 def words(records: dict[Arm, list[Record]]) -> str:
-    return " ".join(claim.words for claim in claims(STUDIES["anchor"], CIFAR10, records))
+    return " ".join(claim.words for claim in claims(Section(STUDIES["anchor"], CIFAR10, records)))
 
 
 def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from tests.reproduce.words import request
 from ldreg.cli import COMMANDS, main
 from ldreg.options import CommandLine, parse
 from ldreg.reproduce import jobs
-from ldreg.reproduce.options import ReproduceOptions, prepare
-from ldreg.reproduce.reproduction import check_data
+from ldreg.reproduce.reproduction import ReproduceOptions, prepare
+from ldreg.reproduce.runs import check_data
 from ldreg.reproduce.studies import STUDIES, method_of
 from ldreg.train.recipes import load_recipe
 from ldreg.train.settings import Settings, resolve
@@ -63,7 +63,7 @@ def test_words_are_typed_options() -> None:
         ("table1 --coco x", "--coco: applies only to table3, got 'x' with table1"),
         ("table2,tsne --detection.lr 1", "--detection.lr: applies only to table3, got '1'"),
         ("table1 --datasets dtd=x", "--datasets: applies only to table2, got 'dtd=x'"),
-        ("table2 --datasets shapes=x", "--datasets: expected to be left out, as no other set of digits needs"),
+        ("table2 --datasets shapes=x", "--datasets: expected to be left out, got"),
         ("table2 --scale imagenet --datasets mnist=x", "--datasets: expected NAME=PATH with a name among"),
         ("table2 --scale imagenet --datasets imagenet=x", "with a name among food101, cifar10, cifar100,"),
         ("table2 --scale imagenet --datasets dtd=x,dtd=y", "each once, got 'dtd=y'"),
@@ -71,15 +71,15 @@ def test_words_are_typed_options() -> None:
         ("figure1 --epochs 3", "--epochs: expected to be left out, as nothing is trained for figure1, got 3"),
         ("figure1,targets --batch_size 8", "--batch_size: expected to be left out, as nothing is trained for f"),
         # Options that contradict the mode.
-        ("table1 --plan --show", "--show: expected to be given without --plan"),
-        ("table1 --minutes 5 --plan", "--minutes: expected to be given without --plan, which trains nothing"),
-        ("table1 --minutes 5 --show", "--minutes: expected to be given without --show, which trains nothing"),
-        ("table1 --data.path x --jobs 2 --show", "--data.path: expected to be given without --show"),
+        ("table1 --plan --show", "--show: expected to be given without --plan, got both"),
+        ("table1 --minutes 5 --plan", "--minutes: expected to be left out with --plan"),
+        ("table1 --minutes 5 --show", "--minutes: expected to be left out with --show"),
+        ("table1 --data.path x --jobs 2 --show", ": expected to be left out with --show"),
         ("table1 --out a --results b --write x.md", "--out: expected to be given without --results"),
         ("table1 --write x.md --plan", "--write: expected to be given without --plan, got both"),
         ("table1 --write x.md --show", "--write: expected to be given without --show, got both"),
-        ("table1 --write x.md --seeds 2", "--seeds: expected to be left out, as --write takes all records"),
-        ("table1 --write x.md --methods byol", "--methods: expected to be left out, as --write"),
+        ("table1 --write x.md --seeds 2", "--seeds: expected to be left out with --write"),
+        ("table1 --write x.md --methods byol", "--methods: expected to be left out with --write"),
         ("table1 --write", "--write: expected a value"),
         ("table1 --write nowhere/x.md", "cannot write 'nowhere/x.md'"),
         ("table1 --write x.md", "expected records of these studies, got none"),
@@ -214,5 +214,6 @@ def test_settings_for_every_run_are_in_their_names() -> None:
     ],
 )
 def test_images_are_checked_before_any_run(words: str, said: str, tmp_path: Path) -> None:
+    asked = request([*words.split(), "--out", str(tmp_path)])
     with pytest.raises(ValueError, match=said):
-        check_data(request([*words.split(), "--out", str(tmp_path)]))
+        check_data(asked.jobs, asked.workspace)

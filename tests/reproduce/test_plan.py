@@ -11,10 +11,9 @@ from tests.reproduce.words import request
 from ldreg.cli import main
 from ldreg.record import Record, Setting
 from ldreg.reproduce import plan
-from ldreg.reproduce.jobs import Arm, Job
+from ldreg.reproduce.jobs import Job, Workspace
 from ldreg.reproduce.plan import estimate, plan_table
-from ldreg.reproduce.studies import RATES, SCALES, STUDIES
-from ldreg.reproduce.workspace import Workspace
+from ldreg.reproduce.studies import RATES, SCALES, STUDIES, Arm
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
 CPU = (("trainer.device", "cpu"),)

@@ -22,14 +22,13 @@ from tests.reproduce.words import request
 
 from ldreg.cli import main
 from ldreg.data import DataConfig
+from ldreg.io.locks import exclusive
 from ldreg.record import Record
 from ldreg.reproduce import measure, runs
-from ldreg.reproduce.jobs import Arm, Job
-from ldreg.reproduce.options import Reproduction
-from ldreg.reproduce.reproduction import _origin
+from ldreg.reproduce.jobs import Job, Workspace, check_settings
+from ldreg.reproduce.reproduction import Reproduction
 from ldreg.reproduce.runs import one
-from ldreg.reproduce.studies import SCALES
-from ldreg.reproduce.workspace import Workspace, check_settings, locked
+from ldreg.reproduce.studies import SCALES, Arm
 from ldreg.train.recipes import flattened
 
 CIFAR10_RECORDS = Path(__file__).parents[2] / "results" / "cifar10"
@@ -64,7 +63,7 @@ def test_the_log_of_workers_says_where_the_time_goes(
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def train(job: Job, where: Workspace) -> runs.Measure:
+    def train(job: Job, where: Workspace) -> Callable[[], Record]:
         now[0] += 131.4
 
         def measure() -> Record:
@@ -73,7 +72,7 @@ def test_the_log_of_workers_says_where_the_time_goes(
 
         return measure
 
-    monkeypatch.setattr(runs, "_TRAINERS", {"ldreg": train})
+    monkeypatch.setattr(runs, "_train", train)
     place(tmp_path).results.mkdir()
     one(job(), replace(place(tmp_path), at_once=3))
     said = capsys.readouterr().err
@@ -117,7 +116,7 @@ def test_transfer_to_the_set_of_the_pretraining_is_its_linear_evaluation(
     monkeypatch.setattr(measure, "linear_on", linear_on)
     monkeypatch.setattr(measure, "load_images", lambda data, split: [data])
     where = replace(place(tmp_path), scale=SCALES["imagenet"])
-    source = SimpleNamespace(data=DataConfig(name="imagenet", path="images"))
+    source = SimpleNamespace(images=DataConfig(name="imagenet", path="images"))
     found, tested = measure._transfer(source, where)  # type: ignore[arg-type]
     assert taken.pop("imagenet") == "imagenet"
     assert taken == dict.fromkeys(("food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"), "transfer")
@@ -139,9 +138,11 @@ def test_a_run_whose_loss_is_not_finite_is_recorded_as_failed(tmp_path: Path) ->
     assert where.state(asked) == "done"
 
 
-def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(ValueError, match="no other process works in"), locked(tmp_path):
-        pass
+def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".lock").touch()
+    with exclusive(tmp_path, tmp_path / ".lock"):
+        assert main(["reproduce", "wallclock", "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path}: expected " in capsys.readouterr().err
 
 
 def test_records_are_shown_with_all_their_seeds_unless_some_are_asked_for(
@@ -206,13 +207,6 @@ def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict
         assert shown() == plain
 
 
-def test_the_origin_of_a_report_has_its_numbers_in_their_order() -> None:
-    records = [Record(str(seed), {}, {}, origin={"seed": seed, "epochs": 100 - seed}) for seed in (10, 9)]
-    found = _origin(records, "ldreg reproduce table1 --show --out 'a b'")
-    assert found.startswith("Made by: ldreg reproduce table1 --out 'a b'\n\n2 runs; commits unknown")
-    assert "; seeds 9, 10; epochs 90, 91." in found
-
-
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,14 +240,14 @@ def test_out_of_time_has_a_status_of_its_own_unless_nothing_could_begin(
     words = ["wallclock", "--scale", "digits", "--out", str(tmp_path)]
     asked = request(words)
 
-    def train_missing(jobs: list[Job], workspace: Workspace, *, seconds: float, **rest: object) -> int:
+    def train_missing(jobs: list[Job], workspace: Workspace, *, seconds: float, **rest: object) -> tuple[int, None]:
         given.append(seconds)
         put(asked, jobs[:done], minutes=2.0)
         for job in jobs[done:begun]:
             folder = workspace.folder(job)
             folder.path.mkdir(parents=True)
             folder.config.write_text(yaml.safe_dump(job.settings.tree))
-        return len(jobs) - done
+        return len(jobs) - done, None
 
     monkeypatch.setattr(runs, "train_missing", train_missing)
     of = len(asked.jobs)

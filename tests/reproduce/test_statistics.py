@@ -3,15 +3,15 @@
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 from ldreg.record import Record
-from ldreg.reproduce.jobs import Arm
-from ldreg.reproduce.statistics import TRAIN_LID, Sample, collapses, comparisons, difference, direction, noise, sample
+from ldreg.reproduce.statistics import TRAIN_LID, Sample, Section, collapses, difference, direction, noise, sample
 from ldreg.reproduce.statistics import student as students_t
-from ldreg.reproduce.studies import Row
+from ldreg.reproduce.studies import SCALES, Study
 
 
 def record(**results: float) -> Record:
@@ -136,22 +136,23 @@ def test_directions_are_judged_against_the_papers(
     assert direction(own, base, paper, paper_base) == mark
 
 
-def test_comparisons_are_a_frame_with_a_line_for_each_row_and_metric() -> None:
-    plain, strong, other = (Arm(f"digits/{name}") for name in ("simclr", "simclr_ldreg", "byol"))
-    rows = [
-        Row(("-",), plain, {"lid": 18.8}),
-        Row(("a",), strong, {"lid": 20.0}, baseline=0),
-        Row(("b",), other, {"lid": 20.0}, baseline=0, judged=False),
+def test_a_row_is_compared_with_its_baseline() -> None:
+    entries: list[dict[str, Any]] = [
+        {"names": ["-"], "recipe": "simclr", "paper": {"lid": 18.8}},
+        {"names": ["a"], "recipe": "simclr_ldreg", "paper": {"lid": 20.0}, "against": "first"},
+        {"names": ["b"], "recipe": "byol", "paper": {"lid": 20.0}, "against": "first", "judged": False},
     ]
-    records = {plain: [record(lid=6.0), record(seed=1, lid=6.5)], strong: [record(lid=7.0), record(seed=1, lid=7.6)]}
-    frame = comparisons(rows, ["lid", "knn"], records)
-    assert list(zip(frame["row"], frame["baseline"], frame["metric"], strict=True)) == [
-        (1, 0, "lid"), (1, 0, "knn"), (2, 0, "lid"), (2, 0, "knn"),
-    ]  # fmt: skip
-    first = frame.iloc[0]
-    assert first["difference"] == pytest.approx(1.05)
-    assert first["noise"] == pytest.approx(12.71 * 0.05)
-    assert first["mark"] == "agrees"
-    assert frame["difference"][1:].isna().all()
-    assert frame["noise"][1:].isna().all()
-    assert comparisons(rows[:1], ["lid"], records).empty
+    study = Study("mine", "", "", ("name",), entries)
+    plain, strong, other = study.rows(SCALES["digits"])
+    lids = {plain.arm: (6.0, 6.5), strong.arm: (7.0, 7.6), other.arm: (9.0,)}
+    records = {arm: [record(seed=seed, lid=lid) for seed, lid in enumerate(some)] for arm, some in lids.items()}
+    section = Section(study, SCALES["digits"], records)
+    found = section.compared(strong, "lid")
+    assert found.difference == pytest.approx(1.05)
+    assert found.noise == pytest.approx(12.71 * 0.05)
+    assert (found.verdict, found.mark) == ("higher", "agrees")
+    assert (section.compared(other, "lid").verdict, section.compared(other, "lid").mark) == ("higher", "")
+    for row, metric in ((strong, "knn"), (plain, "lid")):
+        nothing = section.compared(row, metric)
+        assert math.isnan(nothing.difference) and math.isnan(nothing.noise)  # noqa: PT018
+        assert nothing.verdict == nothing.mark == ""

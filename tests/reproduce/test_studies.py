@@ -20,8 +20,8 @@ from ldreg.dimension.geometry import (
 )
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
-from ldreg.reproduce.jobs import Arm, Job, merged
-from ldreg.reproduce.studies import METHODS, PAPER, SCALES, STUDIES, Scale, Study, chosen, paper_values, recipe_settings
+from ldreg.reproduce.jobs import Job, merged
+from ldreg.reproduce.studies import METHODS, PAPER, SCALES, STUDIES, Arm, Scale, Study, chosen, recipe_settings
 from ldreg.train.module import build_regularizer
 from ldreg.train.settings import REGULARIZERS
 from ldreg.views.config import NORMALIZATIONS
@@ -246,10 +246,6 @@ def test_a_study_is_an_entry_of_the_file() -> None:
 def test_a_wrong_row_is_an_error(entry: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Study("wrong", "Wrong", "", ("beta",), [entry]).rows(SCALES["digits"])
-
-
-def test_the_papers_values_of_a_recipe() -> None:
-    assert paper_values("byol_ldreg") == {"linear": 68.5, "effective_rank": 594.0, "lid": 22.3}
 
 
 @pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 
 from ldreg.record import Record
-from ldreg.reproduce.drawings import drawings
-from ldreg.reproduce.jobs import Arm
-from ldreg.reproduce.page import as_text, study_reports
-from ldreg.reproduce.statistics import Sample
-from ldreg.reproduce.studies import SCALES, STUDIES
+from ldreg.reproduce.document import as_text, study_reports
+from ldreg.reproduce.drawings import Figures, drawings
+from ldreg.reproduce.statistics import Sample, Section
+from ldreg.reproduce.studies import SCALES, STUDIES, Arm, Records, Study
 from ldreg.reproduce.tables import effects_sentence, study_table, value_text
 
 DIGITS = SCALES["digits"]
 FAILED = Record("run", {"method": "simclr"}, {}, origin={"seed": 1, "failed": "the loss is not finite: loss = nan"})
+
+
+def drawings_of(study: Study, records: Records) -> Figures:
+    return drawings(Section(study, DIGITS, records))
 
 
 def record(**results: float) -> Record:
@@ -47,7 +50,7 @@ def test_values_as_text(metric: str, values: list[float], text: str) -> None:
 def test_a_table_has_the_papers_values_and_a_mark_for_each_effect() -> None:
     better = record(linear=0.99, effective_rank=30.0, lid=7.0, knn=0.9)
     worse = record(linear=0.60, effective_rank=20.0, lid=7.01, knn=0.9)
-    table = study_table(STUDIES["table1"], DIGITS, of("table1", {0: [worse], 1: [better]}))
+    table = study_table(Section(STUDIES["table1"], DIGITS, of("table1", {0: [worse], 1: [better]})))
     assert table.columns[:4] == ["Method", "Regularization", "Linear probe, %", "Effective rank"]
     first, second = table.rows[0], table.rows[1]
     assert [cell.text for cell in first[:3]] == ["SimCLR", "-", "60.0"]
@@ -60,12 +63,12 @@ def test_a_table_has_the_papers_values_and_a_mark_for_each_effect() -> None:
 
 def test_collapses_are_named_and_judged() -> None:
     minlid = STUDIES["minlid"]
-    some = study_table(minlid, DIGITS, of("minlid", {0: [record(lid=6.0)], 4: [record(lid=3.0), FAILED]}))
+    some = study_table(Section(minlid, DIGITS, of("minlid", {0: [record(lid=6.0)], 4: [record(lid=3.0), FAILED]})))
     assert some.rows[4][4].text == "3.00 (1 of 2 collapsed)"
     whole = record(linear=0.9, lid=6.0, effective_rank=20.0)
-    last = study_table(minlid, DIGITS, of("minlid", {0: [whole], 5: [FAILED]})).rows[5]
+    last = study_table(Section(minlid, DIGITS, of("minlid", {0: [whole], 5: [FAILED]}))).rows[5]
     assert [(cell.text, cell.paper, cell.mark) for cell in last[2:]] == [("collapsed", "collapsed", "agrees")] * 3
-    here = study_table(STUDIES["table1"], DIGITS, of("table1", {0: [record(lid=6.0)], 1: [FAILED]}))
+    here = study_table(Section(STUDIES["table1"], DIGITS, of("table1", {0: [record(lid=6.0)], 1: [FAILED]})))
     assert (here.rows[1][4].text, here.rows[1][4].mark) == ("collapsed", "disagrees")
     assert (
         effects_sentence(here) == "Of 1 effect, 0 with the paper's direction, 1 with the opposite one, 0 within noise."
@@ -83,25 +86,25 @@ def test_every_study_can_be_shown_with_nothing_with_some_and_with_everything(nam
         text = as_text(study_reports([study], DIGITS, records), width=80, color=False)
         assert study.title in text
         assert max(map(len, text.splitlines())) <= 80
-    drawn = drawings(study, DIGITS, everything)
+    drawn = drawings_of(study, everything)
     assert bool(drawn) == (name in {"figure2a", "figure2b", "figure2cd", "ablation", "minlid"})
 
 
 def test_what_was_not_measured_is_not_drawn_as_a_collapse() -> None:
     rows = STUDIES["minlid"].rows(DIGITS)
     some = {row.arm: [record(linear=0.9)] for row in rows}
-    assert list(drawings(STUDIES["minlid"], DIGITS, some)) == ["Linear accuracy and β of Min LID"]
+    assert list(drawings_of(STUDIES["minlid"], some)) == ["Linear accuracy and β of Min LID"]
     without = {row.arm: [record(linear=0.9)] for row in STUDIES["figure2cd"].rows(DIGITS)}
-    bars = drawings(STUDIES["figure2cd"], DIGITS, without)
+    bars = drawings_of(STUDIES["figure2cd"], without)
     words = {text.get_text() for figure in bars.values() for text in figure.axes[0].texts}
     assert words == {"not measured"}
-    assert len(drawings(STUDIES["minlid"], DIGITS, {row.arm: [FAILED] for row in rows})) == 3
+    assert len(drawings_of(STUDIES["minlid"], {row.arm: [FAILED] for row in rows})) == 3
 
 
 def test_accuracy_over_training_is_drawn_in_percent_beside_lid() -> None:
     curves = [{"lid": [(0.0, 4.0), (5.0, lid)], "knn": [(0.0, 0.2), (5.0, 0.8)]} for lid in (5.0, 7.0)]
     seeds = [replace(record(lid=6.0), curves=each) for each in curves]
-    drawn = drawings(STUDIES["figure2a"], DIGITS, of("figure2a", {0: seeds}))
+    drawn = drawings_of(STUDIES["figure2a"], of("figure2a", {0: seeds}))
     found = {
         caption.partition("\n")[0]: np.asarray(figure.axes[0].lines[0].get_ydata()).tolist()
         for caption, figure in drawn.items()
@@ -112,7 +115,7 @@ def test_accuracy_over_training_is_drawn_in_percent_beside_lid() -> None:
 @pytest.mark.parametrize(("name", "base"), [("ablation", "SimCLR"), ("minlid", "SimCLR"), ("figure2b", "strength 0")])
 def test_what_is_within_noise_of_the_baseline_is_an_area(name: str, base: str) -> None:
     values = record(lid=6.0, effective_rank=20.0, linear=0.9)
-    drawn = drawings(STUDIES[name], DIGITS, {row.arm: [values] for row in STUDIES[name].rows(DIGITS)})
+    drawn = drawings_of(STUDIES[name], {row.arm: [values] for row in STUDIES[name].rows(DIGITS)})
     figure = next(
         figure for caption, figure in drawn.items() if caption.startswith(("LID and", "At the end of training"))
     )
@@ -123,5 +126,5 @@ def test_what_is_within_noise_of_the_baseline_is_an_area(name: str, base: str) -
 
 
 def test_a_baseline_without_others_has_no_noise() -> None:
-    drawn = drawings(STUDIES["figure2b"], DIGITS, of("figure2b", {0: [record(lid=6.0)]}))
+    drawn = drawings_of(STUDIES["figure2b"], of("figure2b", {0: [record(lid=6.0)]}))
     assert not drawn["At the end of training"].axes[0].collections

@@ -1,13 +1,41 @@
-"""What `ldreg reproduce` makes of the words after it."""
+"""What `ldreg reproduce` makes of the words after it, and images to train on."""
 
 import shlex
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from ldreg.cli import COMMANDS
 from ldreg.options import CommandLine, parse
-from ldreg.reproduce.options import Reproduction, prepare
+from ldreg.reproduce.reproduction import Reproduction, prepare
+
+CLASSES = ("blue", "green", "red")
+SIZE = 8
 
 
 def request(words: Sequence[str]) -> Reproduction:
     found = parse(COMMANDS["reproduce"], words, command_line=CommandLine(shlex.join(["ldreg", "reproduce", *words])))
-    return prepare(found["studies"], found["config"], found["settings"], command=found["command"])
+    return prepare(found["studies"], found["config"], found["settings"])
+
+
+def draw(folder: Path, counts: Mapping[str, int], classes: Sequence[str] = CLASSES) -> Path:
+    """Noise with a tint for each class, as PNG, which keeps every pixel."""
+    generator = np.random.default_rng(0)
+    for split, count in counts.items():
+        for number, name in enumerate(classes):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(0, 160, (SIZE, SIZE, 3), dtype=np.uint8)
+                pixels[..., number] += 90
+                Image.fromarray(pixels).save(folder / split / name / f"{index:02}.png")
+    return folder
+
+
+def as_archive(folder: Path) -> Path:
+    """The images as CIFAR-10's lie in an archive."""
+    with tarfile.open(folder.with_name("cifar10.tar"), "w") as tar:
+        tar.add(folder, "cifar10")
+    return folder.with_name("cifar10.tar")

@@ -2,21 +2,23 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ldreg.record import Record
 from ldreg.report.tables import Mark
 from ldreg.reproduce import search
-from ldreg.reproduce.statistics import TRAIN_LID, Records, Sample, difference, noise, sample, value_of
-from ldreg.reproduce.studies import METHODS, Row, Scale, Study, paper_values
+from ldreg.reproduce.statistics import TRAIN_LID, Sample, Section, difference, noise, sample, value_of
+from ldreg.reproduce.studies import METHODS, PAPER, Row
 from ldreg.text import count
 
 _RESNETS = ("simclr", "simclr_tuned", "byol")
-_STABLE = "is stable"
 _FALL_LATE = ("simclr", "byol")  # whose LID falls late in training in the paper
 _COVARIANCES = ("Cov", "Cov+Var")
+_STABLE = "is stable"
 _HIGHER: Mapping[str, Mark] = {"higher": "agrees", "lower": "disagrees", "within noise": "noise"}
+_BETTER = {"higher": "better by more than noise", "lower": "worse by more than noise", "within noise": "within noise"}
+_UNCHANGED: tuple[Mark, Mark] = ("disagrees", "agrees")  # where the paper sees no change: a change, and none
 
 
 @dataclass(frozen=True)
@@ -27,155 +29,139 @@ class Claim:
     marks: tuple[Mark, ...] = ()
 
 
-def claims(study: Study, scale: Scale, records: Records) -> Sequence[Claim]:
+def claims(section: Section) -> list[Claim]:
     """What came of the claims of a study; empty where it has none beyond its table."""
-    return _CLAIMS[study.name](study.rows(scale), scale, records) if study.name in _CLAIMS else ()
+    return list(_CLAIMS[section.study.name](section)) if section.study.name in _CLAIMS else []
 
 
-def _ablation(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _ablation(section: Section) -> Iterator[Claim]:
     """Whether accuracy and rank change over beta and over k."""
-    found: list[Claim] = []
     for group in ("beta", "k"):
-        own = [row for row in rows if row.group == group]
-        found += _trend(own, records, "linear", "linear accuracy", group, _STABLE)
-        found += _trend(own, records, "effective_rank", "effective rank", group, "falls")
-    return found
+        own = [row for row in section.rows if row.group == group]
+        yield from _trend(section, own, "linear", "linear accuracy", group, _STABLE)
+        yield from _trend(section, own, "effective_rank", "effective rank", group, "falls")
 
 
-def _jitter(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _jitter(section: Section) -> Iterator[Claim]:
     """Whether LID changes with the strength of color jitter."""
-    return _trend(rows, records, TRAIN_LID, "LID of training images", "strength", "rises")
+    return _trend(section, section.rows, TRAIN_LID, "LID of training images", "strength", "rises")
 
 
-def _trend(rows: Sequence[Row], records: Records, metric: str, title: str, label: str, in_paper: str) -> list[Claim]:
+def _trend(
+    section: Section, rows: Sequence[Row], metric: str, title: str, label: str, in_paper: str
+) -> Iterator[Claim]:
     """The change from the smallest to the largest x that has values."""
-    found = [(row.x, own) for row in rows if (own := _sample(row, records, metric)).values]
+    found = {row.x: own for row in rows if (own := section.sample(row, metric)).values}
     if len(found) < 2:
-        return []
-    (low, first), (high, last) = min(found, key=lambda pair: pair[0]), max(found, key=lambda pair: pair[0])
-    change, chance = difference(last, first), noise(last, first)
+        return
+    low, high = min(found), max(found)
+    change, chance = difference(found[high], found[low]), noise(found[high], found[low])
     within = abs(change) <= chance
     verb = "changes within noise" if within else "rises" if change > 0 else "falls"
     as_claimed = within if in_paper == _STABLE else verb == in_paper
-    mark: Mark = "agrees" if as_claimed else "noise" if within else "disagrees"
     words = f"From {label} {low:g} to {high:g} {title} {verb} ({change:+.2f}, noise {chance:.2f})"
-    return [Claim(f"{words}; in the paper it {in_paper}.", (mark,))]
+    mark: Mark = "agrees" if as_claimed else "noise" if within else "disagrees"
+    yield Claim(f"{words}; in the paper it {in_paper}.", (mark,))
 
 
-def _methods(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _methods(section: Section) -> Iterator[Claim]:
     """Which method has the highest rank and the lowest LID without LDReg."""
-    parts: list[tuple[str, Mark]] = []
+    words, marks = [], list[Mark]()
     for metric, what, choose, among in (
         ("effective_rank", "highest effective rank", max, tuple(METHODS)),
         ("effective_rank", "lowest effective rank", min, tuple(METHODS)),
         ("lid", "lowest LID of those with a ResNet", min, _RESNETS),
     ):
-        plain = [row for row in rows if row.baseline is None and row.group in among]
-        found = {row.group: mean for row in plain if math.isfinite(mean := _sample(row, records, metric).mean)}
+        plain = [row for row in section.rows if row.baseline is None and row.group in among]
+        found = {row.group: mean for row in plain if math.isfinite(mean := section.sample(row, metric).mean)}
         if len(found) > 1:
             here = choose(found, key=lambda name: found[name])
-            there = choose(found, key=lambda name: paper_values(name)[metric])
+            there = choose(found, key=lambda name: PAPER[name][metric])
             same = "as in the paper" if here == there else f"in the paper {METHODS[there]}"
-            parts.append((f"{what}: {METHODS[here]} ({same})", "agrees" if here == there else "disagrees"))
-    if not parts:
-        return []
-    words, marks = zip(*parts, strict=True)
-    return [Claim(f"Without LDReg, {'; '.join(words)}.", marks)]
+            words.append(f"{what}: {METHODS[here]} ({same})")
+            marks.append("agrees" if here == there else "disagrees")
+    if words:
+        yield Claim(f"Without LDReg, {'; '.join(words)}.", tuple(marks))
 
 
-def _batches(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _batches(section: Section) -> Iterator[Claim]:
     """The paper's batch sizes, where they differ from the scale's."""
-    if all(batch["size"] == batch["paper"] for batch in scale.batches):
-        return []
-    *first, last = [str(batch["paper"]) for batch in scale.batches]
-    return [Claim(f"The paper's values, in this order, are for batches of {', '.join(first)} and {last}.")]
+    if any(batch["size"] != batch["paper"] for batch in section.scale.batches):
+        *first, last = [str(batch["paper"]) for batch in section.scale.batches]
+        yield Claim(f"The paper's values, in this order, are for batches of {', '.join(first)} and {last}.")
 
 
-def _training(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
-    """For which methods LID of training images ends higher with LDReg, and whether it falls late without."""
-    methods: dict[str, list[str]] = {verdict: [] for verdict in _HIGHER}
-    for row in rows:
-        verdict = _compared(row, rows, records, TRAIN_LID)
-        if verdict:
-            methods[verdict].append(METHODS[row.group])
-    found = {verdict: names for verdict, names in methods.items() if names}
-    marks = tuple(_HIGHER[verdict] for verdict, names in found.items() for _ in names)
-    words = "; ".join(f"{verdict} for {', '.join(names)}" for verdict, names in found.items())
-    higher = [Claim(f"At the end, with LDReg beside without it: {words}.", marks)] if found else []
-    return higher + _late_fall([row for row in rows if row.baseline is None and row.group in _FALL_LATE], records)
-
-
-def _late_fall(rows: Sequence[Row], records: Records) -> list[Claim]:
-    """How far LID without LDReg ends below its highest value, seed by seed."""
+def _training(section: Section) -> Iterator[Claim]:
+    """For which methods LID of training images ends higher with LDReg, and how far below its highest without."""
+    verdicts = {row.group: section.compared(row, TRAIN_LID).verdict for row in section.rows if row.baseline is not None}
     words, marks = [], list[Mark]()
-    for row in rows:
-        whole = [record for record in records.get(row.arm, ()) if math.isfinite(value_of(record, TRAIN_LID))]
-        curves = [[value for _, value in record.curves["lid"] if math.isfinite(value)] for record in whole]
-        falls = [max(curve) - curve[-1] for curve in curves]
-        if falls:
-            end = Sample({0: _sample(row, records, TRAIN_LID).mean})
+    for verdict, mark in _HIGHER.items():
+        methods = [METHODS[name] for name, each in verdicts.items() if each == verdict]
+        if methods:
+            words.append(f"{verdict} for {', '.join(methods)}")
+            marks += [mark] * len(methods)
+    if words:
+        yield Claim(f"At the end, with LDReg beside without it: {'; '.join(words)}.", tuple(marks))
+    words, marks = [], []
+    for row in section.rows:
+        whole = [record for record in section.of(row) if math.isfinite(value_of(record, TRAIN_LID))]
+        if row.baseline is None and row.group in _FALL_LATE and whole:
+            curves = [[value for _, value in record.curves["lid"] if math.isfinite(value)] for record in whole]
+            falls = [max(curve) - curve[-1] for curve in curves]
+            end = Sample({0: section.sample(row, TRAIN_LID).mean})
             within = max(falls) <= noise(end, end)
             marks.append("noise" if within else "agrees")
             several = " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(falls), max(falls))))
             words.append(f"{METHODS[row.group]} {several} ({'within noise' if within else 'a fall'})")
-    text = f"Without LDReg it ends below its highest value by this much: {'; '.join(words)}."
-    return [Claim(text, tuple(marks))] if words else []
+    if words:
+        text = f"Without LDReg it ends below its highest value by this much: {'; '.join(words)}."
+        yield Claim(text, tuple(marks))
 
 
-def _norms(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _norms(section: Section) -> Iterator[Claim]:
     """Whether L2 differs from L1, which it does not in the paper."""
-    pairs = [(row.names[1], _compared(row, rows, records, "linear")) for row in rows if row.names[0] == "L2"]
+    pairs = [(row.names[1], section.compared(row, "linear").verdict) for row in section.rows if row.names[0] == "L2"]
     found = {k: verdict for k, verdict in pairs if verdict}
-    marks: tuple[Mark, ...] = tuple(
-        "agrees" if verdict == "within noise" else "disagrees" for verdict in found.values()
-    )
-    words = ", ".join(f"{verdict} at k = {k}" for k, verdict in found.items())
-    return [Claim(f"Linear accuracy with L2 beside L1: {words}.", marks)] if found else []
+    if found:
+        words = ", ".join(f"{verdict} at k = {k}" for k, verdict in found.items())
+        marks = tuple(_UNCHANGED[verdict == "within noise"] for verdict in found.values())
+        yield Claim(f"Linear accuracy with L2 beside L1: {words}.", marks)
 
 
-def _regularizers(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _regularizers(section: Section) -> Iterator[Claim]:
     """Whether covariance and variance leave LID and accuracy as they are, which they do in the paper."""
     words, marks, settings = [], list[Mark](), 0
     for metric, title in (("lid", "LID"), ("linear", "linear accuracy")):
-        verdicts = [_compared(row, rows, records, metric) for row in rows if row.names[0] in _COVARIANCES]
+        verdicts = [section.compared(row, metric).verdict for row in section.rows if row.names[0] in _COVARIANCES]
         found = [verdict for verdict in verdicts if verdict]
         if found:
             words.append(f"{title} is higher in {found.count('higher')} and lower in {found.count('lower')}")
-            marks.append("agrees" if set(found) == {"within noise"} else "disagrees")
+            marks.append(_UNCHANGED[set(found) == {"within noise"}])
             settings = len(found)
-    if not words:
-        return []
-    start = f"Of {settings} settings of {' and '.join(_COVARIANCES)}, by more than noise {', '.join(words)}"
-    return [Claim(f"{start}; in the paper they change neither by much.", tuple(marks))]
+    if words:
+        start = f"Of {settings} settings of {' and '.join(_COVARIANCES)}, by more than noise {', '.join(words)}"
+        yield Claim(f"{start}; in the paper they change neither by much.", tuple(marks))
 
 
-def _search(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
-    words = search.in_words(scale, records)
-    return [Claim(words)] if words else []
+def _search(section: Section) -> Iterator[Claim]:
+    if words := search.in_words(section.scale, section.records):
+        yield Claim(words)
 
 
-def _anchor(rows: Sequence[Row], scale: Scale, records: Records) -> list[Claim]:
+def _anchor(section: Section) -> Iterator[Claim]:
     """How ldreg's kNN accuracy and speed compare with lightly's, in a sentence for each recipe."""
-    found = []
-    for row in rows:
+    for row in section.rows:
         if row.baseline is None:
             continue
-        own, others = (records.get(arm, ()) for arm in (row.arm, rows[row.baseline].arm))
-        recipe, trainer = row.names
+        (recipe, trainer), parts, found = row.names, [], section.compared(row, "knn")
+        if found.verdict:
+            points = f"kNN accuracy {found.difference:+z.2f} points (noise {found.noise:.2f})"
+            parts.append(f"{points}, {_BETTER[found.verdict]}")
         variant = len(row.arm.options) > 1  # in more than the epochs; it is as fast as the recipe that it varies
-        parts = [part for part in (_accuracy(own, others), "" if variant else _speed(own, others)) if part]
+        if not variant and (speed := _speed(section.of(row), section.of(section.rows[row.baseline]))):
+            parts.append(speed)
         if parts:
-            found.append(Claim(f"Beside lightly, {recipe}{',' * variant} {trainer}: {'; '.join(parts)}."))
-    return found
-
-
-def _accuracy(records: Sequence[Record], others: Sequence[Record]) -> str:
-    own, base = sample(records, "knn"), sample(others, "knn")
-    if not own.values or not base.values:
-        return ""
-    found, chance = difference(own, base), noise(own, base)
-    verdict = "within noise" if abs(found) <= chance else f"{'better' if found > 0 else 'worse'} by more than noise"
-    return f"kNN accuracy {round(found, 2) + 0.0:+.2f} points (noise {chance:.2f}), {verdict}"
+            yield Claim(f"Beside lightly, {recipe}{',' * variant} {trainer}: {'; '.join(parts)}.")
 
 
 def _speed(records: Sequence[Record], others: Sequence[Record]) -> str:
@@ -192,22 +178,7 @@ def _speed(records: Sequence[Record], others: Sequence[Record]) -> str:
     return f"{own / base:.1f} times as fast (median {medians}{loader})"
 
 
-def _compared(row: Row, rows: Sequence[Row], records: Records, metric: str) -> str:
-    """Whether a row is higher or lower than its baseline by more than noise; empty where one has no values."""
-    if row.baseline is None:
-        return ""
-    own, base = _sample(row, records, metric), _sample(rows[row.baseline], records, metric)
-    if not own.values or not base.values:
-        return ""
-    found = difference(own, base)
-    return "within noise" if abs(found) <= noise(own, base) else "higher" if found > 0 else "lower"
-
-
-def _sample(row: Row, records: Records, metric: str) -> Sample:
-    return sample(records.get(row.arm, ()), metric)
-
-
-_CLAIMS: Mapping[str, Callable[[Sequence[Row], Scale, Records], Sequence[Claim]]] = {
+_CLAIMS: Mapping[str, Callable[[Section], Iterator[Claim]]] = {
     "ablation": _ablation,
     "anchor": _anchor,
     "batches": _batches,

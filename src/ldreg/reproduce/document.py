@@ -3,9 +3,10 @@
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,16 +14,18 @@ from matplotlib.figure import Figure
 
 from ldreg.io.files import check_writable, has_content, write_atomically
 from ldreg.record import Record
-from ldreg.report.style import plain_style
-from ldreg.report.tables import Cell, Mark, Table, table_markdown
+from ldreg.report import pages
+from ldreg.report.style import plain_style, save_figure
+from ldreg.report.tables import Cell, Mark, Table, table_markdown, table_text
 from ldreg.reproduce.claims import claims
-from ldreg.reproduce.cost import step_cost
-from ldreg.reproduce.drawings import drawings
-from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job, Options
-from ldreg.reproduce.statistics import Records, collapses, sample
-from ldreg.reproduce.studies import SCALES, STUDIES, Row, Scale, Study
+from ldreg.reproduce.drawings import Figures, drawings
+from ldreg.reproduce.jobs import Job, read_records, record_paths
+from ldreg.reproduce.plane import cloud_figure, cloud_table
+from ldreg.reproduce.statistics import Section, collapses, sample
+from ldreg.reproduce.studies import DETECTION, SCALES, STUDIES, TRANSFER, Arm, Options, Records, Scale, Study
 from ldreg.reproduce.tables import (
     MARK_WORDS,
+    NO_STEP_COST,
     NOTHING,
     column_title,
     difference_table,
@@ -32,11 +35,11 @@ from ldreg.reproduce.tables import (
     overview_table,
     row_name,
     seeds_table,
+    step_cost,
     study_table,
     value_text,
 )
-from ldreg.reproduce.workspace import read_records, record_paths
-from ldreg.text import markdown_text
+from ldreg.text import filled, markdown_text
 
 NOTES = "notes.md"  # beside the records: what people say of the runs
 _OPENING = "# The LDReg paper at the scale of"  # how every document begins
@@ -73,32 +76,8 @@ _OTHERS = (
 )
 _OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
 _BY_METHOD = ("table1", "methods")  # the studies that have every method without and with LDReg
+_NO_ROWS = "No row of it is of these methods."
 _RESOLUTION = 110  # dots per inch of a picture
-
-
-@dataclass(frozen=True)
-class Section:
-    """A study at one number of epochs, with the records of its rows that say something that it shows."""
-
-    study: Study
-    scale: Scale
-    records: Records
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """The study's rows at this scale."""
-        return self.study.rows(self.scale)
-
-    @property
-    def runs(self) -> list[Record]:
-        """The records, row by row."""
-        return [record for row in self.rows for record in self.records.get(row.arm, ())]
-
-    @property
-    def effects(self) -> set[tuple[Arm, Arm, str]]:
-        """What it compares: an arm with another, by a metric."""
-        compared = [(row.arm, self.rows[row.baseline].arm) for row in self.rows if row.baseline is not None]
-        return {(*pair, metric) for pair in compared for metric in self.study.metrics_at(self.scale)}
 
 
 @dataclass(frozen=True)
@@ -156,21 +135,22 @@ def document(
     if not sections:
         raise ValueError(f"{results}: expected records of these studies, got none; --plan lists their runs")
     names = [section.study.name for section in sections]
-    cost = step_cost(results) if "wallclock" in names else None
+    costs = sorted(results.glob("step-*.json")) if "wallclock" in names else []
     pictures: dict[str, bytes] = {}
     texts, compared = list[str](), set[tuple[Arm, Arm, str]]()
     with plain_style():
         for section in sections:
             texts += _section_texts(section, pictures, quote(folder), differences=not section.effects <= compared)
-            if cost and section.study.name == "wallclock":
-                texts += cost.texts
+            texts += step_cost(costs) if section.study.name == "wallclock" else []
             compared |= section.effects
-    shown = {record.name: record for section in sections for record in section.runs}
-    unused = sorted({path.stem for path in results.glob("*.json")} - shown.keys() - (cost.shown if cost else set()))
-    absent = [study.title for study in trained if study.name not in names] + (list(cost.absent) if cost else [])
+    shown = {name: record for section in sections for name, record in section.runs.items()}
+    unused = sorted({path.stem for path in results.glob("*.json")} - shown.keys() - {path.stem for path in costs})
+    absent = [study.title for study in trained if study.name not in names]
+    absent += [NO_STEP_COST] if "wallclock" in names and not costs else []
     length = ("--epochs", str(scale.epochs)) if one_length or scale != SCALES[scale.name] else ()
     given = [word for key, value in settings for word in (f"--{key}", value)]
     command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
+    missing = "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent)
     notes = _notes(results)
     parts = [
         f"{_OPENING} {scale.name}",
@@ -179,10 +159,19 @@ def document(
         *(_overview(sections) if len(sections) > 1 else []),
         *texts,
         *notes,
-        *_closing(list(shown.values()), absent, results, unused, command),
+        *(["## What is missing", missing] if absent else []),
+        *_others(results, unused),
+        "## Where the numbers come from",
+        markdown_text(f"{len(shown)} runs; {_origins(shown.values())}."),
+        f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand.",
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     return Document(text, pictures, len(sections), sorted(shown), unused)
+
+
+def _origins(records: Collection[Record]) -> str:
+    commits, hardware, seeds, epochs = (origins(records, key) for key in ("commit", "hardware", "seed", "epochs"))
+    return f"commits {commits or 'unknown'}; on {hardware}; seeds {seeds}; epochs {epochs}"
 
 
 def _other_lengths(scale: Scale, names: Iterable[str]) -> list[Scale]:
@@ -204,11 +193,11 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
     def known(scale: Scale) -> Records:
         metrics = study.metrics_at(scale)
         found = {row.arm: records.get(row.arm, ()) for row in study.rows(scale)}
-        shows = {
-            arm: collapses(some) > 0 or any(sample(some, metric).values for metric in metrics)
+        return {
+            arm: some
             for arm, some in found.items()
+            if collapses(some) or any(sample(some, metric).values for metric in metrics)
         }
-        return {arm: some for arm, some in found.items() if shows[arm]}
 
     def extent(scale: Scale) -> tuple[int, int]:
         arms = {row.arm for row in study.rows(scale)}
@@ -221,18 +210,13 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
     sections = [Section(study, scale, known(scale)) for scale in found.values() if extent(scale)[0]]
     if len(sections) < 2:
         return sections
-    return [_with_length(section, place) for place, section in enumerate(sorted(sections, key=_epochs))]
-
-
-def _with_length(section: Section, place: int) -> Section:
-    """The section with its number of epochs in the title; the text is in the first section of the study."""
-    title = f"{section.study.title}, at {_epochs(section)} epochs"
-    text = "The same with longer runs." if place else section.study.text
-    return replace(section, study=replace(section.study, title=title, text=text))
-
-
-def _epochs(section: Section) -> int:
-    return int(Job(section.rows[0].arm, 0).settings.schedule.epochs)
+    pairs = [(Job(section.rows[0].arm, 0).settings.schedule.epochs, section) for section in sections]
+    titled = list[Section]()
+    for epochs, section in sorted(pairs, key=itemgetter(0)):
+        title = f"{study.title}, at {epochs} epochs"
+        text = "The same with longer runs." if titled else study.text
+        titled.append(replace(section, study=replace(study, title=title, text=text)))
+    return titled
 
 
 def intro(scale: Scale) -> str:
@@ -243,54 +227,48 @@ def intro(scale: Scale) -> str:
 def _overview(sections: Sequence[Section]) -> list[str]:
     rows, marks = [], dict[str, list[Mark]]()
     for section in sections:
-        own = (section.study, section.scale, section.records)
-        rows.append(overview_row(*own, [mark for claim in claims(*own) for mark in claim.marks]))
+        rows.append(overview_row(section, [mark for claim in claims(section) for mark in claim.marks]))
         if section.study.name in _BY_METHOD:
-            table = study_table(*own)
+            table = study_table(section)
             for title, cells in zip(table.columns, zip(*table.rows, strict=True), strict=True):
                 marks.setdefault(title, []).extend(cell.mark for cell in cells if cell.mark)
-    counted = [f"{title.partition(',')[0]} {_counted(found)}" for title, found in marks.items() if found]
+    counted = [
+        f"{title.partition(',')[0]} "
+        + ", ".join(f"{word} {found.count(mark)}" for mark, word in MARK_WORDS.items() if mark in found)
+        for title, found in marks.items()
+        if found
+    ]
     verdict = f"For how many methods LDReg does what it does in the paper: {'; '.join(counted)}." if counted else ""
     return ["## At a glance", verdict, table_markdown(overview_table(rows)), _COUNTED]
 
 
-def _counted(marks: Sequence[Mark]) -> str:
-    """The number of each mark that there is.
-
-    >>> _counted(["agrees", "noise", "agrees"])
-    'as in the paper 2, within noise 1'
-    """
-    return ", ".join(f"{word} {marks.count(mark)}" for mark, word in MARK_WORDS.items() if mark in marks)
-
-
 def _section_texts(section: Section, pictures: dict[str, bytes], folder: str, *, differences: bool) -> list[str]:
     """Heading, text, tables and links to pictures, which are added to `pictures`."""
-    study, own = section.study, (section.study, section.scale, section.records)
-    missing = [row_name(row) for row in section.rows if row.arm not in section.records]
-    table, runs = seeds_table(*own), section.runs
-    count, epochs = len({record.name for record in runs}), origins(runs, "epochs")
+    study, runs = section.study, section.runs.values()
+    missing = [row_name(row) for row in section.rows if not section.of(row)]
+    epochs = origins(runs, "epochs")
     texts = [
         f"## {study.title}",
         study.text,
-        study_words(*own, study_table(*own)),
-        table_markdown(table),
-        f"{count} run{'' if count == 1 else 's'}" + (f" of {epochs} epochs." if epochs else "."),
+        _words(section, study_table(section)),
+        table_markdown(seeds_table(section)),
+        f"{len(runs)} run{'' if len(runs) == 1 else 's'}" + (f" of {epochs} epochs." if epochs else "."),
         _not_measured(missing, len(section.rows) - len(missing)),
     ]
-    compared = difference_table(*own)
+    compared = difference_table(section)
     if differences and compared.rows:
         texts += [_NOISE, table_markdown(compared)]
-    for caption, figure in drawings(*own).items():
+    for caption, figure in drawings(section).items():
         title, _, remark = caption.partition("\n")
-        name = f"{picture_name(study.name, caption)}.png"
-        pictures[name] = _png(figure, _digest(runs))
+        name = f"{_picture_name(study.name, title)}.png"
+        pictures[name] = _png(figure, section)
         texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
     return [text for text in texts if text]
 
 
-def study_words(study: Study, scale: Scale, records: Records, table: Table) -> str:
+def _words(section: Section, table: Table) -> str:
     """What came of a study, in sentences."""
-    words = [effects_sentence(table), *(claim.words for claim in claims(study, scale, records))]
+    words = [effects_sentence(table), *(claim.words for claim in claims(section))]
     return " ".join(text for text in words if text)
 
 
@@ -313,24 +291,6 @@ def _notes(results: Path) -> list[str]:
     return ["## About these runs", text] if text else []
 
 
-def _closing(
-    records: Sequence[Record], absent: Sequence[str], results: Path, unused: Sequence[str], command: str
-) -> list[str]:
-    """What is missing, what else there is, and where the numbers come from."""
-    parts = []
-    if absent:
-        parts = [
-            "## What is missing",
-            "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent),
-        ]
-    origin = (
-        f"{len(records)} runs; commits {origins(records, 'commit') or 'unknown'}; on {origins(records, 'hardware')}; "
-        f"seeds {origins(records, 'seed')}; epochs {origins(records, 'epochs')}."
-    )
-    written = f"Written from the records of these runs by `{command} --results FOLDER --write FILE`, not by hand."
-    return [*parts, *_others(results, unused), "## Where the numbers come from", markdown_text(origin), written]
-
-
 def _others(results: Path, names: Sequence[str]) -> list[str]:
     """What the other records say, and which files are no records. Raises OSError."""
     cells, foreign = [], []
@@ -348,15 +308,12 @@ def _others(results: Path, names: Sequence[str]) -> list[str]:
     return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
 
 
-def _digest(records: Sequence[Record]) -> str:
-    """A digest of what figures are drawn from, stored in them."""
+def _png(figure: Figure, section: Section) -> bytes:
+    """The picture, with a digest of the records that it is drawn from."""
+    records = [record for row in section.rows for record in section.of(row)]
     drawn = [(record.name, record.results, record.curves, record.tsne, record.tsne_labels) for record in records]
-    return hashlib.sha256(repr(drawn).encode()).hexdigest()
-
-
-def _png(figure: Figure, source: str) -> bytes:
     buffer = BytesIO()
-    facts = {"Software": None, "Source": source}
+    facts = {"Software": None, "Source": hashlib.sha256(repr(drawn).encode()).hexdigest()}
     figure.savefig(buffer, format="png", dpi=_RESOLUTION, facecolor="white", metadata=facts)
     return buffer.getvalue()
 
@@ -394,11 +351,83 @@ def picture_folder(path: Path) -> str:
     return f"images/{path.stem}"
 
 
-def picture_name(study: str, caption: str) -> str:
-    r"""The name for the files of a figure, by the first line of its caption.
+def _picture_name(study: str, title: str) -> str:
+    """The name for the files of a figure.
 
-    >>> picture_name("ablation", "Linear accuracy and β\nIn percent.")
+    >>> _picture_name("ablation", "Linear accuracy and β")
     'ablation-linear-accuracy-and-beta'
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", caption.partition("\n")[0].lower().replace("β", "beta")).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("β", "beta")).strip("-")
     return f"{study}-{slug}"
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """A study with its table, figures and sentences, to be printed and put on a page."""
+
+    study: Study
+    table: Table
+    figures: Figures
+    words: str
+
+    @property
+    def text(self) -> str:
+        """What the study shows and what came of it, in paragraphs."""
+        return f"{self.study.text}\n\n{self.words}" if self.words else self.study.text
+
+
+@plain_style()
+def study_reports(studies: Sequence[Study], scale: Scale, records: Records) -> list[StudyReport]:
+    """Tables, figures and sentences of what has been measured; rows that `records` does not know are left out."""
+    found = []
+    for study in studies:
+        if study.rows(scale):
+            section = Section(study, scale, records)
+            table = study_table(section)
+            words, figures = _words(section, table), drawings(section)
+            pairs = zip(section.rows, table.rows, strict=True)
+            table = replace(table, rows=[cells for row, cells in pairs if row.arm in records])
+        else:
+            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
+        found.append(StudyReport(study, table, figures, words))
+    return found
+
+
+def as_text(reports: Sequence[StudyReport], *, width: int, color: bool) -> str:
+    """All tables for a terminal."""
+    parts = []
+    for report in reports:
+        words = f"\n{filled(report.words, width)}" if report.words else ""
+        table = table_text(report.table, width=width, color=color) if report.table.rows else _NO_ROWS
+        parts.append(f"{report.study.title}\n\n{table}{words}\n")
+    return "\n".join(parts)
+
+
+@plain_style()
+def write_page(
+    reports: Sequence[StudyReport], scale: Scale, out: Path, *, name: str, command: str, records: Records
+) -> Path:
+    """Write a page and Markdown of this name, and every figure as PNG and PDF, into `out`; the page's path.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    title = f"The LDReg paper at the scale of {scale.name}"
+    markdown, sections = [f"# {title}", intro(scale)], list[pages.Section]()
+    for report in reports:
+        markdown += [f"## {report.study.title}", report.text, table_markdown(report.table)]
+        for caption, figure in report.figures.items():
+            picture = _picture_name(report.study.name, caption.partition("\n")[0])
+            save_figure(figure, out / "figures" / picture)
+            markdown.append(f"![{report.study.title}](figures/{picture}.png)")
+        sections.append(pages.Section(report.study.title, report.text, report.table, report.figures))
+    origin = [f"Made by: {command.replace(' --show', '')}"]
+    runs = {record.name: record for some in records.values() for record in some}
+    if runs:
+        count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+        origin.append(f"{count}; {_origins(runs.values())}. Accuracies are of the last epoch.")
+    write_atomically(out / f"{name}.md", "\n\n".join([*markdown, *map(markdown_text, origin)]) + "\n")
+    page = out / f"{name}.html"
+    write_atomically(page, pages.study_page(title, intro(scale), sections, footer="\n\n".join(origin)))
+    return page

@@ -1,86 +1,53 @@
-"""What the studies train: recipes with options (arms), and arms with a seed (jobs)."""
+"""Runs of the studies (jobs), the folders where they and their records are, and which of them are done."""
 
-import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from ldreg.reproduce.lightly_settings import recipe_of
-from ldreg.train.recipes import flattened, load_recipe
-from ldreg.train.settings import CHANGEABLE, REGULARIZERS, Settings, record_settings, resolve
+from ldreg.options import built, fields_of, typed
+from ldreg.record import Record
+from ldreg.reproduce.studies import DETECTION, TRANSFER, TSNE, Arm, Options, Records, Scale, recipe_settings
+from ldreg.text import printable
+from ldreg.train.folder import RunFolder
+from ldreg.train.recipes import flattened, load_recipe, read_yaml
+from ldreg.train.settings import CHANGEABLE, Settings, defaults, record_settings, resolve
 
-Options = tuple[tuple[str, str], ...]
-Trainer = Literal["ldreg", "lightly"]
+# The images that stand for COCO where none are given.
+GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
 
-_SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name", "data.validation")
+State = Literal["done", "to measure", "to continue", "missing"]
 
-# What can be measured of a finished run beyond dimensions and accuracies.
-TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
-AP = ("box_ap", "box_ap50", "box_ap75", "mask_ap", "mask_ap50", "mask_ap75")  # results of detection
+# Settings of lightly's runs, by the keys of our own that mean the same: those that its recipe leaves open, those that
+# it fixes, and those of these that files of earlier versions lack.
+_OPEN = ("batch_size", "seed", "data.name", "data.size", "data.limit", "data.validation", "schedule.epochs",
+         "trainer.precision")  # fmt: skip
+_FIXED = (
+    "method", "regularizer", "simclr.temperature", "simclr.projector", "views.policy", "views.jitter", "views.flip",
+    "views.min_scale", "views.max_scale", "views.grayscale", "views.interpolation", "views.blur", "views.normalization",
+    "encoder.name", "encoder.stem", "encoder.drop_path", "encoder.init", "encoder.zero_init", "optimizer.name",
+    "optimizer.lr", "optimizer.lr_scaling", "optimizer.bias_lr", "optimizer.weight_decay", "optimizer.momentum",
+    "optimizer.nesterov", "optimizer.decay_all", "schedule.warmup_epochs", "schedule.min_lr", "trainer.devices",
+    "trainer.nodes", "trainer.accumulate", "trainer.clip_norm",
+)  # fmt: skip
+UNTOLD = frozenset({"encoder.init", "encoder.zero_init", "optimizer.decay_all"})
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A recipe with options over it: one side of a comparison, run with one or several seeds.
+def lightly_settings(settings: Settings, recipe: str = "cifar10/simclr_lightly") -> dict[str, Any]:
+    """The settings of a run by lightly; in what its recipe fixes, they are those of `recipe`.
 
-    Args:
-        recipe: its name.
-        options: over it, sorted by key.
-        by: what trains it; lightly has one recipe, and `recipe` is ldreg's version of it.
-
-    >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
-    'simclr_ldreg-beta0.2'
-    >>> Arm("cifar10/simclr_lightly", (("schedule.epochs", "30"),), by="lightly").slug
-    'simclr_by_lightly-epochs30'
+    Raises:
+        ValueError: a setting that lightly's run would not follow, and what its recipe has.
     """
-
-    recipe: str
-    options: Options = ()
-    by: Trainer = "ldreg"
-
-    def but(self, **options: object) -> "Arm":
-        """The arm with further options; two underscores stand for a dot.
-
-        >>> Arm("digits/simclr").but(views__jitter=0.25).options
-        (('views.jitter', '0.25'),)
-        """
-        more = {key.replace("__", "."): str(value) for key, value in options.items()}
-        return replace(self, options=tuple(sorted({**dict(self.options), **more}.items())))
-
-    def over(self, settings: Options) -> "Arm":
-        """The arm over settings that are given for every run; its own options stay.
-
-        >>> Arm("digits/simclr").but(views__jitter=0).over((("views.jitter", "1"), ("batch_size", "64"))).options
-        (('batch_size', '64'), ('views.jitter', '0'))
-        """
-        return replace(self, options=tuple(sorted({**dict(settings), **dict(self.options)}.items())))
-
-    @property
-    def slug(self) -> str:
-        """A readable name for files that differs between the arms of a scale."""
-        named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # the regularizer before its options
-        parts = [_part(key, value) for key, value in named]
-        recipe = self.recipe.rpartition("/")[2]
-        who = recipe if self.by == "ldreg" else f"{recipe.removesuffix(f'_{self.by}')}_by_{self.by}"
-        name = "-".join([who, *parts])
-        safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", name)
-        if safe == name and len(name) <= 120:
-            return name
-        return f"{safe[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _part(key: str, value: str) -> str:
-    """A setting in a name: short for settings that the studies vary, else with its whole key.
-
-    >>> _part("ldreg.k", "8"), _part("monitor.k", "8"), _part("regularizer", "minlid")
-    ('k8', 'monitor.k=8', 'minlid')
-    """
-    group, _, name = key.rpartition(".")
-    if key == "regularizer":
-        return value
-    return f"{name}{value}" if group in REGULARIZERS or key in _SHORT else f"{key}={value}"
+    if settings.trainer.precision == "fp16":
+        raise ValueError("trainer.precision: expected fp32 or bf16, as lightly's recipe is run, got 'fp16'")
+    asked, own = flattened(settings.tree), flattened(recipe_settings(recipe).tree)
+    for key in sorted(_FIXED):
+        if asked[key] != own[key]:
+            raise ValueError(f"{key}: expected {own[key]!r}, as lightly's recipe has it, got {asked[key]!r}")
+    return {"by": "lightly", **{key: asked[key] for key in (*_FIXED, *_OPEN)}}
 
 
 @dataclass(frozen=True)
@@ -107,14 +74,14 @@ class Job:
         return replace(known, run=replace(known.run, seed=self.seed), tree={**known.tree, "seed": self.seed})
 
     @cached_property
-    def expected(self) -> Mapping[str, object]:
+    def expected(self) -> Mapping[str, Any]:
         """The settings that its record has, and what trained it.
 
         Raises:
             ValueError: lightly trains it, whose recipe does not have these settings.
         """
         if self.arm.by == "lightly":
-            return recipe_of(self.settings).settings
+            return lightly_settings(self.settings)
         return {**flattened(self.settings.tree), "by": self.arm.by}
 
     @cached_property
@@ -145,7 +112,7 @@ def _settings(arm: Arm, options: Options) -> Settings:
     return resolve(load_recipe(arm.recipe), [*arm.options, *options])
 
 
-def merged(jobs: list[Job]) -> list[Job]:
+def merged(jobs: Iterable[Job]) -> list[Job]:
     """Every run once, with everything to measure of it, in the order of first mention.
 
     >>> arm = Arm("digits/simclr")
@@ -156,3 +123,183 @@ def merged(jobs: list[Job]) -> list[Job]:
     for job in jobs:
         found[job.arm, job.seed] = found.get((job.arm, job.seed), frozenset()) | job.measures
     return [Job(arm, seed, measures) for (arm, seed), measures in found.items()]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Folders of runs and records, and the settings of runs that depend on the machine.
+
+    Args:
+        scale: of the studies.
+        out: folder of everything that is written.
+        results: folder of the records, one JSON file for each run.
+        options: settings that do not change what a run is, such as data.path and trainer.device.
+        datasets: paths by name, for the table of transfer.
+        coco: folder in COCO's layout.
+        generated: whether that is a small set that is generated when it is needed.
+        detection: options of `ldreg evaluate detection`.
+        at_once: how many runs share the machine.
+    """
+
+    scale: Scale
+    out: Path
+    results: Path
+    options: Options = ()
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    coco: str = ""
+    generated: bool = False
+    detection: Options = ()
+    at_once: int = 1
+
+    @property
+    def device(self) -> str:
+        """auto, cpu or cuda."""
+        return dict(self.options).get("trainer.device", "auto")
+
+    @property
+    def log(self) -> Path:
+        """The file for the messages of runs under way."""
+        return self.out / "workers.log"
+
+    @property
+    def cache(self) -> Path:
+        """The folder of cached representations."""
+        return self.out / "cache"
+
+    @property
+    def detection_images(self) -> str:
+        """The folder of the images that detectors are trained on."""
+        return f"{self.coco}/train2017"
+
+    def run_options(self, job: Job) -> Options:
+        """Settings of a run that its record does not depend on.
+
+        An encoder for detection that is trained on a folder takes the images of detection, unless others are given.
+        """
+        if DETECTION not in job.measures or job.settings.data.name != "folder":
+            return self.options
+        return (("data.path", self.detection_images), *self.options)
+
+    def settings(self, job: Job) -> Settings:
+        """All settings that a run is trained with. Raises ValueError."""
+        return job.settings_with(self.run_options(job))
+
+    def detection_config(self) -> Any:
+        """The configuration of detectors, as for `ldreg evaluate detection`.
+
+        Raises:
+            ValueError: an unknown option or a wrong value.
+        """
+        from ldreg.evaluate.detection import DetectionConfig
+
+        given = {"path": self.coco, "device": self.device, **dict(self.detection)}
+        options: list[tuple[str, str | None]] = [(f"detection.{key}", value) for key, value in given.items()]
+        try:
+            values = typed(fields_of(DetectionConfig, "detection"), options)
+            known = {key.removeprefix("detection."): value for key, value in values.items()}
+            return built(DetectionConfig, known, "--detection.")
+        except ValueError as error:
+            said = str(error)
+            for key, flag in (("path", "--coco"), ("device", "--trainer.device")):
+                if key not in dict(self.detection):
+                    said = said.replace(f"--detection.{key}:", f"{flag}:")
+            raise ValueError(said) from error
+
+    def folder(self, job: Job) -> RunFolder:
+        """The folder of the run."""
+        return RunFolder(self.out / "runs" / job.name)
+
+    def record_path(self, job: Job) -> Path:
+        """The file of the run's record."""
+        return self.results / f"{job.name}.json"
+
+    def state(self, job: Job) -> State:
+        """How far a run has come.
+
+        Raises:
+            ValueError: its files were made with other settings.
+        """
+        folder, path = self.folder(job), self.record_path(job)
+        # A path that is no file, such as a folder, is an error here: no record could be written there.
+        if path.exists() and not missing_measures(read_record(path, job), job, self.scale):
+            return "done"
+        if job.arm.by == "lightly":  # its checkpoint is checked when it is read
+            return "to continue" if (folder.path / "last.ckpt").is_file() else "missing"
+        if folder.config.is_file():
+            check_settings(folder.config, flattened(read_yaml(folder.config)), job)
+            return "to measure" if folder.card.is_file() else "to continue"
+        return "missing"
+
+
+def missing_measures(record: Record, job: Job, scale: Scale) -> frozenset[str]:
+    """What a job asks for and its record does not have; nothing for a run that failed."""
+    if record.origin.get("failed"):
+        return frozenset()
+    found = {
+        TRANSFER: all(f"transfer/{name}" in record.results for name in scale.datasets),
+        TSNE: bool(record.tsne),
+        DETECTION: "box_ap" in record.results,
+    }
+    return frozenset(name for name in job.measures if not found[name])
+
+
+def read_record(path: Path, job: Job) -> Record:
+    """The record of a run.
+
+    Raises:
+        ValueError: it is no record, or of another run or other settings.
+        OSError: it cannot be read.
+    """
+    record = Record.from_json(path)
+    seeds = {record.origin.get("seed"), record.settings.get("seed", job.seed)}
+    if record.name != path.stem or seeds != {job.seed}:
+        other = next(iter(seeds - {job.seed}), job.seed)
+        found = f"{printable(record.name)} of seed {printable(str(other))}"
+        raise ValueError(f"{path}: expected the record of {path.stem}, got that of {found}")
+    check_settings(path, record.settings, job)
+    return record
+
+
+def check_settings(path: Path, settings: Mapping[str, object], job: Job) -> None:
+    """Check that a file was made with the job's settings, as far as they change a run.
+
+    Settings missing from files of earlier versions have their defaults, except those that the job is about.
+
+    Raises:
+        ValueError: the first setting that is missing or differs, with both values.
+    """
+    expected = job.expected
+    for key in sorted(job.required - settings.keys()):
+        raise ValueError(f"{path}: expected {key} = {expected[key]!r} among its settings, got none")
+    always = UNTOLD if job.arm.by == "lightly" else frozenset()
+    found = {"by": "ldreg", **defaults(job.settings, expected.keys() - always), **settings}
+    for key in sorted(expected.keys() & found.keys() - CHANGEABLE):
+        if found[key] != expected[key]:
+            raise ValueError(
+                f"{path}: expected {key} = {expected[key]!r}, as the recipe {job.arm.recipe} now says, "
+                f"got {found[key]!r}; move it away to run it again"
+            )
+
+
+def record_paths(results: Path) -> dict[str, dict[int, Path]]:
+    """The files in a folder that are named as records are: by the name of the arm, then by seed."""
+    found: dict[str, dict[int, Path]] = {}
+    for path in sorted(results.glob("*.json")):
+        named = re.fullmatch(r"(.+)-seed(\d+)", path.stem)
+        if named is not None:
+            found.setdefault(named[1], {})[int(named[2])] = path
+    return found
+
+
+def read_records(arms: Iterable[Arm], paths: Mapping[str, Mapping[int, Path]], settings: Options) -> Records:
+    """The records of these arms, in the order of their seeds, from files of `record_paths`.
+
+    `settings` were given for every run. Errors are those of `read_record`.
+    """
+    found = {}
+    for arm in arms:
+        run = arm.over(settings)
+        files = sorted(paths.get(run.slug, {}).items())
+        if files:
+            found[arm] = [read_record(path, Job(run, seed)) for seed, path in files]
+    return found

@@ -1,9 +1,12 @@
-"""Lightly's CIFAR-10 recipe of SimCLR, trained by lightly and measured as our runs: what ours are compared with."""
+"""Lightly's CIFAR-10 recipe of SimCLR, trained by lightly: what our runs are compared with.
+
+The recipe is that of docs/source/getting_started/benchmarks/cifar10_benchmark.py in lightly's repository. Its numbers
+are in our recipe cifar10/simclr_lightly.
+"""
 
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,123 +23,84 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ldreg.data import ResidentImages, derived_seed, load_images, output_size, worker_count
+from ldreg.data import DataConfig, ResidentImages, derived_seed, load_images, output_size, worker_count
 from ldreg.data.order import batches_per_epoch
-from ldreg.encoders import EncoderConfig
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluate.classification import load_classification
 from ldreg.evaluate.extract import torch_device
-from ldreg.evaluate.protocols import ProtocolName
 from ldreg.evaluate.source import Source
 from ldreg.io.locks import exclusive
+from ldreg.optim import scaled_lr
 from ldreg.record import Record
-from ldreg.reproduce.lightly_settings import (
-    DIMENSION,
-    EMBEDDING,
-    JITTER,
-    MOMENTUM,
-    TEMPERATURE,
-    UNTOLD,
-    WEIGHT_DECAY,
-    Recipe,
-)
-from ldreg.reproduce.measure import measure_held_out
+from ldreg.record import origin as origin_in
+from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
 from ldreg.train.checkpoints import Saved, check_same, latest, seconds_taken
 from ldreg.train.engine import fit, quiet
 from ldreg.train.folder import RunFolder, environment, say
+from ldreg.train.settings import Settings
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A finished training: the backbone on the CPU, values by the epochs done, median speed, time."""
-
-    recipe: Recipe
-    out: Path
-    encoder: LoadedEncoder
-    curves: Mapping[str, list[tuple[float, float]]]
-    images_per_second: float
-    minutes: float
-
-
-def train(recipe: Recipe, *, out: Path, device: str = "auto", k: int = 64) -> Trained:
-    """Train lightly's recipe through lightly, or resume after the last whole epoch in `out`.
+def train(job: Job, workspace: Workspace) -> tuple[Source, Record, dict[str, float]]:
+    """Train lightly's recipe through lightly, or resume after the last whole epoch in the run's folder.
 
     Lightly's are the model, the views, the loss, the optimizer's settings and its dataset, over the pixels that our
     runs get; Lightning's is the loop; torch's the loader. A resumed run has other random draws than the run would have
     had. Lightly's script also measures kNN after every epoch, which is left out here, as from our speeds.
 
+    Returns:
+        The backbone on the CPU, its record without measures, and its median speed and minutes.
+
     Raises:
-        ValueError: data without usable labels, files of several sizes, fewer images than a batch or than k, `out` in
+        ValueError: data without usable labels, files of several sizes, fewer images than a batch or than k, a folder in
             use, or a checkpoint that cannot be read or was made with other settings.
         InterruptedRunError: by a signal.
     """
-    images, place = _images(recipe, k), torch_device(device)
-    size, cuda = output_size(recipe.data, images), place.type == "cuda"
+    settings, out = workspace.settings(job), workspace.folder(job).path
+    data, seed, epochs = settings.data, settings.run.seed, settings.schedule.epochs
+    images, place = _images(data, settings.run.batch_size, workspace.scale.k), torch_device(workspace.device)
+    size, cuda, workers = output_size(data, images), place.type == "cuda", worker_count(data)
     out.mkdir(parents=True, exist_ok=True)
     with quiet(), exclusive(out), torch.random.fork_rng([place] if cuda else []):
-        saved = find_checkpoint(out, recipe)
-        torch.manual_seed(recipe.seed)
-        model, log = LightlySimCLR(epochs=recipe.epochs, lr=recipe.lr), EpochLog()
+        saved = find_checkpoint(out, job.expected)
+        torch.manual_seed(seed)
+        model, log = LightlySimCLR(settings), EpochLog()
         # A resumed run must not repeat the order and the views of its first epochs.
-        torch.manual_seed(derived_seed(recipe.seed, saved.epoch + 1 if saved else 0))
-        workers = worker_count(recipe.data)
-        model.loader = batches(images, size=size, batch_size=recipe.batch_size, workers=workers, pin=cuda)
+        torch.manual_seed(derived_seed(seed, saved.epoch + 1 if saved else 0))
+        model.loader = batches(images, settings, size=size, pin=cuda)
         fitted = fit(
             model,
             out,
-            recipe.settings,
+            job.expected,
             saved=saved,
             device=place.type,
-            precision=recipe.precision,
+            precision=settings.trainer.precision,
             callbacks=[log],
             check_steps=len(model.loader),  # once an epoch: lightly's speed is measured
-            max_epochs=recipe.epochs,
+            max_epochs=epochs,
             benchmark=False,
         )
-    encoder = _loaded(model.backbone.to("cpu").eval(), size=size)
-    return Trained(recipe, out, encoder, log.curves, log.speed, fitted.minutes)
-
-
-def measured(
-    trained: Trained,
-    *,
-    name: str,
-    device: str = "auto",
-    k: int = 64,
-    linear: ProtocolName = "fast",
-    cache: Path | None = None,
-    command: str = "",
-) -> Record:
-    """The record of lightly's encoder, measured as our runs are. Raises ValueError, OSError."""
-    recipe, minutes, facts = trained.recipe, trained.minutes, environment(command)
-    source = Source(trained.encoder, name, trained.out, RunFolder(trained.out), None, recipe.data)
-    found = measure_held_out(source, recipe.data, k=k, linear=linear, device=device, cache=cache)
-    cuda = torch_device(device).type == "cuda"
-    told = {
-        "command": command or None,
-        "commit": facts["commit"],
-        "version": f"{facts['ldreg']}, lightly {facts['packages']['lightly']}",
-        "hardware": facts["gpu"] if cuda else f"{facts['processor']}, {facts['cores']} cores",
-        "workers": worker_count(recipe.data),
-        "seed": recipe.seed,
-        "epochs": recipe.epochs,
-        "minutes": round(minutes, 4),
-        "held_out": found.held_out,
-    }
-    return Record(
-        name,
-        recipe.settings,
-        {**found.results, "images_per_second": trained.images_per_second, "minutes": minutes},
-        curves=trained.curves,
-        origin={key: value for key, value in told.items() if value is not None},
-        points=found.points,
-        k=k,
+    # Lightly's backbone in the place of an encoder of ours: color images normalized as lightly's views are. The config
+    # and layout describe it as nearly as ours can; nothing is built or read by them.
+    backbone = model.backbone.to("cpu").eval()
+    cast(Any, backbone).dimension = 512
+    key = content_key(backbone, f"resnet-18 of lightly, imagenet's normalization, 3 x {size} x {size}")
+    encoder = LoadedEncoder(backbone, settings.encoder, 3, size, "imagenet", "torchvision", key)
+    facts = environment(job.command)
+    known = origin_in(
+        {**facts, "gpu": facts["gpu"] if cuda else None},
+        version=f"{facts['ldreg']}, lightly {facts['packages']['lightly']}",
+        workers=workers,
+        seed=seed,
+        epochs=epochs,
+        minutes=round(fitted.minutes, 4),
     )
+    record = Record(job.name, job.expected, {}, curves=log.curves, origin=known)
+    times = {"images_per_second": log.speed, "minutes": fitted.minutes}
+    return Source(encoder, job.name, out, RunFolder(out), None, data), record, times
 
 
-def _images(recipe: Recipe, k: int) -> ResidentImages:
+def _images(data: DataConfig, batch_size: int, k: int) -> ResidentImages:
     """The training images, once it is known that nothing will be refused after the training."""
-    data = recipe.data
     _, test = load_classification(data, say=False)
     images = load_images(data, "train")
     if not isinstance(images, ResidentImages):
@@ -145,22 +109,13 @@ def _images(recipe: Recipe, k: int) -> ResidentImages:
         raise ValueError(f"data: expected a label for every training image, got some of {data.name} without")
     if not 1 <= k < len(test):
         raise ValueError(f"k: expected at least 1 and fewer than the {len(test)} test images, got {k}")
-    batches_per_epoch(len(images), world=1, batch_size=recipe.batch_size)
+    batches_per_epoch(len(images), world=1, batch_size=batch_size)
     return images
 
 
-def _loaded(backbone: nn.Module, *, size: int) -> LoadedEncoder:
-    """Lightly's backbone in the place of an encoder of ours: color images normalized as lightly's views are."""
-    cast(Any, backbone).dimension = DIMENSION
-    key = content_key(backbone, f"resnet-18 of lightly, imagenet's normalization, 3 x {size} x {size}")
-    # The config and layout describe it as nearly as ours can; nothing is built or read by them.
-    config = EncoderConfig("resnet18", stem="cifar")
-    return LoadedEncoder(backbone, config, 3, size, "imagenet", "torchvision", key)
-
-
-def find_checkpoint(out: Path, recipe: Recipe) -> Saved | None:
+def find_checkpoint(out: Path, asked: Mapping[str, Any]) -> Saved | None:
     """The checkpoint to resume from, if any; ValueError if it cannot be read or was made with other settings."""
-    saved, asked = latest(out), recipe.settings
+    saved = latest(out)
     if saved is not None:
         defaults = {key: asked[key] for key in UNTOLD}
         check_same(saved.settings, asked, where=f"{saved.path}: expected the settings of this run", defaults=defaults)
@@ -240,12 +195,13 @@ class Pictures(Dataset[Any]):
         return image if self.transform is None else self.transform(image), self._labels[index]
 
 
-def batches(images: ResidentImages, *, size: int, batch_size: int, workers: int, pin: bool) -> DataLoader[Any]:
+def batches(images: ResidentImages, settings: Settings, *, size: int, pin: bool) -> DataLoader[Any]:
     """Lightly's pairs of views: ((first, second), labels, file names), the views (B, 3, size, size)."""
-    transform = SimCLRTransform(input_size=size, cj_strength=JITTER, gaussian_blur=0.0)
+    transform = SimCLRTransform(input_size=size, cj_strength=cast(float, settings.views.jitter), gaussian_blur=0.0)
+    workers = worker_count(settings.data)
     return DataLoader(
         LightlyDataset.from_torch_dataset(Pictures(images), transform=transform),
-        batch_size=batch_size,
+        batch_size=settings.run.batch_size,
         shuffle=True,
         drop_last=True,
         num_workers=workers,
@@ -260,13 +216,13 @@ class LightlySimCLR(pl.LightningModule):
     The benchmark chains the layers of lightly's ResNet-18, which leaves out the ReLU after the first batch norm.
     """
 
-    def __init__(self, *, epochs: int, lr: float) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
         layers = list(ResNetGenerator("resnet-18").children())[:-1]
         self.backbone = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.projection_head = SimCLRProjectionHead(DIMENSION, DIMENSION, EMBEDDING)
-        self.criterion = NTXentLoss(temperature=TEMPERATURE)
-        self._epochs, self._lr = epochs, lr
+        self.projection_head = SimCLRProjectionHead(512, *settings.method.projector)
+        self.criterion = NTXentLoss(temperature=settings.method.temperature)
+        self._settings = settings
         self.loader: DataLoader[Any] | None = None
 
     def train_dataloader(self) -> Any:
@@ -281,5 +237,8 @@ class LightlySimCLR(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """SGD over all parameters, with a cosine schedule by epochs."""
-        optimizer = torch.optim.SGD(self.parameters(), lr=self._lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._epochs)]
+        config, rate = self._settings.optimizer, scaled_lr(self._settings.optimizer, self._settings.run.batch_size)
+        decay = config.weight_decay
+        optimizer = torch.optim.SGD(self.parameters(), lr=rate, momentum=config.momentum, weight_decay=decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._settings.schedule.epochs)
+        return [optimizer], [schedule]

@@ -2,8 +2,9 @@
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn import manifold
@@ -13,14 +14,12 @@ from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.features import Features, features
 from ldreg.evaluate.measure import spread
-from ldreg.evaluate.protocols import ProtocolName
-from ldreg.evaluate.records import Measured, curves_of, measure_encoder, origin_of
+from ldreg.evaluate.records import curves_of, measure_encoder, origin_of
 from ldreg.evaluate.source import Source, open_source
 from ldreg.monitor.log import read_metrics
-from ldreg.record import Record
-from ldreg.reproduce.jobs import AP, DETECTION, TRANSFER, TSNE, Job
-from ldreg.reproduce.studies import dataset
-from ldreg.reproduce.workspace import Workspace, missing_measures
+from ldreg.record import PRECISIONS, Record
+from ldreg.reproduce.jobs import Job, Workspace, missing_measures
+from ldreg.reproduce.studies import DETECTION, TRANSFER, TSNE
 from ldreg.train.folder import RunFolder
 from ldreg.train.settings import record_settings
 
@@ -31,7 +30,7 @@ SETTLED = 0.5  # share of a run after which its speed is taken: the first steps 
 
 
 def measured(job: Job, place: Workspace) -> Record:
-    """The record of a finished run; what an earlier record has is kept, and what it lacks is added.
+    """The record of a finished run of ours; what an earlier record has is kept, and what it lacks is added.
 
     LID and effective rank are those of held-out images, as in the paper's tables; those of training images over epochs
     are among the curves.
@@ -45,12 +44,15 @@ def measured(job: Job, place: Workspace) -> Record:
         record = Record.from_json(path)
         wanted = missing_measures(record, job, place.scale)
     else:
-        record = _basics(job, source, place)
+        record = unmeasured(job, place)
+        minutes = record.origin.get("minutes")
+        times = {**_speed(folder), "minutes": float(minutes) if isinstance(minutes, int | float) else math.nan}
+        record = with_basics(record, source, place, times)
         wanted = job.measures
     if TSNE in wanted:
-        assert source.data is not None  # a run folder names its data
-        test = features(source.encoder, source.data, "test", device=place.device, cache=place.cache)
-        record = _with_tsne(record, test)
+        record = _with_tsne(
+            record, features(source.encoder, source.images, "test", device=place.device, cache=place.cache)
+        )
     if TRANSFER in wanted:
         results, tested = _transfer(source, place)
         record = replace(record, results={**record.results, **results}, origin={**record.origin, **tested})
@@ -59,70 +61,43 @@ def measured(job: Job, place: Workspace) -> Record:
     return record
 
 
-def failed(job: Job, place: Workspace, reason: str) -> Record:
-    """The record of a run that could not be finished because its loss was no number any more."""
+def unmeasured(job: Job, place: Workspace, **origin: str) -> Record:
+    """The settings, curves and origin of a run of ours; `origin` says more of it, such as why it failed."""
     folder = place.folder(job)
-    told = {**origin_of(folder, job.settings), "failed": reason}
-    return Record(job.name, record_settings(job.settings), {}, curves=curves_of(folder), origin=told)
+    known = {**origin_of(folder, job.settings), **origin}
+    return Record(job.name, record_settings(job.settings), {}, curves=curves_of(folder), origin=known)
 
 
-def measure_held_out(
-    source: Source, data: DataConfig, *, k: int, linear: ProtocolName, device: str, cache: Path | None
-) -> Measured:
-    """The dimensions of the held-out images and accuracies on them, the same for every encoder.
+def with_basics(record: Record, source: Source, place: Workspace, times: Mapping[str, float]) -> Record:
+    """The record with dimensions of the held-out images and accuracies on them, the same for every encoder.
 
     Without held-out images dimensions are those of the training images; without labels there are no accuracies.
-
-    Args:
-        source: the encoder.
-        data: what it was trained on.
-        k: neighbors that LID is read from.
-        linear: protocol of the linear evaluation.
-        device: auto, cpu or cuda.
-        cache: of representations.
 
     Raises:
         ValueError: the data is missing.
     """
-    return measure_encoder(
+    compute: dict[str, Any] = {"device": place.device, "cache": place.cache}
+    found = measure_encoder(
         source.encoder,
-        data,
+        source.images,
         "test",
-        k,
-        linear=lambda: linear_on(source, data, protocol=linear, device=device, cache=cache),
-        device=device,
-        cache=cache,
+        place.scale.k,
+        linear=lambda: linear_on(source, source.images, protocol=place.scale.linear, **compute),
+        **compute,
     )
-
-
-def _basics(job: Job, source: Source, place: Workspace) -> Record:
-    folder, scale = place.folder(job), place.scale
-    assert source.data is not None  # a run folder names its data
-    found = measure_held_out(
-        source, source.data, k=scale.k, linear=scale.linear, device=place.device, cache=place.cache
-    )
-    results, told = found.results, origin_of(folder, job.settings)
-    speed = _speed(folder)
-    if speed is not None:
-        results["images_per_second"] = speed
-    minutes = told.get("minutes")
-    results["minutes"] = float(minutes) if isinstance(minutes, int | float) else math.nan
-    told |= {"held_out": found.held_out}
-    return Record(
-        job.name,
-        record_settings(job.settings),
-        results,
-        curves=curves_of(folder),
-        origin=told,
+    return replace(
+        record,
+        results={**found.results, **times},
+        origin={**record.origin, "held_out": found.held_out},
         points=found.points,
-        k=scale.k,
+        k=place.scale.k,
     )
 
 
-def _speed(folder: RunFolder) -> float | None:
-    """Images per second, the median over the later part of the run."""
+def _speed(folder: RunFolder) -> dict[str, float]:
+    """Images per second, the median over the later part of the run, where it logged any."""
     logged = [value for _, _, value in read_metrics(folder.metrics).get("images_per_second", [])]
-    return statistics.median(logged[int(SETTLED * len(logged)) :]) if logged else None
+    return {"images_per_second": statistics.median(logged[int(SETTLED * len(logged)) :])} if logged else {}
 
 
 def _with_tsne(record: Record, test: Features) -> Record:
@@ -151,9 +126,9 @@ def _transfer(source: Source, place: Workspace) -> tuple[dict[str, float], dict[
     """
     found, tested = {}, {}
     for name in place.scale.datasets:
-        own = source.data if source.data is not None and source.data.name == name else None
-        data: DataConfig = own or dataset(name, place.datasets)
-        protocol = place.scale.transfer if own is None else place.scale.linear
+        own = name == source.images.name
+        data = source.images if own else DataConfig(name=name, path=place.datasets.get(name))
+        protocol = place.scale.linear if own else place.scale.transfer
         found[f"transfer/{name}"] = linear_on(source, data, protocol=protocol, device=place.device, cache=place.cache)
         tested[f"tested/{name}"] = len(load_images(data, "test"))
     return found, tested
@@ -163,4 +138,4 @@ def _detection(source: Source, place: Workspace, folder: RunFolder) -> dict[str,
     from ldreg.evaluate.detection.run import detect  # pycocotools may not be installed
 
     result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")
-    return {name: getattr(result, name) for name in AP}
+    return {name: getattr(result, name) for name in PRECISIONS}

@@ -15,22 +15,20 @@ from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.extract import torch_device
 from ldreg.record import Record
 from ldreg.report.tables import Cell, Table
-from ldreg.reproduce.jobs import DETECTION, Job
-from ldreg.reproduce.studies import RATES, method_of
-from ldreg.reproduce.workspace import GENERATED, State, Workspace
+from ldreg.reproduce.jobs import GENERATED, Job, Workspace
+from ldreg.reproduce.studies import DETECTION, RATES, method_of
 from ldreg.text import duration
 from ldreg.train.settings import Settings, named
 
-# Training images, channels and side by set; those of other sets are read from the files.
-_SETS: Mapping[str, tuple[int, int, int]] = {
-    "digits": (1437, 1, 8),
-    "shapes": (2000, 1, 8),
-    "textures": (2000, 1, 8),
-    "cifar10": (50_000, 3, 32),
-    "cifar100": (50_000, 3, 32),
-    "imagenet": (1_281_167, 3, 224),
+# Training images and their side by set; those of other sets are read from the files.
+_SETS: Mapping[str, tuple[int, int]] = {
+    "digits": (1437, 8),
+    "shapes": (2000, 8),
+    "textures": (2000, 8),
+    "cifar10": (50_000, 32),
+    "cifar100": (50_000, 32),
+    "imagenet": (1_281_167, 224),
 }
-_GENERATED = (GENERATED["train"], 3, GENERATED["size"])
 _H200_CORES, _H200_GB = 16, 140
 _KEPT = 0.7  # share of all module outputs that is kept for the gradient
 _UNKNOWN = "unknown"
@@ -56,15 +54,21 @@ def estimate(job: Job, workspace: Workspace, records: Sequence[Record]) -> Estim
     if images < settings.run.batch_size:
         raise ValueError(f"batch_size: expected at most the {images} images there are, got {settings.run.batch_size}")
     gigabytes = _gigabytes(settings, workspace)
-    alike = [record for record in records if _is_alike(record, job) and _is_here(record, workspace)]
+    alike = [record for record in records if _is_alike(record, job, cuda=_on_cuda(workspace))]
     if alike:
         rates = [record.results["minutes"] / _epochs(record) for record in alike]
         return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, measured=True)
     return Estimate(_seconds(job, workspace) / 60, gigabytes)
 
 
-def _is_alike(record: Record, job: Job) -> bool:
+def _on_cuda(workspace: Workspace) -> bool:
+    return torch_device(workspace.device).type == "cuda"
+
+
+def _is_alike(record: Record, job: Job, *, cuda: bool) -> bool:
+    """Whether a record tells the time of such a run on a device like this one."""
     found, settings = record.settings, job.settings
+    hardware = str(record.origin.get("hardware"))
     return (
         found.get("by", "ldreg") == job.arm.by
         and found.get("method") == settings.run.method
@@ -73,16 +77,7 @@ def _is_alike(record: Record, job: Job) -> bool:
         and (found.get("moco.version") == "v3") == (method_of(job.arm) == "moco_v3")
         and _epochs(record) > 0
         and record.results.get("minutes", math.nan) > 0
-    )
-
-
-def _is_here(record: Record, workspace: Workspace) -> bool:
-    """Whether a run was on a device like this one: a GPU of the same name, or a CPU."""
-    hardware = str(record.origin.get("hardware"))
-    return (
-        hardware == torch.cuda.get_device_name()
-        if torch_device(workspace.device).type == "cuda"
-        else hardware.endswith(" cores")
+        and (hardware == torch.cuda.get_device_name() if cuda else hardware.endswith(" cores"))
     )
 
 
@@ -94,17 +89,17 @@ def _epochs(record: Record) -> float:
 
 def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
     """The number of training images and their side."""
-    generated = workspace.generated and data.path == workspace.detection_images
-    known = _GENERATED if generated else _SETS.get(data.name)
-    if known is None:
+    if workspace.generated and data.path == workspace.detection_images:
+        count, side = GENERATED["train"], GENERATED["size"]
+    elif data.name in _SETS:
+        count, side = _SETS[data.name]
+    else:
         return _read_images(data)
-    count, _, side = known
     return round(min(count, data.limit or count) * (1 - data.validation)), data.size or side
 
 
 @cache
 def _read_images(data: DataConfig) -> tuple[int, int]:
-
     with named("data", DataConfig):
         images = load_images(data, "train")
     return len(images), output_size(data, images)
@@ -123,17 +118,16 @@ def _seconds(job: Job, workspace: Workspace, *, on_h200: bool = False) -> float:
     """By the table, on this machine or on an H200; NaN where the encoder has no rate."""
     settings = workspace.settings(job)
     count, side = _images(settings.data, workspace)
-    cuda = on_h200 or torch_device(workspace.device).type == "cuda"
-    entry = _entry(settings.encoder)
-    rate = math.nan if entry is None else entry.get("H200" if cuda else "cpu_core", math.nan)
+    cuda, entry, rate = on_h200 or _on_cuda(workspace), _entry(settings.encoder), math.nan
     if entry is not None:
+        rate = entry.get("H200" if cuda else "cpu_core", math.nan)
         rate *= RATES["methods"].get(method_of(job.arm), 1.0) * (entry["size"] / side) ** 2
+        if cuda and entry.get("compiled") and not (settings.trainer.compile and job.arm.by == "ldreg"):
+            rate *= RATES["eager"]
     if cuda:
         precision = settings.trainer.precision
         here = RATES["matrix_speed"][precision] if on_h200 else matrix_speed(precision)
         rate *= here / RATES["matrix_speed"]["bf16"] * settings.trainer.devices * settings.trainer.nodes
-        ours = job.arm.by == "ldreg"
-        rate *= RATES["eager"] if entry and entry.get("compiled") and not (settings.trainer.compile and ours) else 1
     images = settings.schedule.epochs * (count - count % settings.run.batch_size)
     views = 0.0
     if job.arm.by == "lightly":  # processes make its views while the device trains on earlier ones
@@ -174,36 +168,34 @@ def _gigabytes(settings: Settings, workspace: Workspace) -> float:
 
 def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> tuple[Table, str]:
     """All runs with their state, time and memory to come, and the sum in words."""
-    states: list[State] = [workspace.state(job) for job in jobs]
-    done = [job for job, state in zip(jobs, states, strict=True) if state == "done"]
-    records = [Record.from_json(workspace.record_path(job)) for job in done]
-    rows, minutes, gigabytes, scaled, unknown = [], 0.0, 0.0, False, 0
-    for job, state in zip(jobs, states, strict=True):
-        need = estimate(job, workspace, records)
-        ahead, time_text = state in ("missing", "to continue"), ""
-        if ahead and math.isnan(need.minutes):
-            time_text, unknown = _UNKNOWN, unknown + 1
-        elif ahead:
-            time_text = f"{'' if need.measured else '~'}{duration(need.minutes)}"
-            minutes, scaled = minutes + need.minutes, scaled or not need.measured
-        if ahead:
-            gigabytes = max(gigabytes, 0.0 if math.isnan(need.gigabytes) else need.gigabytes)
+    states = [(job, workspace.state(job)) for job in jobs]
+    records = [Record.from_json(workspace.record_path(job)) for job, state in states if state == "done"]
+    rows, ahead = [], list[Estimate]()
+    for job, state in states:
+        need, time_text = estimate(job, workspace, records), ""
+        if state in ("missing", "to continue"):
+            ahead.append(need)
+            about = "" if need.measured else "~"
+            time_text = _UNKNOWN if math.isnan(need.minutes) else f"{about}{duration(need.minutes)}"
         texts = (job.name, state, str(job.settings.schedule.epochs), time_text, _memory(need.gigabytes))
         rows.append([Cell(text) for text in texts])
-    words = [f"{len(jobs)} runs, {len(done)} of them done;"]
-    if minutes:
+    timed = [need for need in ahead if not math.isnan(need.minutes)]
+    words = [f"{len(jobs)} runs, {len(records)} of them done;"]
+    if timed:
+        minutes = sum(need.minutes for need in timed) / processes
+        gigabytes = max((need.gigabytes for need in ahead if not math.isnan(need.gigabytes)), default=0.0)
+        machine = torch.cuda.get_device_name() if _on_cuda(workspace) else f"a CPU with {available_cores()} cores"
         words.append(
-            f"the others take about {duration(minutes / processes)} here ({_machine(workspace)}), {processes} at a "
-            f"time, and up to {_memory(gigabytes)} each."
+            f"the others take about {duration(minutes)} here ({machine}), {processes} at a time, "
+            f"and up to {_memory(gigabytes)} each."
         )
-        if scaled:
+        if not all(need.measured for need in timed):
             words.append("Times with ~ are by rates measured elsewhere and may be off by a factor of two or three.")
-        left = [job for job, state in zip(jobs, states, strict=True) if state != "done"]
-        words.append(_on_h200(left, workspace))
-    elif not unknown:
+        words.append(_on_h200([job for job, state in states if state != "done"], workspace))
+    elif not ahead:
         words.append("there is nothing left to train.")
-    if unknown:
-        words.append(f"No rate is known for the encoder of {unknown} of them.")
+    if len(timed) < len(ahead):
+        words.append(f"No rate is known for the encoder of {len(ahead) - len(timed)} of them.")
     if any(DETECTION in job.measures for job in jobs):
         words.append("Fine-tuning for detection comes on top.")
     return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), " ".join(word for word in words if word)
@@ -211,7 +203,7 @@ def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> 
 
 def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
     """What runs in half precision, which are made for a GPU, would take on an H200 that can hold them."""
-    if torch_device(workspace.device).type == "cuda":
+    if _on_cuda(workspace):
         return ""
     fit = [
         job
@@ -224,14 +216,6 @@ def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
         return ""
     these = "they" if len(fit) == len(left) else f"{len(fit)} of them"
     return f"On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same rates."
-
-
-def _machine(workspace: Workspace) -> str:
-    return (
-        torch.cuda.get_device_name()
-        if torch_device(workspace.device).type == "cuda"
-        else f"a CPU with {available_cores()} cores"
-    )
 
 
 def _memory(gigabytes: float) -> str:

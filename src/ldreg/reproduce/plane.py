@@ -1,8 +1,10 @@
 """The paper's experiments in the plane: local collapse (Figure 1(c)) and reaching a target LID (Appendix A)."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ldreg.dimension.estimators import Convention, estimate_lid
@@ -11,6 +13,9 @@ from ldreg.dimension.global_dim import danco
 from ldreg.dimension.synthetic import local_collapse
 from ldreg.record import PointCloud
 from ldreg.regularizers.ldreg import LDReg
+from ldreg.report.plots import cloud_panels
+from ldreg.report.tables import Cell, Table
+from ldreg.text import number
 
 TARGETS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 Progress = Callable[[float], None]
@@ -20,16 +25,12 @@ def measure(caption: str, points: Tensor, *, k: int, convention: Convention = "p
     """The local and global dimension of points (N, 2), and how far they are from filling the plane."""
     estimate = estimate_lid(points, k, convention=convention)
     mean = geometric_mean(estimate.lid)
-    anchor = _typical(points, estimate.lid, mean)
+    # Of the twentieth of the points that lie closest to the middle, the one whose LID is closest to the mean.
+    middle = (points - points.mean(0)).norm(dim=1).topk(max(1, len(points) // 20), largest=False).indices
+    anchor = int(middle[fisher_rao(estimate.lid[middle], mean).argmin()])
     radius = estimate.neighbors.distances[anchor, -1].item()
     distance = fisher_rao(mean, 2.0).item()
     return PointCloud(caption, points, estimate.lid, mean.item(), distance, danco(points), anchor, radius)
-
-
-def _typical(points: Tensor, values: Tensor, mean: Tensor) -> int:
-    """Of the twentieth of the points that lie closest to the middle, the one whose LID is closest to the mean."""
-    middle = (points - points.mean(0)).norm(dim=1).topk(max(1, len(points) // 20), largest=False).indices
-    return int(middle[fisher_rao(values[middle], mean).argmin()])
 
 
 def reach_target(
@@ -73,10 +74,11 @@ def reach_targets(
     targets: Sequence[float] = TARGETS, *, steps: int = 200, seed: int = 0, progress: Progress | None = None
 ) -> list[PointCloud]:
     """`reach_target` for each target: the panels of Appendix A."""
-    return [
-        reach_target(target, steps=steps, seed=seed, progress=_part(progress, place, len(targets)))
-        for place, target in enumerate(targets)
-    ]
+
+    def part(place: int) -> Progress | None:
+        return None if progress is None else lambda done: progress((place + done) / len(targets))
+
+    return [reach_target(target, steps=steps, seed=seed, progress=part(place)) for place, target in enumerate(targets)]
 
 
 def collapse_and_cure(
@@ -107,5 +109,23 @@ def _descend(
             progress((step + 1) / steps)
 
 
-def _part(progress: Progress | None, place: int, parts: int) -> Progress | None:
-    return None if progress is None else lambda done: progress((place + done) / parts)
+@cache
+def clouds(study: str) -> list[PointCloud]:
+    """The clouds of a study in the plane, which is "figure1" or "targets"."""
+    return collapse_and_cure() if study == "figure1" else reach_targets()
+
+
+def cloud_figure(study: str) -> dict[str, Figure]:
+    """The clouds side by side."""
+    shown, close = clouds(study), study == "targets"
+    return {"Points of the plane, colored by LID": cloud_panels(shown, columns=3 if close else len(shown), close=close)}
+
+
+def cloud_table(study: str) -> Table:
+    """The numbers of the clouds."""
+    rows = [
+        [cloud.caption, number(cloud.mean_lid), f"{cloud.fisher_rao:.2f}", number(cloud.global_dimension)]
+        for cloud in clouds(study)
+    ]
+    columns = ["Cloud", "LID, geometric mean", "Fisher-Rao distance to 2", "Global dimension"]
+    return Table(columns, [[Cell(text) for text in row] for row in rows])

@@ -1,37 +1,292 @@
 """`ldreg reproduce` as a function: plan the runs of studies, train what is missing, show or write what came of them."""
 
 import math
-import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ldreg.data.config import WITHOUT_PATH, available_cores
 from ldreg.extras import require
+from ldreg.io.locks import exclusive
 from ldreg.options import CommandLine, Settings
-from ldreg.record import Record
 from ldreg.report.tables import table_text
-from ldreg.reproduce.jobs import DETECTION, TRANSFER, Arm, Job
-from ldreg.reproduce.options import ReproduceOptions, Reproduction, prepare
-from ldreg.reproduce.studies import STUDIES, dataset
-from ldreg.reproduce.tables import origins
-from ldreg.reproduce.workspace import GENERATED, Workspace, locked, read_record
+from ldreg.reproduce.jobs import Job, Workspace, lightly_settings, merged, read_record, record_paths
+from ldreg.reproduce.studies import (
+    DETECTION,
+    SCALES,
+    STUDIES,
+    TRANSFER,
+    Options,
+    Records,
+    Scale,
+    ScaleName,
+    Study,
+    chosen,
+    method_of,
+)
 from ldreg.terminal import columns, print_text, show
-from ldreg.text import duration, filled, number
-
-if TYPE_CHECKING:  # imported where it is used, as it imports matplotlib
-    from ldreg.reproduce.page import StudyReport
+from ldreg.text import filled
+from ldreg.train.settings import CHANGEABLE
 
 _WIDEST = 240  # columns of a terminal; these tables have more columns than those of other commands
+_GROUPS = ("all", "tables", "figures")
+# Options that apply to the studies with one measure alone.
+_OF_STUDIES: Mapping[str, tuple[str, str]] = {
+    "datasets": (TRANSFER, "table2"), "coco": (DETECTION, "table3"), "detection": (DETECTION, "table3")
+}  # fmt: skip
+# Settings of runs that have an option of their own here.
+_INSTEAD = {"schedule.epochs": "--epochs", "seed": "--seeds", "detection.path": "--coco"}
+# The largest numbers that are taken; all runs are listed before any begins.
+_LARGEST: Mapping[str, int] = {"epochs": 1_000_000, "seeds": 1000, "jobs": 1000}
 
 
 class TimeOverError(KeyboardInterrupt):
     """The minutes that were given are over; the command ends as one that was interrupted."""
 
     status = 75  # EX_TEMPFAIL: the same may go well another time
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Options of `ldreg reproduce`; None stands for one that was not given.
+
+    Args:
+        scale: digits (a CPU, minutes), cifar10 (one GPU) or imagenet (the paper's own)
+        epochs: of every run, by default the scale's; long pretrainings keep their ratio to it
+        methods: only the runs of these methods, with commas between them
+        seeds: of every run, from 0 on; by default one, and with --show all that have records
+        plan: list the runs with estimates of time and memory, and train nothing
+        show: make tables and figures of what is there, and train nothing
+        write: Markdown of every record that --results has of these studies, with pictures in images/NAME beside it;
+            the same bytes for the same records; trains nothing
+        out: for runs, records, figures and the report; by default reproduction/SCALE
+        results: for the records, one JSON file for each run; by default OUT/results
+        jobs: runs at a time; by default one on a GPU, else one for each core
+        minutes: after which to stop with exit status 75 if runs are left; the same command continues them
+        datasets: paths of the sets of the transfer table
+        coco: with train2017, val2017 and annotations, for table3; by default a small generated set
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    scale: ScaleName = "digits"
+    epochs: int | None = None
+    methods: str | None = None
+    seeds: int | None = None
+    plan: bool = False
+    show: bool = False
+    write: Path | None = None
+    out: Path | None = None
+    results: Path | None = None
+    jobs: int | None = None
+    minutes: float | None = None
+    datasets: str | None = None
+    coco: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise ValueError(f"--scale: expected one of {', '.join(SCALES)}, got {self.scale!r}")
+        for key, largest in _LARGEST.items():
+            value = getattr(self, key)
+            if value is not None and not 1 <= value <= largest:
+                raise ValueError(f"--{key}: expected a whole number from 1 to {largest}, got {value}")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"--minutes: expected a positive number, got {self.minutes}")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Studies, their runs, and the folders of both.
+
+    Args:
+        options: of the command.
+        studies: in the order of the command.
+        workspace: the folders.
+        jobs: the runs, each once.
+        settings: that every run is given, as far as they change it.
+        name: of the report.
+    """
+
+    options: ReproduceOptions
+    studies: Sequence[Study]
+    workspace: Workspace
+    jobs: Sequence[Job]
+    settings: Options
+    name: str
+
+    @property
+    def processes(self) -> int:
+        """Runs at a time."""
+        from ldreg.evaluate.extract import torch_device
+
+        default = 1 if torch_device(self.workspace.device).type == "cuda" else available_cores()
+        return self.options.jobs or default
+
+    @property
+    def records(self) -> Records:
+        """The records there are, by those arms of the studies' rows that have runs. Raises ValueError, OSError."""
+        found = {}
+        for arm in dict.fromkeys(row.arm for study in self.studies for row in study.rows(self.workspace.scale)):
+            jobs = [job for job in self.jobs if job.arm == arm.over(self.settings)]
+            paths = [(self.workspace.record_path(job), job) for job in jobs]
+            if jobs:
+                found[arm] = [read_record(path, job) for path, job in paths if path.exists()]
+        return found
+
+
+def prepare(what: str, options: ReproduceOptions, settings: Sequence[tuple[str, str | None]] = ()) -> Reproduction:
+    """The runs that are asked for, and their folders.
+
+    Args:
+        what: names with commas between them: of studies, or all, tables, figures.
+        options: of the command.
+        settings: of every run, as of `ldreg pretrain`, and `detection.OPTION` as of `ldreg evaluate detection`; None
+            for one without a value.
+
+    Raises:
+        ValueError: an unknown name or setting, a value out of range, or an option that does not apply.
+    """
+    names = [name.strip() for name in what.lower().split(",")]
+    single = [name for name in names if name not in _GROUPS]
+    named, whole = chosen(",".join(single)) if single else [], "all" in names
+    for key, value in settings:
+        if key in _INSTEAD:
+            raise ValueError(f"--{key}: expected {_INSTEAD[key]} in its place, got {value!r}")
+        if key == "detection":
+            raise ValueError(f"--detection: expected an option of it, such as --detection.lr, got {value!r}")
+    known = {key: "true" if value is None else value for key, value in settings}
+    detection = tuple(
+        (key.removeprefix("detection."), value) for key, value in known.items() if key.startswith("detection.")
+    )
+    run_settings = tuple(pair for pair in known.items() if not pair[0].startswith("detection."))
+    given = {key: value for key, value in asdict(options).items() if value not in (None, False)} | known
+    _check_mode(given, whole=whole)
+    scale = SCALES[options.scale] if options.epochs is None else SCALES[options.scale].with_epochs(options.epochs)
+    studies = [study for study in chosen(what) if not whole or study in named or _is_part_of_all(study, options)]
+    for study in named:
+        others = [other.name for other in SCALES.values() if study.rows(other)]
+        if others and not study.rows(scale):
+            raise ValueError(f"{study.name}: expected --scale {' or '.join(others)}, got {scale.name}")
+    _check_studies(given, studies, scale)
+    out = options.out or Path(f"reproduction/{scale.name}")
+    usual = scale.on_coco if options.coco else scale.on_generated
+    workspace = Workspace(
+        scale=scale,
+        out=out,
+        results=options.results or out / "results",
+        options=tuple(pair for pair in run_settings if pair[0] in CHANGEABLE),
+        datasets=_datasets(options.datasets, scale, known.get("data.name", scale.name)),
+        coco=options.coco or str(out / "generated"),
+        generated=not options.coco,
+        detection=(*usual.items(), *detection),
+    )
+    if any(DETECTION in study.measures for study in studies):
+        workspace.detection_config()  # which checks the options
+    lasting = tuple(pair for pair in run_settings if pair[0] not in CHANGEABLE)
+    for study in studies:
+        varied = {"method", "regularizer"} | {key for row in study.rows(scale) for key, _ in row.arm.options}
+        for key, value in lasting:
+            if key in varied:
+                raise ValueError(f"--{key}: expected to be left out, as {study.name} has its own values, got {value!r}")
+    jobs = [] if options.write else _jobs(studies, workspace, lasting, options)
+    name = "report" if whole else "-".join(study.name for study in studies)
+    return Reproduction(options, studies, workspace, jobs, lasting, name)
+
+
+def _check_mode(given: Mapping[str, object], *, whole: bool) -> None:
+    """Reject options that have no effect in this mode; a plan takes those of the command without --plan.
+
+    Raises:
+        ValueError: which.
+    """
+    modes = [mode for mode in ("write", "show", "plan") if mode in given]
+    if len(modes) > 1:
+        raise ValueError(f"--{modes[0]}: expected to be given without --{modes[1]}, got both")
+    if not modes:
+        return
+    (mode,) = modes
+    if mode == "write" and {"out", "results"} <= given.keys():
+        raise ValueError("--out: expected to be given without --results, which --write reads in its place, got both")
+    unused = {"minutes"}
+    if mode != "plan":
+        unused |= {"jobs", "datasets", *CHANGEABLE, *(key for key in given if key.startswith("detection."))}
+        unused |= set() if whole else {"coco"}  # with `all` it also adds the study of detection
+    if mode == "write":
+        unused |= {"seeds", "methods"}
+    for key, value in given.items():
+        if key in unused:
+            raise ValueError(
+                f"--{key}: expected to be left out with --{mode}, which trains nothing, got {str(value)!r}"
+            )
+
+
+def _is_part_of_all(study: Study, options: ReproduceOptions) -> bool:
+    if study.name == "table3":
+        return options.coco is not None
+    return not study.only_named or options.write is not None
+
+
+def _check_studies(given: Mapping[str, object], studies: Sequence[Study], scale: Scale) -> None:
+    """Reject options that apply to none of the studies. Raises ValueError."""
+    names, trained = ", ".join(study.name for study in studies), any(study.rows(scale) for study in studies)
+    for key, value in given.items():
+        measure, applies = _OF_STUDIES.get(key.partition(".")[0], ("", ""))
+        if measure and not any(measure in study.measures for study in studies):
+            raise ValueError(f"--{key}: applies only to {applies}, got {value!r} with {names}")
+        if not trained and key not in ("scale", "out", "write", "plan", "show"):
+            raise ValueError(f"--{key}: expected to be left out, as nothing is trained for {names}, got {value!r}")
+
+
+def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str]:
+    """Paths by name, of sets that need a path; that of the pretraining has an option of its own.
+
+    >>> _datasets("dtd=/data/dtd", SCALES["imagenet"], "imagenet")
+    {'dtd': '/data/dtd'}
+    """
+    found: dict[str, str] = {}
+    known = [name for name in scale.datasets if name != trained_on and name not in WITHOUT_PATH]
+    for entry in given.split(",") if given else ():
+        name, _, path = entry.partition("=")
+        if not path or name not in known or name in found:
+            expected = f"NAME=PATH with a name among {', '.join(known)}, each once" if known else "to be left out"
+            raise ValueError(f"--datasets: expected {expected}, got {entry!r}")
+        found[name] = path
+    return found
+
+
+def _jobs(studies: Sequence[Study], workspace: Workspace, settings: Options, options: ReproduceOptions) -> list[Job]:
+    """The runs of all studies, each once, with settings that have been checked. Raises ValueError."""
+    seeds: Sequence[int] = range(options.seeds or 1)
+    if options.show and options.seeds is None:
+        seeds = sorted({0}.union(*record_paths(workspace.results).values()))
+    jobs = merged(
+        Job(row.arm.over(settings), seed, study.measures)
+        for study in studies
+        for row in study.rows(workspace.scale)
+        for seed in seeds
+    )
+    if options.methods is not None:
+        names = [name.strip().lower() for name in options.methods.split(",")]
+        known = list(dict.fromkeys(method_of(job.arm) for job in jobs))
+        for name in names:
+            if name not in known:
+                raise ValueError(f"--methods: expected names among {', '.join(known)}, got {name!r}")
+        jobs = [job for job in jobs if method_of(job.arm) in names]
+    for job in jobs:
+        _ = job.expected  # which checks the settings
+    # Settings of the machine are the same for all and take long to check.
+    unlike = {(job.arm.by, job.settings.data.name, job.settings.run.batch_size): job for job in reversed(jobs)}
+    for job in unlike.values():
+        known_settings = workspace.settings(job)
+        if job.arm.by == "lightly":
+            try:
+                lightly_settings(known_settings)
+            except ValueError as error:
+                raise ValueError(f"{job.name}: {error}") from error
+    return jobs
 
 
 def reproduce(studies: str, *, config: ReproduceOptions, settings: Settings, command: CommandLine) -> None:
@@ -51,28 +306,15 @@ def reproduce(studies: str, *, config: ReproduceOptions, settings: Settings, com
         FailedRunsError: some runs failed, after the others.
         TimeOverError: the minutes are over with runs left.
     """
-    begun = time.monotonic()
-    asked, options = prepare(studies, config, settings, command=command), config
-    if options.write is not None:
-        _write(asked, options.write)
-        return
-    if options.plan:
+    begun, asked = time.monotonic(), prepare(studies, config, settings)
+    if config.write is not None:
+        _write(asked, config.write, studies.strip().lower())
+    elif config.plan:
         _show_plan(asked)
-        return
-    if options.show:  # also while another process is at work: files are replaced whole
-        _present(asked)
-        return
-    require("train")
-    seconds = math.inf if options.minutes is None else 60 * options.minutes
-    with locked(asked.workspace.out):
-        check_data(asked)
-        left, failed = _train(asked, seconds - (time.monotonic() - begun))
-        if left < len(asked.jobs) or not left:
-            _present(asked)
-    if failed is not None:
-        raise failed
-    if left:
-        raise _time_over(asked, left)
+    elif config.show:  # also while another process is at work: files are replaced whole
+        _present(asked, command)
+    else:
+        _train(asked, begun, command)
 
 
 def study_list() -> str:
@@ -92,17 +334,30 @@ settings:
                     --detection.schedule 1x, --detection.devices 8"""
 
 
-def _time_over(asked: Reproduction, left: int) -> BaseException:
-    """The end with runs left; an error where repeating the command would never get further."""
-    if all(asked.workspace.state(job) == "missing" for job in asked.jobs):
-        found = f"got {asked.options.minutes:g}: the time was over before one had"
-        return ValueError(f"--minutes: expected enough to begin a run, {found}")
-    return TimeOverError(
-        f"the time is over with {left} of {len(asked.jobs)} runs left; the same command goes on with them"
-    )
+def _train(asked: Reproduction, begun: float, command: str) -> None:
+    require("train")
+    from ldreg.reproduce.runs import check_data, train_missing
+
+    minutes, out = asked.options.minutes, asked.workspace.out
+    out.mkdir(parents=True, exist_ok=True)
+    with exclusive(out, out / ".lock"):
+        check_data(asked.jobs, asked.workspace)
+        seconds = math.inf if minutes is None else 60 * minutes - (time.monotonic() - begun)
+        left, failed = train_missing(asked.jobs, asked.workspace, processes=asked.processes, seconds=seconds)
+        if left < len(asked.jobs) or not left:
+            _present(asked, command)
+    if failed is not None:
+        raise failed
+    if left and all(asked.workspace.state(job) == "missing" for job in asked.jobs):  # repeating it would not help
+        found = f"got {minutes:g}: the time was over before one had"
+        raise ValueError(f"--minutes: expected enough to begin a run, {found}")
+    if left:
+        raise TimeOverError(
+            f"the time is over with {left} of {len(asked.jobs)} runs left; the same command goes on with them"
+        )
 
 
-def _write(asked: Reproduction, path: Path) -> None:
+def _write(asked: Reproduction, path: Path, what: str) -> None:
     from ldreg.reproduce.document import check_replaceable, document, picture_folder, write_document
 
     check_replaceable(path)
@@ -112,7 +367,7 @@ def _write(asked: Reproduction, path: Path) -> None:
         asked.workspace.scale,
         asked.workspace.results,
         settings=asked.settings,
-        what=asked.what,
+        what=what,
         folder=folder,
         one_length=asked.options.epochs is not None,
     )
@@ -123,165 +378,37 @@ def _write(asked: Reproduction, path: Path) -> None:
     print_text(f"{path}: {studies}, {_count(made.shown, 'run')}{pictures}{unused}")
 
 
-def _count(things: Sequence[object] | Mapping[str, object], noun: str) -> str:
+def _count(things: Sized, noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _show_plan(asked: Reproduction) -> None:
     from ldreg.reproduce.plan import plan_table
 
-    _check_paths(asked.workspace)
-    table, words = plan_table(asked.jobs, asked.workspace, processes=asked.processes)
+    workspace = asked.workspace
+    paths = {"--data.path": dict(workspace.options).get("data.path")}
+    paths |= {} if workspace.generated else {"--coco": workspace.coco}
+    paths |= {f"--datasets: {name}": path for name, path in workspace.datasets.items()}
+    for option, path in paths.items():
+        if path is not None and not Path(path).expanduser().exists():
+            raise ValueError(f"{option}: expected images at {path}, found nothing there")
+    table, words = plan_table(asked.jobs, workspace, processes=asked.processes)
     width = columns(widest=_WIDEST)
     print_text(f"{table_text(table, width=width, color=False)}\n\n{filled(words, width)}")
 
 
-def _check_paths(workspace: Workspace) -> None:
-    """Check, without reading images, that something is at each path. Raises ValueError."""
-    coco = None if workspace.generated else workspace.coco
-    given = {"--data.path": dict(workspace.options).get("data.path"), "--coco": coco}
-    given |= {f"--datasets: {name}": path for name, path in workspace.datasets.items()}
-    for option, path in given.items():
-        if path is not None and not Path(path).expanduser().exists():
-            raise ValueError(f"{option}: expected images at {path}, found nothing there")
-
-
-def check_data(asked: Reproduction) -> None:
-    """Check before the work that all images are there.
-
-    Raises:
-        ValueError: which are missing, and the option for their path.
-    """
-    from ldreg.data import load_images
-    from ldreg.train.module import steps_per_epoch
-    from ldreg.train.run import held_out_images, training_images
-
-    workspace = asked.workspace
-    left = [job for job in asked.jobs if workspace.state(job) != "done"]
-    if any(DETECTION in job.measures for job in left):
-        require("detection")
-        if workspace.generated:
-            _generate(Path(workspace.coco))
-    by_images: dict[tuple[object, ...], list[Job]] = {}
-    for job in left:
-        data = job.settings.data
-        by_images.setdefault((data.name, data.limit, data.validation), []).append(job)
-    for jobs in by_images.values():
-        settings = workspace.settings(jobs[0])
-        images, aside = training_images(settings), held_out_images(settings)
-        for job in jobs:
-            try:
-                steps_per_epoch(job.settings, len(images))
-                if aside is not None and len(aside) <= workspace.scale.k:
-                    expected = f"expected more than the k = {workspace.scale.k} neighbors of LID"
-                    raise ValueError(f"data: {expected} to be held out, got {len(aside)} images")
-            except ValueError as error:
-                raise ValueError(f"{job.name}: {error}") from error
-    transferred = [job for job in left if TRANSFER in job.measures]
-    for name in workspace.scale.datasets if transferred else ():
-        if name != transferred[0].settings.data.name:
-            try:
-                load_images(dataset(name, workspace.datasets), "train")
-            except ValueError as error:
-                raise ValueError(f"--datasets: {name}: {error}") from error
-
-
-def _generate(root: Path) -> None:
-    """Write the images that stand for COCO, all or none."""
-    from ldreg.evaluate.detection.coco import write_generated
-
-    if root.is_dir():
-        return
-    fresh = root.with_name(f"{root.name}.writing")
-    shutil.rmtree(fresh, ignore_errors=True)
-    write_generated(fresh, **GENERATED)
-    fresh.rename(root)
-
-
-def _train(asked: Reproduction, seconds: float) -> tuple[int, Exception | None]:
-    """Train what is missing; how many runs are left, and the error of runs that failed while others did not."""
-    from ldreg.reproduce.runs import FailedRunsError, train_missing
-
-    started, workspace = time.monotonic(), asked.workspace
-    left = [job for job in asked.jobs if workspace.state(job) != "done"]
-    if asked.jobs:
-        done_before = len(asked.jobs) - len(left)
-        at_once = f"{asked.processes} at a time, into {workspace.out}"
-        _say(f"{_count(left, 'run')} to do, {done_before} done before; {at_once}")
-        if left:
-            _say(f"messages of runs under way are in {workspace.log}")
-
-    def on_done(job: Job, record: Record, done: int, of: int) -> None:
-        elapsed = time.monotonic() - started
-        rest = f"; about {duration(elapsed / done * (of - done) / 60)} left" if of > done else ""
-        _say(f"{done}/{of} {job.name}: {_brief(record)}{rest}")
-
-    try:
-        return train_missing(asked.jobs, workspace, processes=asked.processes, on_done=on_done, seconds=seconds), None
-    except FailedRunsError as error:
-        return sum(workspace.state(job) != "done" for job in asked.jobs), error
-
-
-def _brief(record: Record) -> str:
-    if record.origin.get("failed"):
-        return f"collapsed ({record.origin['failed']})"
-    shown = {"lid": "LID", "effective_rank": "effective rank", "linear": "linear"}
-    return ", ".join(f"{title} {number(record.results[key])}" for key, title in shown.items() if key in record.results)
-
-
-def _present(asked: Reproduction) -> None:
+def _present(asked: Reproduction, command: str) -> None:
     """Print the tables and write the report."""
-    found = _records(asked)
-    records = [record for some in found.values() for record in some]
-    if asked.jobs and not records:
+    workspace, records = asked.workspace, asked.records
+    if asked.jobs and not any(records.values()):
         raise ValueError(
-            f"{asked.workspace.results}: expected records of these runs, got none; without --show they are made, and "
+            f"{workspace.results}: expected records of these runs, got none; without --show they are made, and "
             "--plan lists them"
         )
-    from ldreg.reproduce.page import as_text, study_reports, write_page  # which imports matplotlib
+    from ldreg.reproduce.document import as_text, study_reports, write_page  # which imports matplotlib
 
-    scale, out = asked.workspace.scale, asked.workspace.out
-    reports = [_of_asked_methods(report, asked) for report in study_reports(asked.studies, scale, found)]
-    title = f"The LDReg paper at the scale of {scale.name}"
-    page = write_page(reports, scale, out, name=asked.name, title=title, origin=_origin(records, asked.command))
+    reports = study_reports(asked.studies, workspace.scale, records)
+    page = write_page(reports, workspace.scale, workspace.out, name=asked.name, command=command, records=records)
     show(partial(as_text, reports), widest=_WIDEST)
-    figures = f"; figures as PNG and PDF are in {out / 'figures'}"
+    figures = f"; figures as PNG and PDF are in {workspace.out / 'figures'}"
     print(f"The report is {page}{figures if any(report.figures for report in reports) else ''}")
-
-
-def _of_asked_methods(report: "StudyReport", asked: Reproduction) -> "StudyReport":
-    """A study without the rows of methods that --methods leaves out."""
-    rows, arms = report.study.rows(asked.workspace.scale), {job.arm for job in asked.jobs}
-    if not rows:  # an experiment in the plane, whose table is of clouds
-        return report
-    known = zip(rows, report.table.rows, strict=True)
-    cells = [texts for row, texts in known if row.arm.over(asked.settings) in arms]
-    return replace(report, table=replace(report.table, rows=cells))
-
-
-def _records(asked: Reproduction) -> dict[Arm, list[Record]]:
-    """The records there are, by the arms of the studies' rows. Raises ValueError for those of other settings."""
-    found: dict[Arm, list[Record]] = {}
-    for study in asked.studies:
-        for row in study.rows(asked.workspace.scale):
-            jobs = [job for job in asked.jobs if job.arm == row.arm.over(asked.settings)]
-            paths = [(asked.workspace.record_path(job), job) for job in jobs]
-            found[row.arm] = [read_record(path, job) for path, job in paths if path.exists()]
-    return found
-
-
-def _origin(records: Sequence[Record], command: str) -> str:
-    """Where the numbers come from, in a sentence or two."""
-    command = command.replace(" --show", "")
-    if not records:
-        return f"Made by: {command}"
-    runs = {record.name: record for record in records}
-    commits, hardware, seeds, epochs = (origins(records, key) for key in ("commit", "hardware", "seed", "epochs"))
-    return (
-        f"Made by: {command}\n\n{_count(runs, 'run')}; commits {commits or 'unknown'}; on {hardware}; "
-        f"seeds {seeds}; epochs {epochs}. Accuracies are of the last epoch."
-    )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

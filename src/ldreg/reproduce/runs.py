@@ -21,15 +21,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ldreg.extras import require
 from ldreg.io.files import check_writable
 from ldreg.record import Record
-from ldreg.reproduce.jobs import Job, Trainer
-from ldreg.reproduce.lightly_settings import recipe_of
-from ldreg.reproduce.workspace import Workspace
-
-# Called after each run with its record, how many are done, and of how many.
-OnDone = Callable[[Job, Record, int, int], None]
-Measure = Callable[[], Record]
+from ldreg.reproduce.jobs import GENERATED, Job, Workspace
+from ldreg.reproduce.studies import DETECTION, TRANSFER
+from ldreg.text import duration, number
 
 _CONTINUES = "the same command goes on where this one stood"
 _GRACE = 10.0  # seconds that processes get to end
@@ -47,14 +44,60 @@ class _TerminatedError(KeyboardInterrupt):
     status = 143
 
 
+def check_data(jobs: Sequence[Job], workspace: Workspace) -> None:
+    """Check before the work that all images are there.
+
+    Raises:
+        ValueError: which are missing, and the option for their path.
+    """
+    from ldreg.data import DataConfig, load_images
+    from ldreg.train.module import steps_per_epoch
+    from ldreg.train.run import held_out_images, training_images
+
+    left = [job for job in jobs if workspace.state(job) != "done"]
+    if any(DETECTION in job.measures for job in left):
+        require("detection")
+        if workspace.generated:
+            _generate(Path(workspace.coco))
+    by_images: dict[tuple[object, ...], list[Job]] = {}
+    for job in left:
+        data = job.settings.data
+        by_images.setdefault((data.name, data.limit, data.validation), []).append(job)
+    for alike in by_images.values():
+        settings = workspace.settings(alike[0])
+        images, aside = training_images(settings), held_out_images(settings)
+        for job in alike:
+            try:
+                steps_per_epoch(job.settings, len(images))
+                if aside is not None and len(aside) <= workspace.scale.k:
+                    expected = f"expected more than the k = {workspace.scale.k} neighbors of LID"
+                    raise ValueError(f"data: {expected} to be held out, got {len(aside)} images")
+            except ValueError as error:
+                raise ValueError(f"{job.name}: {error}") from error
+    transferred = [job for job in left if TRANSFER in job.measures]
+    for name in workspace.scale.datasets if transferred else ():
+        if name != transferred[0].settings.data.name:
+            try:
+                load_images(DataConfig(name=name, path=workspace.datasets.get(name)), "train")
+            except ValueError as error:
+                raise ValueError(f"--datasets: {name}: {error}") from error
+
+
+def _generate(root: Path) -> None:
+    """Write the images that stand for COCO, all or none."""
+    from ldreg.evaluate.detection.coco import write_generated
+
+    if root.is_dir():
+        return
+    fresh = root.with_name(f"{root.name}.writing")
+    shutil.rmtree(fresh, ignore_errors=True)
+    write_generated(fresh, **GENERATED)
+    fresh.rename(root)
+
+
 def train_missing(
-    jobs: Sequence[Job],
-    workspace: Workspace,
-    *,
-    processes: int,
-    on_done: OnDone | None = None,
-    seconds: float = math.inf,
-) -> int:
+    jobs: Sequence[Job], workspace: Workspace, *, processes: int, seconds: float = math.inf
+) -> tuple[int, FailedRunsError | None]:
     """Train and measure every job that is not done; runs that were interrupted continue.
 
     Once any run has been done, a run that fails does not keep the others from being tried.
@@ -63,21 +106,23 @@ def train_missing(
         jobs: the runs, each once.
         workspace: their folders.
         processes: number of runs at a time.
-        on_done: called after each.
         seconds: after which runs are stopped as by a signal, to continue another time.
 
     Returns:
-        How many jobs are not done because the time is over.
+        How many jobs are not done, and the error that names those that failed.
 
     Raises:
         ValueError, OSError: as `pretrain` and `measured`; runs that had begun can continue.
-        FailedRunsError: which runs failed, after the others.
         KeyboardInterrupt: by a signal.
     """
     left = [job for job in jobs if workspace.state(job) != "done"]
+    if jobs:
+        before = len(jobs) - len(left)
+        _say(f"{_runs(len(left))} to do, {before} done before; {processes} at a time, into {workspace.out}")
     if not left:
-        return 0
-    until = time.monotonic() + seconds
+        return 0, None
+    _say(f"messages of runs under way are in {workspace.log}")
+    started = time.monotonic()
     processes = min(processes, len(left))
     workspace = replace(workspace, at_once=processes)
     _check_writable(left, workspace)
@@ -89,14 +134,14 @@ def train_missing(
 
     def submit() -> None:
         """Submit one run for each free process; a run that waits in the pool could not be called back."""
-        if time.monotonic() < until:
+        if time.monotonic() < started + seconds:
             running.update({pool.submit(_one, job, workspace): job for job in islice(ahead, processes - len(running))})
 
     try:
         with _sigterm_as_interrupt(), _ended(pool):
             submit()
             while running:
-                for future in _next_done(until, running):
+                for future in _next_done(started + seconds, running):
                     job, error = running.pop(future), _error_of(future)
                     if error is not None:
                         if len(left) == len(jobs) and not done:
@@ -104,8 +149,10 @@ def train_missing(
                         failures[job.name] = error
                         continue
                     done += 1
-                    if on_done is not None:
-                        on_done(job, Record.from_json(workspace.record_path(job)), done, len(left))
+                    minutes = (time.monotonic() - started) / done * (len(left) - done) / 60
+                    rest = f"; about {duration(minutes)} left" if len(left) > done else ""
+                    record = Record.from_json(workspace.record_path(job))
+                    _say(f"{done}/{len(left)} {job.name}: {_brief(record)}{rest}")
                 submit()
     except _TimeOverError:
         pass
@@ -113,9 +160,20 @@ def train_missing(
         stop.args = stop.args or (f"interrupted; {_CONTINUES}",)
         raise
     not_done = sum(workspace.state(job) != "done" for job in left)  # a run may have ended after the time
-    if failures:
-        raise FailedRunsError(_failure_text(failures, not_done, len(jobs), workspace.log))
-    return not_done
+    if not failures:
+        return not_done, None
+    return not_done, FailedRunsError(_failure_text(failures, not_done, len(jobs), workspace.log))
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _brief(record: Record) -> str:
+    if record.origin.get("failed"):
+        return f"collapsed ({record.origin['failed']})"
+    shown = {"lid": "LID", "effective_rank": "effective rank", "linear": "linear"}
+    return ", ".join(f"{title} {number(record.results[key])}" for key, title in shown.items() if key in record.results)
 
 
 def _check_writable(jobs: Sequence[Job], workspace: Workspace) -> None:
@@ -169,15 +227,16 @@ def _failure_text(failures: Mapping[str, Exception], not_done: int, jobs: int, l
 def one(job: Job, workspace: Workspace) -> None:
     """Train a run or continue it, measure it and write its record, which marks it as done."""
     begun = time.monotonic()
-    measure = _TRAINERS[job.arm.by](job, workspace)
+    measure = (_train_by_lightly if job.arm.by == "lightly" else _train)(job, workspace)
     trained = time.monotonic()
     record = measure()
     replace(record, origin={**record.origin, "at_once": workspace.at_once}).to_json(workspace.record_path(job))
     _log(f"{job.name}: trained in {trained - begun:.0f} s, measured in {time.monotonic() - trained:.0f} s")
 
 
-def _train_by_ldreg(job: Job, workspace: Workspace) -> Measure:
-    from ldreg.reproduce.measure import failed, measured
+def _train(job: Job, workspace: Workspace) -> Callable[[], Record]:
+    """Train a run; returns what measures it."""
+    from ldreg.reproduce.measure import measured, unmeasured
     from ldreg.train.checkpoints import NotFiniteError
     from ldreg.train.run import pretrain
 
@@ -188,38 +247,26 @@ def _train_by_ldreg(job: Job, workspace: Workspace) -> Measure:
         try:
             pretrain(workspace.settings(job), folder.path, command=job.command, resume=state == "to continue")
         except NotFiniteError as error:
-            return partial(failed, job, workspace, str(error))
+            return partial(unmeasured, job, workspace, failed=str(error))
     return partial(measured, job, workspace)
 
 
-def _train_by_lightly(job: Job, workspace: Workspace) -> Measure:
-    from ldreg.reproduce import lightly
+def _train_by_lightly(job: Job, workspace: Workspace) -> Callable[[], Record]:
+    from ldreg.reproduce.lightly import train
+    from ldreg.reproduce.measure import with_basics
 
     if job.measures:
         raise ValueError(f"{job.name}: expected no further measures of lightly's run, got {', '.join(job.measures)}")
-    scale, recipe = workspace.scale, recipe_of(workspace.settings(job))
-    trained = lightly.train(recipe, out=workspace.folder(job).path, device=workspace.device, k=scale.k)
-    return partial(
-        lightly.measured,
-        trained,
-        name=job.name,
-        device=workspace.device,
-        k=scale.k,
-        linear=scale.linear,
-        cache=workspace.cache,
-        command=job.command,
-    )
+    source, record, times = train(job, workspace)
+    return partial(with_basics, record, source, workspace, times)
 
 
-# Each trains a run and returns what measures it.
-_TRAINERS: Mapping[Trainer, Callable[[Job, Workspace], Measure]] = {
-    "ldreg": _train_by_ldreg,
-    "lightly": _train_by_lightly,
-}
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _log(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+    _say(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 def _one(job: Job, workspace: Workspace) -> None:

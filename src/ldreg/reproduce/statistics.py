@@ -4,18 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ldreg.record import ACCURACIES, Record
+from ldreg.record import ACCURACIES, PRECISIONS, Record
 from ldreg.report.tables import Mark
 from ldreg.report.words import sampling_noise
-from ldreg.reproduce.jobs import AP, Arm
-from ldreg.reproduce.studies import Row
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-Records = Mapping[Arm, Sequence[Record]]
+from ldreg.reproduce.studies import Arm, Records, Row, Scale, Study
 
 TIMES = ("minutes", "images_per_second")
 TRAIN_LID = "train_lid"  # the end of the curve of LID of training images, as in the paper's Figure 2(a, b)
@@ -66,6 +59,77 @@ class Sample:
         return statistics.stdev(self.values) if len(self.by_seed) > 1 else math.nan
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A row beside its baseline by one metric.
+
+    Args:
+        difference: NaN where one of them has no values, as is `noise`.
+        noise: the difference that chance may make.
+        mark: of the direction, where the paper claims one.
+    """
+
+    difference: float = math.nan
+    noise: float = math.nan
+    mark: Mark = ""
+
+    @property
+    def verdict(self) -> str:
+        """Higher, lower or within noise; empty where there is no difference."""
+        if math.isnan(self.difference):
+            return ""
+        return "within noise" if abs(self.difference) <= self.noise else "higher" if self.difference > 0 else "lower"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study at a scale, with the records of its rows."""
+
+    study: Study
+    scale: Scale
+    records: Records
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The study's rows at this scale."""
+        return self.study.rows(self.scale)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The results that are shown as columns."""
+        return self.study.metrics_at(self.scale)
+
+    def of(self, row: Row) -> Sequence[Record]:
+        """The records of a row."""
+        return self.records.get(row.arm, ())
+
+    def sample(self, row: Row, metric: str) -> Sample:
+        """One result of a row."""
+        return sample(self.of(row), metric)
+
+    @property
+    def runs(self) -> dict[str, Record]:
+        """All records by name, row by row."""
+        return {record.name: record for row in self.rows for record in self.of(row)}
+
+    @property
+    def effects(self) -> set[tuple[Arm, Arm, str]]:
+        """What it compares: an arm with another, by a metric."""
+        pairs = [(row.arm, self.rows[row.baseline].arm) for row in self.rows if row.baseline is not None]
+        return {(*pair, metric) for pair in pairs for metric in self.metrics}
+
+    def compared(self, row: Row, metric: str) -> Comparison:
+        """A row beside its baseline; an empty comparison for a row without one."""
+        if row.baseline is None:
+            return Comparison()
+        other = self.rows[row.baseline]
+        own, base = self.sample(row, metric), self.sample(other, metric)
+        mark = direction(own, base, row.values.get(metric), other.values.get(metric)) if row.judged else ""
+        if not own.values or not base.values:
+            return Comparison(mark=mark)
+        return Comparison(difference(own, base), noise(own, base), mark)
+
+
 def sample(records: Sequence[Record], metric: str) -> Sample:
     """A metric over the records of an arm; records without it do not count.
 
@@ -81,7 +145,7 @@ def sample(records: Sequence[Record], metric: str) -> Sample:
     return Sample(
         values,
         min(sizes, default=0) if metric in ACCURACIES or "/" in metric else 0,
-        _AP_FLOOR if metric in AP else 0.0,
+        _AP_FLOOR if metric in PRECISIONS else 0.0,
         _UNSURE_OF.get(metric, _UNSURE),
         collapsed=not values and collapses(records) > 0,
         by=next((str(record.settings.get("by", "ldreg")) for record in records), "ldreg"),
@@ -89,16 +153,16 @@ def sample(records: Sequence[Record], metric: str) -> Sample:
 
 
 def value_of(record: Record, metric: str) -> float:
-    """A result of one run; NaN where it has none."""
+    """A result of one run; NaN where it has none, as a failed run has no LID at the end of its curve."""
     if metric != TRAIN_LID:
         return record.results.get(metric, math.nan)
-    curve = () if record.origin.get("failed") else record.curves.get("lid", ())  # a failed run's does not reach the end
+    curve = () if record.origin.get("failed") else record.curves.get("lid", ())
     return curve[-1][1] if curve else math.nan
 
 
 def in_percent(metric: str) -> bool:
     """Whether a metric is a share that tables show in percent."""
-    return metric in ACCURACIES or metric in AP or metric == "view_share" or metric.startswith("transfer/")
+    return metric in ACCURACIES or metric in PRECISIONS or metric == "view_share" or metric.startswith("transfer/")
 
 
 def collapses(records: Sequence[Record]) -> int:
@@ -124,31 +188,24 @@ def noise(own: Sample, base: Sample) -> float:
     >>> round(noise(Sample({0: 5.0, 1: 6.0}), Sample({0: 4.0, 1: 5.0, 2: 6.0}, by="lightly")), 2)
     2.65
     """
-    paired = differences(own, base)
-    tested = min(own.test_size, base.test_size)
-    interval = None
-    if own.by != base.by and own.values and base.values and len(own.values) + len(base.values) > 2:
-        interval = _pooled_interval(own.values, base.values)
+    paired, tested = _differences(own, base), min(own.test_size, base.test_size)
+    degrees = len(own.values) + len(base.values) - 2
+    if own.by != base.by and own.values and base.values and degrees > 0:
+        squares = sum((value - some.mean) ** 2 for some in (own, base) for value in some.values)
+        error = math.sqrt(squares / degrees * (1 / len(own.values) + 1 / len(base.values)))
     elif len(paired) > 1:
-        interval = student(len(paired) - 1) * statistics.stdev(paired) / math.sqrt(len(paired))
-    if interval is not None:
-        return max(interval, 100 / tested if tested else 0.0, own.floor)
-    if tested:
+        degrees, error = len(paired) - 1, statistics.stdev(paired) / math.sqrt(len(paired))
+    elif tested:
         return sampling_noise((own.mean / 100, base.mean / 100), tested)
-    return max(own.unsure * max(abs(own.mean), abs(base.mean)), own.floor)
+    else:
+        return max(own.unsure * max(abs(own.mean), abs(base.mean)), own.floor)
+    return max(student(degrees) * error, 100 / tested if tested else 0.0, own.floor)
 
 
-def differences(own: Sample, base: Sample) -> list[float]:
+def _differences(own: Sample, base: Sample) -> list[float]:
     """The differences seed by seed, of the seeds by which runs of both begin alike."""
     shared = sorted(own.by_seed.keys() & base.by_seed.keys()) if own.by == base.by else []
     return [own.by_seed[seed] - base.by_seed[seed] for seed in shared]
-
-
-def _pooled_interval(own: Sequence[float], base: Sequence[float]) -> float:
-    """Half the 95 % interval of the difference of two means."""
-    degrees = len(own) + len(base) - 2
-    squares = sum((value - statistics.fmean(some)) ** 2 for some in (own, base) for value in some)
-    return student(degrees) * math.sqrt(squares / degrees * (1 / len(own) + 1 / len(base)))
 
 
 def student(degrees: int) -> float:
@@ -168,7 +225,7 @@ def difference(own: Sample, base: Sample) -> float:
     >>> difference(Sample({0: 5.0, 1: 6.0, 2: 30.0}), Sample({0: 4.0, 1: 5.5}))
     0.75
     """
-    paired = differences(own, base)
+    paired = _differences(own, base)
     return statistics.fmean(paired) if len(paired) > 1 else own.mean - base.mean
 
 
@@ -194,37 +251,3 @@ def direction(own: Sample, base: Sample, paper: float | None, paper_base: float 
     if math.isfinite(found) and abs(found) <= noise(own, base):
         return "noise"
     return "agrees" if (found > 0) == (paper > paper_base) else "disagrees"
-
-
-def comparisons(rows: Sequence[Row], metrics: Sequence[str], records: Records) -> "pd.DataFrame":
-    """Every row and metric beside its baseline.
-
-    Returns:
-        A frame with a line for each row that has a baseline and each metric. Columns: `row` and `baseline` (positions),
-        `metric`, `own` and `base` (samples), `difference`, `noise` (NaN where one side has no values), `mark` (of the
-        direction, where the paper claims one).
-    """
-    lines = []
-    for place, row in enumerate(rows):
-        if row.baseline is None:
-            continue
-        other = rows[row.baseline]
-        for metric in metrics:
-            own, base = sample(records.get(row.arm, ()), metric), sample(records.get(other.arm, ()), metric)
-            both = bool(own.values and base.values)
-            mark = direction(own, base, row.values.get(metric), other.values.get(metric)) if row.judged else ""
-            lines.append(
-                {
-                    "row": place,
-                    "baseline": row.baseline,
-                    "metric": metric,
-                    "own": own,
-                    "base": base,
-                    "difference": difference(own, base) if both else math.nan,
-                    "noise": noise(own, base) if both else math.nan,
-                    "mark": mark,
-                }
-            )
-    import pandas as pd
-
-    return pd.DataFrame(lines, columns=["row", "baseline", "metric", "own", "base", "difference", "noise", "mark"])

@@ -1,27 +1,95 @@
 """The studies of the paper, from `studies.yaml`: scales, and for each table and figure the runs behind its rows."""
 
+import hashlib
+import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 
-from ldreg.data import DataConfig
 from ldreg.options import nearest
-from ldreg.reproduce.baselines import L18, combinations, combined
-from ldreg.reproduce.jobs import Arm, Job
-from ldreg.train.recipes import flattened
-from ldreg.train.settings import Settings
+from ldreg.record import Record
+from ldreg.train.recipes import flattened, load_recipe
+from ldreg.train.settings import REGULARIZERS, Settings, resolve
 
+Options = tuple[tuple[str, str], ...]
+Trainer = Literal["ldreg", "lightly"]
 ScaleName = Literal["imagenet", "cifar10", "digits"]
-T = TypeVar("T")
+
+# What can be measured of a finished run beyond dimensions and accuracies.
+TRANSFER, TSNE, DETECTION = "transfer", "tsne", "detection"
 
 _ROW = {"id", "names", "recipe", "set", "paper", "against", "judged", "group", "x", "long", "by"}
 _NONE_MEANS = {"views.jitter": 1.0}  # what a setting of None stands for
 _VARIABLE = re.compile(r"\{(\w+)\}")
+# Settings with short names in the names of runs; a regularizer's options are short as well.
+_SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data.name", "data.validation")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A recipe with options over it: one side of a comparison, run with one or several seeds.
+
+    Args:
+        recipe: its name.
+        options: over it, sorted by key.
+        by: what trains it; lightly has one recipe, and `recipe` is ldreg's version of it.
+
+    >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
+    'simclr_ldreg-beta0.2'
+    >>> Arm("cifar10/simclr_lightly", (("schedule.epochs", "30"),), by="lightly").slug
+    'simclr_by_lightly-epochs30'
+    """
+
+    recipe: str
+    options: Options = ()
+    by: Trainer = "ldreg"
+
+    def but(self, **options: object) -> "Arm":
+        """The arm with further options; two underscores stand for a dot.
+
+        >>> Arm("digits/simclr").but(views__jitter=0.25).options
+        (('views.jitter', '0.25'),)
+        """
+        more = {key.replace("__", "."): str(value) for key, value in options.items()}
+        return replace(self, options=tuple(sorted({**dict(self.options), **more}.items())))
+
+    def over(self, settings: Options) -> "Arm":
+        """The arm over settings that are given for every run; its own options stay.
+
+        >>> Arm("digits/simclr").but(views__jitter=0).over((("views.jitter", "1"), ("batch_size", "64"))).options
+        (('batch_size', '64'), ('views.jitter', '0'))
+        """
+        return replace(self, options=tuple(sorted({**dict(settings), **dict(self.options)}.items())))
+
+    @property
+    def slug(self) -> str:
+        """A readable name for files that differs between the arms of a scale."""
+        named = sorted(self.options, key=lambda pair: pair[0] != "regularizer")  # the regularizer before its options
+        parts = [_part(key, value) for key, value in named]
+        recipe = self.recipe.rpartition("/")[2]
+        who = recipe if self.by == "ldreg" else f"{recipe.removesuffix(f'_{self.by}')}_by_{self.by}"
+        name = "-".join([who, *parts])
+        safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", name)
+        if safe == name and len(name) <= 120:
+            return name
+        return f"{safe[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _part(key: str, value: str) -> str:
+    """A setting in a name: short for settings that the studies vary, else with its whole key.
+
+    >>> _part("ldreg.k", "8"), _part("monitor.k", "8"), _part("regularizer", "minlid")
+    ('k8', 'monitor.k=8', 'minlid')
+    """
+    group, _, name = key.rpartition(".")
+    if key == "regularizer":
+        return value
+    return f"{name}{value}" if group in REGULARIZERS or key in _SHORT else f"{key}={value}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +118,8 @@ class Scale:
     anchor_epochs: int | None = None
     long_recipes: Mapping[str, str] = field(default_factory=dict, hash=False)
     search_rates: Mapping[str, Sequence[float]] = field(default_factory=dict, hash=False)
+    on_coco: Mapping[str, str] = field(default_factory=dict, hash=False)
+    on_generated: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def with_epochs(self, epochs: int) -> "Scale":
         """The same scale with this number of epochs for every run; long pretrainings keep their ratio to it."""
@@ -99,6 +169,9 @@ class Row:
     x: float = 0.0
 
 
+Records = Mapping[Arm, Sequence[Record]]
+
+
 @dataclass(frozen=True)
 class Study:
     """A table or figure of the paper, or a question beyond it.
@@ -116,7 +189,7 @@ class Study:
         every_length: whether it is shown at every number of epochs that has runs, not only at one.
         scales: that have it; empty for all.
         settings: options of every run by scale.
-        function: that makes the rows instead of `entries`.
+        function: of `search.py`, that makes the rows instead of `entries`.
     """
 
     name: str
@@ -149,7 +222,7 @@ def _rows(study: Study, scale: Scale) -> Sequence[Row]:
     if study.scales and scale.name not in study.scales:
         return ()
     if study.function:
-        return tuple(_FUNCTIONS[study.function](scale))
+        return tuple(pkgutil.resolve_name(f"ldreg.reproduce.search:{study.function}")(scale))
     rows: list[Row] = []
     places = dict[str, int]()
     scale_variables = {"k": scale.k, "double_k": 2 * scale.k, "epochs": scale.epochs or scale.anchor_epochs}
@@ -190,15 +263,19 @@ def _repeated(
 def _row(entry: Mapping[str, Any], variables: Mapping[str, Any], scale: Scale, settings: Mapping[str, Any]) -> Row:
     recipe = str(_filled(entry["recipe"], variables))
     if recipe.endswith("_ldreg"):
-        variables = {**variables, **_regularizer_variables(scale, recipe)}
+        own = recipe_settings(f"{scale.name}/{recipe}").regularizer
+        other = "" if own["k"] == scale.k else f", k {own['k']}"
+        variables = {**variables, "recipe_beta": f"{own['beta']:g}", "recipe_k": own["k"], "other_k": other}
     known = {key: _filled(value, variables) for key, value in entry.items()}
     arm = scale.long(recipe) if known.get("long") else scale.arm(recipe)
     arm = with_options(arm, known.get("set", {})).but(**settings)
     paper = known.get("paper", {})
+    if isinstance(paper, str) and paper not in PAPER:
+        raise ValueError(f"paper: expected one of {', '.join(PAPER)}, got {paper!r}")
     return Row(
         names=tuple(map(str, known["names"])),
         arm=replace(arm, by=known.get("by", "ldreg")),
-        values=paper_values(paper) if isinstance(paper, str) else paper,
+        values=PAPER[paper] if isinstance(paper, str) else paper,
         judged=known.get("judged", True),
         group=known.get("group", ""),
         x=known.get("x", 0.0),
@@ -219,12 +296,6 @@ def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
     return [_filled(each, variables) for each in value] if isinstance(value, list) else value
 
 
-def _regularizer_variables(scale: Scale, recipe: str) -> dict[str, Any]:
-    own = recipe_settings(f"{scale.name}/{recipe}").regularizer
-    other = "" if own["k"] == scale.k else f", k {own['k']}"
-    return {"recipe_beta": f"{own['beta']:g}", "recipe_k": own["k"], "other_k": other}
-
-
 def with_options(arm: Arm, options: Mapping[str, object]) -> Arm:
     """The arm with those of the options that its recipe does not have anyway.
 
@@ -241,84 +312,7 @@ def with_options(arm: Arm, options: Mapping[str, object]) -> Arm:
 @cache
 def recipe_settings(recipe: str) -> Settings:
     """All settings of a recipe."""
-    return Job(Arm(recipe), 0).settings
-
-
-def _neighborhoods(scale: Scale) -> Iterator[Row]:
-    """Methods without LDReg and with several k: the usual one and the recipe's where they differ; MoCo with more.
-
-    At the scale of imagenet no k was chosen; its k are those of the paper.
-    """
-    count = 0
-    for method in scale.methods if scale.name != "imagenet" else ():
-        own, recipe = scale.arm(f"{method}_ldreg"), recipe_settings(f"{scale.name}/{method}_ldreg").regularizer
-        others = (scale.k // 4, 2 * scale.k) if method == "moco" else ()
-        tried = sorted({scale.k, recipe["k"], *others})
-        if len(tried) > 1:
-            baseline, count = count, count + 1 + len(tried)
-            yield Row((METHODS[method], "-", "-"), scale.arm(method))
-            for k in tried:
-                names = (METHODS[method], f"LDReg, β {recipe['beta']:g}", str(k))
-                yield Row(names, with_options(own, {"ldreg.k": k}), baseline=baseline)
-
-
-def _search(scale: Scale) -> list[Row]:
-    """Every method without LDReg, some with several learning rates; with several strengths; with several k.
-
-    All options are in the names of the runs, since recipes change by what the search finds. Runs longer than the
-    scale's search vary beta alone.
-    """
-    rows: list[Row] = []
-    longer = scale.epochs is not None and scale.epochs > scale.search_epochs
-    for method in scale.methods:
-        title, rates = METHODS[method], scale.search_rates.get(method, ())
-        own = recipe_settings(f"{scale.name}/{method}").optimizer.lr if rates else None
-        plain = {rate: _search_arm(scale, method, rate) for rate in (rates if rates and not longer else (own,))}
-        baseline = len(rows) + list(plain).index(own)
-        names = [title if rate is None else f"{title}, learning rate {rate:g}" for rate in plain]
-        rows += [Row((name, "-", "-"), arm, group=method) for name, arm in zip(names, plain.values(), strict=True)]
-        for beta, k in _tried(scale, method, longer=longer):
-            arm = _search_arm(scale, f"{method}_ldreg", own).but(ldreg__beta=beta, ldreg__k=k)
-            rows.append(Row((title, beta, str(k)), arm, baseline=baseline, group=method))
-    return rows
-
-
-def _baselines(scale: Scale) -> Iterator[Row]:
-    """The runs that choose the recipes without LDReg; all settings are in their names, since recipes change by them."""
-    for method, settings in BASELINES["settings"].items():
-        runs = combinations(settings)
-        if method in BASELINES["chosen"]:
-            runs.append(combined(settings, BASELINES["chosen"][method]))
-        for number, options in enumerate(runs, start=1):
-            arm = Arm(f"{scale.name}/{method}").but(data__validation=SEARCH["validation"])
-            arm = arm.but(schedule__epochs=scale.epochs or BASELINES["epochs"]).but(**options)
-            values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in options.items())
-            name = "chosen" if number > len(L18) else str(number)
-            yield Row((METHODS[method], name, values), arm, group=method)
-
-
-def _tried(scale: Scale, method: str, *, longer: bool) -> list[tuple[str, int]]:
-    """Beta and k of LDReg that are tried, each pair once: strengths at the scale's k, then k at the recipe's beta."""
-    of_paper = recipe_settings(f"imagenet/{'moco' if method == 'moco_v3' else method}_ldreg").regularizer["beta"]
-    factors = SEARCH["betas_of"].get(method, SEARCH["betas"])
-    pairs = [(f"{factor * float(f'{of_paper:g}'):g}", scale.k) for factor in factors]
-    if not longer:
-        beta = recipe_settings(f"{scale.name}/{method}_ldreg").regularizer["beta"]
-        pairs += [(f"{beta:g}", round(factor * scale.k)) for factor in SEARCH["neighbors"]]
-    return list(dict.fromkeys(pairs))
-
-
-def _search_arm(scale: Scale, recipe: str, rate: float | None) -> Arm:
-    arm = scale.arm(recipe).but(data__validation=SEARCH["validation"])
-    arm = arm if rate is None else arm.but(optimizer__lr=f"{rate:g}")
-    return arm if scale.epochs is not None else arm.but(schedule__epochs=scale.search_epochs)
-
-
-_FUNCTIONS: Mapping[str, Callable[[Scale], Iterator[Row] | list[Row]]] = {
-    "baselines": _baselines,
-    "neighborhoods": _neighborhoods,
-    "search": _search,
-}
+    return resolve(load_recipe(recipe))
 
 
 def method_of(arm: Arm) -> str:
@@ -331,37 +325,8 @@ def method_of(arm: Arm) -> str:
     return max((name for name in METHODS if recipe == name or recipe.startswith(f"{name}_")), key=len)
 
 
-def paper_values(name: str) -> Mapping[str, float]:
-    """The paper's values by result, of an entry of `paper` in `studies.yaml`.
-
-    Raises:
-        ValueError: it has no such entry.
-
-    >>> paper_values("byol_ldreg")["lid"]
-    22.3
-    """
-    if name not in PAPER:
-        raise ValueError(f"paper: expected one of {', '.join(PAPER)}, got {name!r}")
-    return PAPER[name]
-
-
-def dataset(name: str, paths: Mapping[str, str], *, size: int | None = None) -> DataConfig:
-    """The images of this name, at the path given for it."""
-    return DataConfig(name=name, path=paths.get(name), size=size)
-
-
-def _typed(kind: Callable[..., T], name: str, entry: Mapping[str, Any]) -> T:
-    """The entry of a scale or study as its dataclass, with tuples in the place of lists."""
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    try:
-        return kind(name=name, **values)
-    except TypeError as error:
-        raise ValueError(f"studies.yaml: {name}: {error}") from error
-
-
-def _study(name: str, entry: Mapping[str, Any]) -> Study:
-    more = {"entries": entry.get("rows", []), "measures": frozenset(entry.get("measures", ()))}
-    return _typed(Study, name, {**{key: value for key, value in entry.items() if key != "rows"}, **more})
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
 _FILE = yaml.safe_load((files("ldreg.reproduce") / "studies.yaml").read_text(encoding="utf-8"))
@@ -370,8 +335,16 @@ PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
 SEARCH: Mapping[str, Any] = _FILE["search"]
 BASELINES: Mapping[str, Any] = _FILE["baselines"]
 RATES: Mapping[str, Any] = _FILE["rates"]
-SCALES: Mapping[str, Scale] = {name: _typed(Scale, name, entry) for name, entry in _FILE["scales"].items()}
-STUDIES: Mapping[str, Study] = {name: _study(name, entry) for name, entry in _FILE["studies"].items()}
+SCALES: Mapping[str, Scale] = {name: Scale(name=name, **_tuples(entry)) for name, entry in _FILE["scales"].items()}
+STUDIES: Mapping[str, Study] = {
+    name: Study(
+        name=name,
+        entries=entry.pop("rows", []),
+        measures=frozenset(entry.pop("measures", ())),
+        **_tuples(entry),
+    )
+    for name, entry in _FILE["studies"].items()
+}
 
 _KINDS = {"all": "", "tables": "Table", "figures": "Figure"}
 

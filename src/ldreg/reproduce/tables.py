@@ -1,19 +1,35 @@
 """Tables of studies: means over seeds with the paper's values, differences from baselines, and an overview."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from ldreg.record import ACCURACIES, Record
-from ldreg.report.tables import Cell, Mark, Table, metric_title
-from ldreg.reproduce.jobs import AP
-from ldreg.reproduce.statistics import TIMES, TRAIN_LID, Records, Sample, collapses, comparisons, in_percent, sample
-from ldreg.reproduce.studies import Row, Scale, Study
-from ldreg.text import count, number
+from ldreg.bench.measure import Measurement
+from ldreg.bench.results import Result, Run, from_json, machine, method, quantity, title
+from ldreg.io.files import read_text
+from ldreg.record import ACCURACIES, PRECISIONS, Record
+from ldreg.report.tables import Cell, Mark, Table, metric_title, table_markdown
+from ldreg.reproduce.statistics import TIMES, TRAIN_LID, Comparison, Sample, Section, collapses, in_percent
+from ldreg.reproduce.studies import Row
+from ldreg.text import count, markdown_text, number, printable
 
 COLLAPSED = "collapsed"
 NOTHING = "–"
 MARK_WORDS: dict[Mark, str] = {"agrees": "as in the paper", "disagrees": "opposite", "noise": "within noise"}
+NO_STEP_COST = "Images per second with and without LDReg in the same process (step-*.json by ldreg bench step)"
+_COST_INTRO = (
+    "Images per second with LDReg and without it, in blocks of steps that take turns within one process, and what "
+    "LDReg adds to the time of a step. In parentheses what it would be by the fastest and by the slowest block with "
+    "LDReg; where one is below 0 and the other above, it is within noise. Who has no LDReg was measured without it "
+    "alone."
+)
+_WHO = {
+    "ldreg": "ldreg: as ldreg pretrain trains",
+    "authors' LDReg": "authors' LDReg: the same with the paper's Algorithms 1 and 2 in the place of ours",
+    "lightly": "lightly: its own recipe, transform and loop",
+}
+_COST_COLUMNS = ("Who", "Batch", "With LDReg, images/s", "Without, images/s", "LDReg adds, %")
 _OVERVIEW = ["Study", "Runs", "Epochs", "Seeds", *(word.capitalize() for word in MARK_WORDS.values())]
 
 
@@ -44,7 +60,7 @@ def paper_text(metric: str, value: float | None) -> str:
         return COLLAPSED
     if metric == "minutes":
         return f"{value / 60:.1f} h"
-    return f"{value:.2f}" if metric in AP else f"{value:.1f}"
+    return f"{value:.2f}" if metric in PRECISIONS else f"{value:.1f}"
 
 
 def column_title(metric: str) -> str:
@@ -55,9 +71,6 @@ def column_title(metric: str) -> str:
     """
     if metric.startswith("transfer/"):
         return metric.removeprefix("transfer/")
-    if metric in AP:
-        kind, _, name = metric.partition("_")
-        return f"{name.upper()} {kind}"
     if metric == TRAIN_LID:
         return "LID of training images"
     return metric_title(metric) + (", %" if metric in ACCURACIES else "")
@@ -66,90 +79,83 @@ def column_title(metric: str) -> str:
 def row_name(row: Row) -> str:
     """The cells that name a row as one text.
 
-    >>> from ldreg.reproduce.jobs import Arm
+    >>> from ldreg.reproduce.studies import Arm
     >>> row_name(Row(("BYOL", "LDReg", "-"), Arm("digits/byol_ldreg"))), row_name(Row(("-",), Arm("digits/simclr")))
     ('BYOL, LDReg', 'no regularization')
     """
     return ", ".join(name for name in row.names if name != "-") or "no regularization"
 
 
-def origins(records: Sequence[Record], key: str) -> str:
+def origins(records: Iterable[Record], key: str) -> str:
     """The values of one field of the records' origin, numbers in their order.
 
     >>> origins([Record("", {}, {}, origin={"seed": seed}) for seed in (10, 9, 10)], "seed")
     '9, 10'
     """
-    found = {record.origin[key] for record in records if record.origin.get(key) is not None}
+    found = {value for record in records if (value := record.origin.get(key)) is not None}
     numbers = sorted(value for value in found if isinstance(value, int | float))
     return ", ".join([*map(str, numbers), *sorted(value for value in found if isinstance(value, str))])
 
 
-def study_table(study: Study, scale: Scale, records: Records) -> Table:
+def study_table(section: Section) -> Table:
     """One row for each of the study's rows: measured values with the paper's beside them."""
-    rows, metrics = study.rows(scale), study.metrics_at(scale)
-    compared = comparisons(rows, metrics, records)
-    marks = dict(zip(zip(compared["row"], compared["metric"], strict=True), compared["mark"], strict=True))
     cells = [
-        [
-            *map(Cell, row.names),
-            *(_cell(metric, row, records, marks.get((place, metric), "")) for metric in metrics),
-        ]
-        for place, row in enumerate(rows)
+        [*map(Cell, row.names), *(_cell(section, row, metric) for metric in section.metrics)] for row in section.rows
     ]
-    return Table([*study.keys, *map(column_title, metrics)], cells, keys=len(study.keys))
+    keys = section.study.keys
+    return Table([*keys, *map(column_title, section.metrics)], cells, keys=len(keys))
 
 
-def _cell(metric: str, row: Row, records: Records, mark: Mark) -> Cell:
-    found = records.get(row.arm, ())
-    own, paper, lost = sample(found, metric), row.values.get(metric), collapses(found)
+def _cell(section: Section, row: Row, metric: str) -> Cell:
+    found, own, paper = section.of(row), section.sample(row, metric), row.values.get(metric)
     if own.collapsed and paper is not None and math.isnan(paper):
         return Cell(COLLAPSED, paper_text(metric, paper), "agrees")
+    lost = collapses(found)
     some = f" ({lost} of {len(found)} {COLLAPSED})" if lost else ""
-    return Cell(COLLAPSED if own.collapsed else value_text(metric, own) + some, paper_text(metric, paper), mark)
+    text = COLLAPSED if own.collapsed else value_text(metric, own) + some
+    return Cell(text, paper_text(metric, paper), section.compared(row, metric).mark)
 
 
-def seeds_table(study: Study, scale: Scale, records: Records) -> Table:
+def seeds_table(section: Section) -> Table:
     """The study's table without rows that have no records, with a column of the number of seeds.
 
     A value of fewer seeds than the row has says so.
     """
-    whole, metrics = study_table(study, scale, records), study.metrics_at(scale)
+    whole = study_table(section)
     keys, cells = whole.keys, []
-    for row, texts in zip(study.rows(scale), whole.rows, strict=True):
-        found = records.get(row.arm, ())
+    for row, texts in zip(section.rows, whole.rows, strict=True):
+        found = section.of(row)
         if not found:
             continue
         usual, values = len(found) - collapses(found), []
-        for cell, metric in zip(texts[keys:], metrics, strict=True):
-            seeds = len(sample(found, metric).values)
+        for cell, metric in zip(texts[keys:], section.metrics, strict=True):
+            seeds = len(section.sample(row, metric).values)
             fewer = f" (of {seeds} seed{'' if seeds == 1 else 's'})" if 0 < seeds < usual else ""
             values.append(replace(cell, text=f"{cell.text}{fewer}"))
         cells.append([*texts[:keys], Cell(str(len(found))), *values])
     return Table([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
 
 
-def difference_table(study: Study, scale: Scale, records: Records) -> Table:
+def difference_table(section: Section) -> Table:
     """How far each row lies from its baseline, with the noise; ≈ marks what is within noise.
 
     Rows without anything to compare are left out, as are times, of which no noise is known.
     """
-    rows, metrics = study.rows(scale), [metric for metric in study.metrics_at(scale) if metric not in TIMES]
-    cells = []
-    for (place, baseline), lines in comparisons(rows, metrics, records).groupby(["row", "baseline"]):
-        if lines["difference"].notna().any():
-            values = [
-                _difference(found, chance) for found, chance in zip(lines["difference"], lines["noise"], strict=True)
-            ]
-            cells.append([*map(Cell, rows[place].names), Cell(row_name(rows[baseline])), *values])
-    columns = [*study.keys, "Compared with", *map(column_title, metrics)]
-    return Table(columns, cells, keys=len(study.keys) + 1)
+    metrics, cells = [metric for metric in section.metrics if metric not in TIMES], []
+    for row in section.rows:
+        found = [section.compared(row, metric) for metric in metrics]
+        if row.baseline is not None and any(each.verdict for each in found):
+            names = [*row.names, row_name(section.rows[row.baseline])]
+            cells.append([*map(Cell, names), *map(_difference, found)])
+    keys = [*section.study.keys, "Compared with"]
+    return Table([*keys, *map(column_title, metrics)], cells, keys=len(keys))
 
 
-def _difference(found: float, chance: float) -> Cell:
-    if math.isnan(found):
+def _difference(found: Comparison) -> Cell:
+    if not found.verdict:
         return Cell(NOTHING)
-    text = f"{round(found, 2) + 0.0:+.2f} (noise {chance:.2f})"  # the sum has no -0
-    return Cell(text, mark="noise" if abs(found) <= chance else "")
+    within = found.verdict == "within noise"
+    return Cell(f"{found.difference:+z.2f} (noise {found.noise:.2f})", mark="noise" if within else "")
 
 
 def marks_of(table: Table) -> list[Mark]:
@@ -169,18 +175,77 @@ def effects_sentence(table: Table) -> str:
     )
 
 
-def overview_row(study: Study, scale: Scale, records: Records, claimed: Sequence[Mark]) -> list[Cell]:
+def overview_row(section: Section, claimed: Sequence[Mark]) -> list[Cell]:
     """How much was run for a study, and how many of its effects and other claims are the paper's."""
-    by_row = [found for row in study.rows(scale) if (found := records.get(row.arm))]
-    runs = {record.name: record for found in by_row for record in found}
+    runs, by_row = section.runs.values(), [found for row in section.rows if (found := section.of(row))]
     seeds = sorted({len(found) for found in by_row})
-    several = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-    marks = [*marks_of(study_table(study, scale, records)), *claimed]
+    several = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    marks = [*marks_of(study_table(section)), *claimed]
     counts = [str(marks.count(mark)) if marks else NOTHING for mark in MARK_WORDS]
-    texts = [study.title, str(len(runs)), origins(list(runs.values()), "epochs"), several, *counts]
-    return [Cell(text) for text in texts]
+    return [Cell(text) for text in (section.study.title, str(len(runs)), origins(runs, "epochs"), several, *counts)]
 
 
 def overview_table(rows: Sequence[Sequence[Cell]]) -> Table:
     """The rows by `overview_row` of all studies that are shown."""
     return Table(_OVERVIEW, rows, keys=1)
+
+
+def step_cost(paths: Sequence[Path]) -> list[str]:
+    """Markdown on the time that LDReg takes: tables of records of `ldreg bench step`.
+
+    Raises:
+        ValueError: a file is not the record of one run of that benchmark, or nothing was measured in it.
+        OSError: a file cannot be read.
+    """
+    texts = [text for path in paths for text in read_step_cost(path)]
+    return [_COST_INTRO, *texts] if texts else []
+
+
+def read_step_cost(path: Path) -> list[str]:
+    """The heading, table and origin of one record. Raises ValueError, OSError."""
+    try:
+        runs = from_json(read_text(path))
+        if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
+            raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
+        return _texts(runs[0])
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # as of a foreign file
+        found = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {found}") from error
+
+
+def _texts(run: Run) -> list[str]:
+    rows = [_row(result, found) for result in run.results if (found := result.measured) is not None]
+    who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in rows) if name in _WHO)
+    skipped = dict.fromkeys(f"{result.contender} ({result.skipped})" for result in run.results if not result.measured)
+    texts = [
+        f"### {markdown_text(title(run))}",
+        table_markdown(Table(_COST_COLUMNS, rows, keys=2)),
+        f"{markdown_text(who)}." if who else "",
+        f"Not measured: {markdown_text('; '.join(skipped))}." if skipped else "",
+        f"`{printable(run.command)}`",
+        markdown_text(machine(run)),
+        markdown_text(method(run)),
+    ]
+    return [text for text in texts if text]
+
+
+def _row(result: Result, measured: Measurement) -> list[Cell]:
+    """A contender with LDReg, without, and what LDReg adds; one that has no LDReg was measured without it."""
+    rate = count(round(quantity(result, "img/s") or 0))
+    names = [Cell(result.contender), Cell(str(result.size))]
+    share, without = quantity(result, "LDReg"), measured.without
+    if share is None or without is None:
+        return [*names, Cell("–"), Cell(rate), Cell("–")]
+    extremes = [bound(measured.seconds) / without - 1 for bound in (min, max)] if len(measured.seconds) > 1 else []
+    return [*names, Cell(rate), Cell(count(round(result.size.images / without))), _added(share, *extremes)]
+
+
+def _added(share: float, *extremes: float) -> Cell:
+    """What LDReg adds in percent: by the median block, and by the fastest and the slowest where there are several.
+
+    >>> _added(0.043, 0.013, 0.071).text, _added(-0.0001).text, _added(0.001, -0.004, 0.002).mark
+    ('4.3 (1.3 to 7.1)', '0.0', 'noise')
+    """
+    between = " to ".join(f"{100 * extreme:z.1f}" for extreme in extremes)
+    within = bool(extremes) and min(extremes) <= 0 <= max(extremes)
+    return Cell(f"{100 * share:z.1f}" + (f" ({between})" if between else ""), mark="noise" if within else "")
