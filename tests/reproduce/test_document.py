@@ -297,16 +297,6 @@ def test_the_first_table_counts_claims_that_are_no_number_of_the_papers(tmp_path
     assert told[5].endswith("| 2 | 40 | 1 | 0 | 3 | 0 |")
 
 
-def test_queues_are_shown_at_each_length(tmp_path: Path) -> None:
-    for scale in (DIGITS, DIGITS.with_epochs(5)):
-        rows = STUDIES["references"].rows(scale)
-        for row in rows[:3]:
-            put(tmp_path, row.arm, [{"lid": 6.0, "linear": 0.9}])
-    titles = re.findall(r"^## (Beyond the paper: neighbors.*)$", text_of(tmp_path, "references"), flags=re.MULTILINE)
-    usual = DIGITS.epochs
-    assert titles == [f"Beyond the paper: neighbors from a queue, at {epochs} epochs" for epochs in (5, usual)]
-
-
 def test_what_people_say_of_the_runs_is_put_last_and_linked_first(tmp_path: Path) -> None:
     put(tmp_path, SIMCLR, [{"lid": 6.0}])
     (tmp_path / "notes.md").write_text("Images were *small*: 8 × 8.\n", encoding="utf-8")

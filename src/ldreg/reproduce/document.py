@@ -22,17 +22,17 @@ from ldreg.reproduce.drawings import Figures, drawings
 from ldreg.reproduce.jobs import Job, read_records, record_paths
 from ldreg.reproduce.plane import cloud_figure, cloud_table
 from ldreg.reproduce.statistics import Section, collapses, sample
-from ldreg.reproduce.studies import DETECTION, SCALES, STUDIES, TRANSFER, Arm, Options, Records, Scale, Study
+from ldreg.reproduce.studies import DETECTION, PROSE, SCALES, STUDIES, TRANSFER, Arm, Options, Records, Scale, Study
 from ldreg.reproduce.tables import (
     MARK_WORDS,
     NO_STEP_COST,
     NOTHING,
+    OVERVIEW,
     column_title,
     difference_table,
     effects_sentence,
     origins,
     overview_row,
-    overview_table,
     row_name,
     seeds_table,
     step_cost,
@@ -43,37 +43,6 @@ from ldreg.text import filled, markdown_text
 
 NOTES = "notes.md"  # beside the records: what people say of the runs
 _OPENING = "# The LDReg paper at the scale of"  # how every document begins
-_INTRO = (
-    "Measured here, with the paper's values beside them. The paper pretrains on ImageNet; at another scale only the "
-    "direction of an effect can be compared, not its size.",
-    "LID (k = {k}) and effective rank are of held-out images, unless a table says otherwise; accuracies are of the "
-    "last epoch, linear ones by {linear}.",
-    "A mark compares a row with the one without a regularizer that it belongs to, or with that which the text names. "
-    "Runs of the same seed begin alike, so with several seeds differences are taken seed by seed, and an effect counts "
-    "as noise where it is smaller than half the 95 % interval of their mean by Student's t; with one seed, where it is "
-    "smaller than twice the sampling error of the test images (accuracies), a twentieth of the value (LID) or a tenth "
-    "(effective rank), as dimensions differ between seeds. A collapse, here or in the paper, counts as lower; a "
-    "difference in the paper that is no more than its last digit, or a thousandth, is not judged.",
-    "Nothing is corrected for the number of comparisons: at 95 % one in twenty of equal runs counts as an effect. Rows "
-    "of a table that are compared with the same run have its chance in common.",
-)
-_LINEAR = {"fast": "logistic regression on cached representations", "imagenet": "the paper's protocol of 90 epochs"}
-_READ_NOTES = (
-    "What the records do not say, as how they came about, is at the end, [about these runs](#about-these-runs): to be "
-    "read before a number is quoted."
-)
-_COUNTED = (
-    "Counted are effects that the paper has numbers of, by their direction, and what else it says (a trend, who is "
-    "highest, that nothing changes), which sections tell in words: they may count fewer effects. What several studies "
-    "show is counted in each."
-)
-_NOISE = (
-    "Differences, seed by seed where several seeds are shared, and in parentheses the noise that each is judged by; "
-    "those without ≈ are beyond it:"
-)
-_OTHERS = (
-    "Runs that lie beside the others and belong to no table: of settings that were given up, or of other questions."
-)
 _OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
 _BY_METHOD = ("table1", "methods")  # the studies that have every method without and with LDReg
 _NO_ROWS = "No row of it is of these methods."
@@ -116,11 +85,11 @@ def document(
     Args:
         studies: in the order of the text.
         scale: of the runs; one with other epochs than usual looks for those alone.
-        results: folder of the records, one JSON file for each run.
+        results: folder of the records.
         settings: that every run was given over its recipe.
         what: the studies as the command names them.
         folder: of the pictures, from where the text is.
-        one_length: whether only runs of the scale's epochs count.
+        one_length: whether only runs of the scale's epochs count, also where it is the usual one.
 
     Raises:
         ValueError: no study has records, or a record has other settings than its name says.
@@ -155,7 +124,7 @@ def document(
     parts = [
         f"{_OPENING} {scale.name}",
         intro(scale),
-        _READ_NOTES if notes else "",
+        PROSE["read_notes"] if notes else "",
         *(_overview(sections) if len(sections) > 1 else []),
         *texts,
         *notes,
@@ -221,7 +190,7 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
 
 def intro(scale: Scale) -> str:
     """What was measured and how effects are judged, in paragraphs."""
-    return "\n\n".join(_INTRO).format(k=scale.k, linear=_LINEAR[scale.linear])
+    return "\n\n".join(PROSE["intro"]).format(k=scale.k, linear=PROSE["linear"][scale.linear])
 
 
 def _overview(sections: Sequence[Section]) -> list[str]:
@@ -239,7 +208,7 @@ def _overview(sections: Sequence[Section]) -> list[str]:
         if found
     ]
     verdict = f"For how many methods LDReg does what it does in the paper: {'; '.join(counted)}." if counted else ""
-    return ["## At a glance", verdict, table_markdown(overview_table(rows)), _COUNTED]
+    return ["## At a glance", verdict, table_markdown(Table(OVERVIEW, rows)), PROSE["counted"]]
 
 
 def _section_texts(section: Section, pictures: dict[str, bytes], folder: str, *, differences: bool) -> list[str]:
@@ -257,7 +226,7 @@ def _section_texts(section: Section, pictures: dict[str, bytes], folder: str, *,
     ]
     compared = difference_table(section)
     if differences and compared.rows:
-        texts += [_NOISE, table_markdown(compared)]
+        texts += [PROSE["noise"], table_markdown(compared)]
     for caption, figure in drawings(section).items():
         title, _, remark = caption.partition("\n")
         name = f"{_picture_name(study.name, title)}.png"
@@ -304,7 +273,7 @@ def _others(results: Path, names: Sequence[str]) -> list[str]:
         split = "validation" if record.settings.get("data.validation") else "test"
         cells.append([*map(Cell, (name, split, str(record.origin.get("epochs", NOTHING)), *values))])
     columns = ["Record", "Images that judge", "Epochs", *map(column_title, _OTHER_METRICS)]
-    parts = ["## Other records", _OTHERS, table_markdown(Table(columns, cells))] if cells else []
+    parts = ["## Other records", PROSE["others"], table_markdown(Table(columns, cells))] if cells else []
     return parts + ([f"Files that are no records of runs: {markdown_text(', '.join(foreign))}."] if foreign else [])
 
 

@@ -256,7 +256,7 @@ def read_record(path: Path, job: Job) -> Record:
         other = next(iter(seeds - {job.seed}), job.seed)
         found = f"{printable(record.name)} of seed {printable(str(other))}"
         raise ValueError(f"{path}: expected the record of {path.stem}, got that of {found}")
-    check_settings(path, record.settings, job)
+    check_settings(path, {"seed": job.seed, **record.settings}, job)
     return record
 
 

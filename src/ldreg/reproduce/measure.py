@@ -50,9 +50,8 @@ def measured(job: Job, place: Workspace) -> Record:
         record = with_basics(record, source, place, times)
         wanted = job.measures
     if TSNE in wanted:
-        record = _with_tsne(
-            record, features(source.encoder, source.images, "test", device=place.device, cache=place.cache)
-        )
+        test = features(source.encoder, source.images, "test", device=place.device, cache=place.cache)
+        record = _with_tsne(record, test)
     if TRANSFER in wanted:
         results, tested = _transfer(source, place)
         record = replace(record, results={**record.results, **results}, origin={**record.origin, **tested})

@@ -335,6 +335,7 @@ PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
 SEARCH: Mapping[str, Any] = _FILE["search"]
 BASELINES: Mapping[str, Any] = _FILE["baselines"]
 RATES: Mapping[str, Any] = _FILE["rates"]
+PROSE: Mapping[str, Any] = _FILE["prose"]
 SCALES: Mapping[str, Scale] = {name: Scale(name=name, **_tuples(entry)) for name, entry in _FILE["scales"].items()}
 STUDIES: Mapping[str, Study] = {
     name: Study(

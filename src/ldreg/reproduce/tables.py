@@ -11,26 +11,20 @@ from ldreg.io.files import read_text
 from ldreg.record import ACCURACIES, PRECISIONS, Record
 from ldreg.report.tables import Cell, Mark, Table, metric_title, table_markdown
 from ldreg.reproduce.statistics import TIMES, TRAIN_LID, Comparison, Sample, Section, collapses, in_percent
-from ldreg.reproduce.studies import Row
+from ldreg.reproduce.studies import PROSE, Row
 from ldreg.text import count, markdown_text, number, printable
 
 COLLAPSED = "collapsed"
 NOTHING = "–"
 MARK_WORDS: dict[Mark, str] = {"agrees": "as in the paper", "disagrees": "opposite", "noise": "within noise"}
 NO_STEP_COST = "Images per second with and without LDReg in the same process (step-*.json by ldreg bench step)"
-_COST_INTRO = (
-    "Images per second with LDReg and without it, in blocks of steps that take turns within one process, and what "
-    "LDReg adds to the time of a step. In parentheses what it would be by the fastest and by the slowest block with "
-    "LDReg; where one is below 0 and the other above, it is within noise. Who has no LDReg was measured without it "
-    "alone."
-)
 _WHO = {
     "ldreg": "ldreg: as ldreg pretrain trains",
     "authors' LDReg": "authors' LDReg: the same with the paper's Algorithms 1 and 2 in the place of ours",
     "lightly": "lightly: its own recipe, transform and loop",
 }
 _COST_COLUMNS = ("Who", "Batch", "With LDReg, images/s", "Without, images/s", "LDReg adds, %")
-_OVERVIEW = ["Study", "Runs", "Epochs", "Seeds", *(word.capitalize() for word in MARK_WORDS.values())]
+OVERVIEW = ["Study", "Runs", "Epochs", "Seeds", *(word.capitalize() for word in MARK_WORDS.values())]
 
 
 def value_text(metric: str, found: Sample) -> str:
@@ -185,11 +179,6 @@ def overview_row(section: Section, claimed: Sequence[Mark]) -> list[Cell]:
     return [Cell(text) for text in (section.study.title, str(len(runs)), origins(runs, "epochs"), several, *counts)]
 
 
-def overview_table(rows: Sequence[Sequence[Cell]]) -> Table:
-    """The rows by `overview_row` of all studies that are shown."""
-    return Table(_OVERVIEW, rows, keys=1)
-
-
 def step_cost(paths: Sequence[Path]) -> list[str]:
     """Markdown on the time that LDReg takes: tables of records of `ldreg bench step`.
 
@@ -198,7 +187,7 @@ def step_cost(paths: Sequence[Path]) -> list[str]:
         OSError: a file cannot be read.
     """
     texts = [text for path in paths for text in read_step_cost(path)]
-    return [_COST_INTRO, *texts] if texts else []
+    return [PROSE["step_cost"], *texts] if texts else []
 
 
 def read_step_cost(path: Path) -> list[str]:
