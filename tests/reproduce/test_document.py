@@ -1,7 +1,6 @@
 """The results file is what the records say, to the byte, and says what they lack."""
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -9,28 +8,17 @@ from urllib.parse import unquote
 import matplotlib
 import pytest
 from PIL import Image
+from tests.reproduce.words import put
 
 from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.document import document
-from ldreg.reproduce.jobs import Job, read_records, record_paths
-from ldreg.reproduce.studies import SCALES, STUDIES, Arm, chosen
-from ldreg.train.settings import record_settings
+from ldreg.reproduce.jobs import read_records, record_paths
+from ldreg.reproduce.studies import SCALES, STUDIES, chosen
 
 ROOT = Path(__file__).parents[2]
 DIGITS = SCALES["digits"]
 SIMCLR, LDREG = DIGITS.arm("simclr"), DIGITS.arm("simclr_ldreg")
-
-
-def put(folder: Path, arm: Arm, results: Sequence[Mapping[str, float]], **settings: float) -> None:
-    """A record for each of these results, of seeds from 0 on."""
-    folder.mkdir(exist_ok=True)
-    for seed, found in enumerate(results):
-        job = Job(arm, seed)
-        origin: dict[str, str | float | int | None] = {"seed": seed, "epochs": 40, "held_out": 1000}
-        curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
-        told = {**record_settings(job.settings), **settings}
-        Record(job.name, told, found, curves=curves, origin=origin).to_json(folder / f"{job.name}.json")
 
 
 def text_of(folder: Path, what: str = "all") -> str:
@@ -233,7 +221,7 @@ def test_effects_that_an_earlier_table_has_are_not_told_twice(tmp_path: Path) ->
 def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected records of these studies, got none"):
         text_of(tmp_path)
-    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], batch_size=99)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], settings={"batch_size": 99})
     with pytest.raises(ValueError, match=r"simclr-epochs40-seed0\.json: expected batch_size = 256, .* got 99"):
         text_of(tmp_path)
     put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}])

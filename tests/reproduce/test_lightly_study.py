@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reproduce.words import as_archive, draw, request
+from tests.reproduce.words import as_archive, draw, put, request
 
 from ldreg.cli import main
 from ldreg.record import Record
@@ -21,7 +21,7 @@ from ldreg.reproduce.studies import SCALES, STUDIES, Arm
 
 CIFAR10 = SCALES["cifar10"]
 THEIRS, SAME, _, _, OWN, NEARER = (row.arm for row in STUDIES["anchor"].rows(CIFAR10))
-FACTS: dict[str, str | int] = {"hardware": "H200", "held_out": 10_000, "epochs": 30}
+FACTS: dict[str, Any] = {"hardware": "H200", "held_out": 10_000, "epochs": 30}
 SMALL = ("--batch_size", "32", "--epochs", "2", "--trainer.precision", "fp32", "--trainer.device", "cpu")
 
 
@@ -32,17 +32,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return as_archive(draw(top / "images", {"train": 32, "test": 36}, classes=("green", "red")))
 
 
-def put(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: str | int) -> list[Record]:
-    """Records of seeds from 0 on, as files and as they are."""
-    folder.mkdir(exist_ok=True)
-    made = []
-    for seed, found in enumerate(results):
-        job = Job(arm, seed)
-        told: dict[str, Any] = {**job.expected}
-        record = Record(job.name, told, found, origin={**FACTS, "seed": seed, **origin})
-        record.to_json(folder / f"{job.name}.json")
-        made.append(record)
-    return made
+def records(folder: Path, arm: Arm, results: Sequence[dict[str, float]], **origin: str | int) -> list[Record]:
+    return put(folder, arm, results, settings={}, **FACTS, **origin)
 
 
 def of(knn: float, speed: float) -> dict[str, float]:
@@ -91,7 +82,7 @@ def test_settings_that_lightly_does_not_have_are_rejected(
 def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
     place = Workspace(scale=CIFAR10, out=tmp_path, results=tmp_path)
     for made, asked in ((SAME, THEIRS), (THEIRS, SAME)):
-        (record,) = put(tmp_path, made, [of(0.7, 1.0)])
+        (record,) = records(tmp_path, made, [of(0.7, 1.0)])
         path = place.record_path(Job(asked, 0))
         record.to_json(path)
         with pytest.raises(ValueError, match=f"expected the record of {path.stem}, got that of {record.name}"):
@@ -104,7 +95,7 @@ def test_records_of_ours_and_of_lightlys_are_not_mistaken_for_each_other(tmp_pat
 def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_has(tmp_path: Path) -> None:
     place = Workspace(scale=CIFAR10, out=tmp_path, results=tmp_path)
     for arm in (THEIRS, SAME):
-        (record,) = put(tmp_path, arm, [of(0.7, 1.0)])
+        (record,) = records(tmp_path, arm, [of(0.7, 1.0)])
         before = {key: value for key, value in record.settings.items() if key not in UNTOLD}
         replace(record, settings=before).to_json(place.record_path(Job(arm, 0)))
     assert place.state(Job(THEIRS, 0)) == "done"
@@ -112,15 +103,15 @@ def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_
         place.state(Job(SAME, 0))
 
 
-def words(records: dict[Arm, list[Record]]) -> str:
-    return " ".join(claim.words for claim in claims(Section(STUDIES["anchor"], CIFAR10, records)))
+def words(found: dict[Arm, list[Record]]) -> str:
+    return " ".join(claim.words for claim in claims(Section(STUDIES["anchor"], CIFAR10, found)))
 
 
 def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp_path: Path) -> None:
     gathered = {
-        THEIRS: put(tmp_path, THEIRS, [of(0.700, 5000), of(0.710, 6000), of(0.690, 5500)], workers=16),
-        SAME: put(tmp_path, SAME, [of(0.705, 44_000), of(0.711, 46_000), of(0.689, 20_000)]),
-        OWN: put(tmp_path, OWN, [of(0.660, 33_000), of(0.670, 33_000), of(0.650, 33_000)]),
+        THEIRS: records(tmp_path, THEIRS, [of(0.700, 5000), of(0.710, 6000), of(0.690, 5500)], workers=16),
+        SAME: records(tmp_path, SAME, [of(0.705, 44_000), of(0.711, 46_000), of(0.689, 20_000)]),
+        OWN: records(tmp_path, OWN, [of(0.660, 33_000), of(0.670, 33_000), of(0.650, 33_000)]),
     }
     # Seeds of two trainers have nothing in common. Squares within: 2 + 2.587 and 2 + 2; 2.78 * sqrt(4.587 / 4 * 2 / 3).
     assert words(gathered) == (
@@ -129,7 +120,7 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
         "Beside lightly, ldreg's own recipe by ldreg: kNN accuracy -4.00 points (noise 2.27), worse by more than "
         "noise; 6.0 times as fast (median 33,000 images per second to 5,500 of lightly, whose loader has 16 workers)."
     )
-    varied = {**gathered, NEARER: put(tmp_path, NEARER, [of(0.70, 1.0), of(0.71, 1.0), of(0.69, 1.0)])}
+    varied = {**gathered, NEARER: records(tmp_path, NEARER, [of(0.70, 1.0), of(0.71, 1.0), of(0.69, 1.0)])}
     assert words(varied).endswith(
         "Beside lightly, ldreg's own recipe, lightly's decay and first weights, by ldreg: kNN accuracy +0.00 points "
         "(noise 2.27), within noise."
@@ -138,9 +129,9 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
     assert "better by more than noise; 0.0 times as fast" in words(better)
     elsewhere = {**gathered, SAME: [replace(gathered[SAME][0], origin={**FACTS, "hardware": "a CPU"})]}
     assert "speeds cannot be compared, as they are of different hardware" in words(elsewhere)
-    still = {**gathered, THEIRS: put(tmp_path, THEIRS, [of(0.7, 0.0)])}
+    still = {**gathered, THEIRS: records(tmp_path, THEIRS, [of(0.7, 0.0)])}
     assert "times as fast" not in words(still)
-    (broken,) = put(tmp_path, THEIRS, [of(0.7, 5000)], workers="many")
+    (broken,) = records(tmp_path, THEIRS, [of(0.7, 5000)], workers="many")
     with pytest.raises(ValueError, match=r"json: expected the record of a run, got origin: workers: str in place of"):
         Record.from_json(tmp_path / f"{broken.name}.json")
     assert words({SAME: gathered[SAME], OWN: gathered[OWN]}) == ""
@@ -148,8 +139,8 @@ def test_the_words_say_the_difference_with_its_noise_and_the_ratio_of_speeds(tmp
 
 def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "results"
-    put(results, THEIRS, [of(0.700, 5000)], workers=16)
-    put(results, SAME, [of(0.720, 40_000)])
+    records(results, THEIRS, [of(0.700, 5000)], workers=16)
+    records(results, SAME, [of(0.720, 40_000)])
     text = document([STUDIES["anchor"]], CIFAR10, results, what="anchor", folder="images").text
     # Of 10 000 images: 200 * sqrt((0.7 * 0.3 + 0.72 * 0.28) / 10000) = 1.28.
     said = "kNN accuracy +2.00 points (noise 1.28), better by more than noise; 8.0 times as fast"
@@ -162,7 +153,7 @@ def test_the_document_and_the_terminal_say_the_same(tmp_path: Path, capsys: pyte
 
 
 def test_our_short_run_alone_is_no_anchor(tmp_path: Path) -> None:
-    put(tmp_path, OWN, [of(0.7, 1.0)])
+    records(tmp_path, OWN, [of(0.7, 1.0)])
     text = document([STUDIES["table1"], STUDIES["anchor"]], CIFAR10, tmp_path, what="all", folder="images").text
     assert "## Table 1" in text
     assert "- Beyond the paper: beside lightly: no runs of its own yet" in text
@@ -180,9 +171,9 @@ def test_the_whole_study_at_the_smallest_size(archive: Path, tmp_path: Path) -> 
     assert "6 runs to do, 0 done before" in done.stderr
     assert "times as fast (median" in " ".join(done.stdout.split())
     assert (tmp_path / "workers.log").read_text().count(" s, measured in ") == 6
-    records = [Record.from_json(path) for path in sorted((tmp_path / "results").glob("*.json"))]
-    assert len(records) == 6
-    for record in records:
+    found = [Record.from_json(path) for path in sorted((tmp_path / "results").glob("*.json"))]
+    assert len(found) == 6
+    for record in found:
         assert all(math.isfinite(record.results[name]) for name in STUDIES["anchor"].metrics)
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "0 runs to do, 6 done before" in again.stderr

@@ -73,8 +73,6 @@ def test_words_are_typed_options() -> None:
         # Options that contradict the mode.
         ("table1 --plan --show", "--show: expected to be given without --plan, got both"),
         ("table1 --minutes 5 --plan", "--minutes: expected to be left out with --plan"),
-        ("table1 --minutes 5 --show", "--minutes: expected to be left out with --show"),
-        ("table1 --data.path x --jobs 2 --show", ": expected to be left out with --show"),
         ("table1 --out a --results b --write x.md", "--out: expected to be given without --results"),
         ("table1 --write x.md --plan", "--write: expected to be given without --plan, got both"),
         ("table1 --write x.md --show", "--write: expected to be given without --show, got both"),

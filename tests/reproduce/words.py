@@ -1,4 +1,4 @@
-"""What `ldreg reproduce` makes of the words after it, and images to train on."""
+"""What `ldreg reproduce` makes of the words after it, records to show, and images to train on."""
 
 import shlex
 import tarfile
@@ -10,7 +10,11 @@ from PIL import Image
 
 from ldreg.cli import COMMANDS
 from ldreg.options import CommandLine, parse
+from ldreg.record import Record, Setting
+from ldreg.reproduce.jobs import Job
 from ldreg.reproduce.reproduction import Reproduction, prepare
+from ldreg.reproduce.studies import Arm
+from ldreg.train.settings import record_settings
 
 CLASSES = ("blue", "green", "red")
 SIZE = 8
@@ -19,6 +23,27 @@ SIZE = 8
 def request(words: Sequence[str]) -> Reproduction:
     found = parse(COMMANDS["reproduce"], words, command_line=CommandLine(shlex.join(["ldreg", "reproduce", *words])))
     return prepare(found["studies"], found["config"], found["settings"])
+
+
+def put(
+    folder: Path,
+    arm: Arm,
+    results: Sequence[Mapping[str, float]],
+    *,
+    settings: Mapping[str, Setting] | None = None,
+    **origin: str | int,
+) -> list[Record]:
+    """Records of seeds from 0 on, as files and as they are."""
+    folder.mkdir(exist_ok=True)
+    made = []
+    for seed, found in enumerate(results):
+        job = Job(arm, seed)
+        told = {**(job.expected if arm.by == "lightly" else record_settings(job.settings)), **(settings or {})}
+        curves = {"lid": [(0.0, 5.0), (1.0, found.get("lid", 5.0))]}
+        known = {"seed": seed, "epochs": 40, "held_out": 1000, **origin}
+        made.append(Record(job.name, told, found, curves=curves, origin=known))
+        made[-1].to_json(folder / f"{job.name}.json")
+    return made
 
 
 def draw(folder: Path, counts: Mapping[str, int], classes: Sequence[str] = CLASSES) -> Path:
