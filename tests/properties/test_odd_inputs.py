@@ -63,7 +63,10 @@ ROWS: dict[str, Callable[[], list[Odd]]] = {
     ],
     "NumPy arrays, nested lists": lambda: [Odd(gaussian(20, 3).numpy()), Odd(gaussian(20, 3).tolist())],
     "not contiguous": lambda: [Odd(gaussian(6, 40).T[::2, ::2]), Odd(gaussian(3, 20).T)],
-    "NumPy arrays that run backwards": lambda: [Odd(gaussian(20, 3).numpy()[::-1])],
+    "NumPy arrays that run backwards, or big-endian": lambda: [
+        Odd(gaussian(20, 3).numpy()[::-1]),
+        Odd(gaussian(20, 3).numpy().astype(">f4")),
+    ],
     "NaN, inf, -inf": lambda: [Odd(with_entry(value)) for value in (math.nan, math.inf, -math.inf)],
     "distances beyond the largest float32": lambda: [Odd(with_entry(3e38))],
     "complex numbers": lambda: [Odd(gaussian(20, 3) + 1j)],
@@ -93,7 +96,8 @@ ROWS: dict[str, Callable[[], list[Odd]]] = {
 
 
 def wide(values: Any) -> Array:
-    return np.asarray(torch.as_tensor(values).double())
+    numpy = values if isinstance(values, np.ndarray) else torch.as_tensor(values).double().numpy()
+    return numpy.astype(np.float64)
 
 
 def kinds(values: Tensor, exact: Array) -> str:
