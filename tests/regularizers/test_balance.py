@@ -298,6 +298,46 @@ def test_the_suggested_beta_gives_the_share() -> None:
         suggest_beta([], share=0)
 
 
+def pulled(reg: LDReg, steps: int, *, scale: float = 1.0, same_tensor: bool = True) -> list[Tensor]:
+    """The gradients of steps on a loss of this size, which may use another tensor than LDReg gets."""
+    model, x, gradients = encoder(), images(), []
+    for _ in range(steps):
+        z = model(x)
+        gradients.append(gradient_of(model, scale * task(z if same_tensor else model(x)) + reg(z)))
+    return gradients
+
+
+def pull_by_hand(beta: float, scale: float = 1.0) -> float:
+    z = encoder()(images()).detach().requires_grad_()
+    (of_loss,), (of_term,) = (torch.autograd.grad(loss, z) for loss in (scale * task(z), LDReg(k=8, beta=beta)(z)))
+    return float(of_term.norm() / of_loss.norm())
+
+
+def test_the_pull_of_a_beta_is_measured_every_fiftieth_step_and_changes_no_gradient() -> None:
+    reg = LDReg(k=8, beta=0.02)
+    assert reg.pull.isnan()
+    gradients = pulled(reg, 50)
+    assert reg.pull.item() == pytest.approx(pull_by_hand(0.02), rel=1e-4)
+    assert torch.equal(gradients[-1], gradients[0])  # the last was measured, the first was not
+    assert not reg.state_dict()
+    reg = LDReg(k=8, beta=0.02)
+    pulled(reg, 50, same_tensor=False)
+    assert reg.pull.isnan()
+
+
+@pytest.mark.parametrize(("scale", "found"), [(1e6, "negligible"), (1e-6, "dominant"), (0.1, None)])
+def test_a_pull_far_off_is_warned_of_once_with_a_beta_that_gives_ten_percent(scale: float, found: str | None) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        pulled(LDReg(k=8, beta=0.01), 300, scale=scale)
+    assert len(warned) == (found is not None)
+    if found is not None:
+        message = str(warned[0].message)
+        assert found in message
+        beta = float(message.partition("beta ")[2].split()[0])
+        assert pull_by_hand(beta, scale) == pytest.approx(0.1, rel=0.06)  # two digits of beta
+
+
 @pytest.mark.slow
 def test_a_simclr_of_ones_own_gains_lid_beyond_noise() -> None:
     """The lines of the README in a plain loop on digits, over seeds."""
