@@ -61,12 +61,6 @@ def test_distances_are_right_to_rounding(name: str, k: int) -> None:
     torch.testing.assert_close(neighbor_distances(x, k).double(), brute_force(x, k), rtol=5e-7, atol=0)
 
 
-@pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38, 1e36])
-def test_the_ends_of_the_float32_range(scale: float) -> None:
-    x = (normal(200, 6, dtype=torch.float64) * scale).float()
-    torch.testing.assert_close(neighbor_distances(x, 5).double(), brute_force(x, 5), rtol=1e-6, atol=1e-45)
-
-
 def test_duplicates_and_outliers_do_not_need_the_slow_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many duplicates of few rows, and one row far off: both must be settled by products."""
 
@@ -89,7 +83,8 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.autograd.gradcheck(lambda q: neighbor_distances(q, 4, reference.detach()), (x,))
         assert torch.autograd.gradcheck(lambda q, r: neighbors(q, 4, r, reference_grad=True).distances, (x, reference))
         assert torch.autograd.gradcheck(lambda q: neighbors(q, 4, reference_grad=True).distances, (x,))
-    assert torch.autograd.grad(neighbor_distances(x, 4, reference).sum(), reference, allow_unused=True) == (None,)
+    total = neighbor_distances(x, 4, reference).sum()
+    assert list(torch.autograd.grad(total, [reference], allow_unused=True)) == [None]
 
 
 def test_compiles_without_graph_breaks() -> None:
@@ -180,10 +175,3 @@ def test_products_in_low_precision_are_shut_out_on_the_cpu_too() -> None:
             neighbor_distances(x[:20], 3)
     finally:
         setting.fp32_precision, everywhere.fp32_precision = before
-
-
-def test_autocast_changes_nothing() -> None:
-    x = normal(300, 32) + 30
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = neighbor_distances(x, 5)
-    assert torch.equal(inside, neighbor_distances(x, 5))

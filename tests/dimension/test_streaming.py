@@ -52,7 +52,8 @@ def test_blocks_are_searched_as_all_at_once(seed: int, device: str, searched: Wa
     rng = np.random.default_rng(seed)
     m, d = int(rng.integers(5, 90)), int(rng.integers(1, 120))
     x = normal(m, d, seed=seed) + rng.normal(scale=10 ** rng.uniform(-2, 2))
-    k, options = int(rng.integers(1, m - 1)), {"device": device, "budget": int(24 * d * m * rng.uniform(0.1, 0.3))}
+    k, budget = int(rng.integers(1, m - 1)), int(24 * d * m * rng.uniform(0.1, 0.3))
+    options: dict[str, Any] = {"device": device, "budget": budget}
     assert_same(stream_neighbors(x, k, **options), neighbors(x, k))
     own = torch.from_numpy(rng.integers(-1, m, size=int(rng.integers(1, 30))))
     queries = torch.where((own >= 0).unsqueeze(1), x[own], normal(len(own), d, seed=seed + 100))

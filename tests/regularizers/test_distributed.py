@@ -1,21 +1,19 @@
 """Regularizers over two gloo processes against one process with the whole batch."""
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.points import normal
+from tests.ranks import WORLD, on_every_rank
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
-from ldreg.distributed import gather, leave, total
+from ldreg.distributed import gather, total
 from ldreg.regularizers import Covariance, KoLeo, SIGReg, VarianceCovariance
 
-WORLD = 2
 # LDReg's options, each with the batch as reference, and with BYOL's online and momentum representations.
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -50,7 +48,7 @@ def two_steps(loss: Loss, x: Tensor, rank: int | None) -> list[Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def of_ldreg(options: dict[str, Any], rank: int | None, *, momentum: bool) -> list[Tensor]:
+def of_ldreg(options: dict[str, Any], rank: int | None, *, momentum: bool = False) -> list[Tensor]:
     """Gradients, and last the share of regular points."""
     reg = LDReg(k=6, beta=1.0, gather=rank is not None, **options)
 
@@ -88,36 +86,29 @@ def of_baseline(kind: type[nn.Module], rows: int, rank: int | None) -> list[Tens
 
 # What one process and two have to agree on.
 CASES: dict[str, Callable[[int | None], list[Tensor]]] = {
-    **{f"{o}": lambda rank, o=o: of_ldreg(o, rank, momentum=False) for o in OPTIONS},
-    **{f"{o}, momentum": lambda rank, o=o: of_ldreg(o, rank, momentum=True) for o in OPTIONS},
-    "share, joint loss": lambda rank: of_share(rank, joint=True),
-    "share, mean of losses": lambda rank: of_share(rank, joint=False),
-    **{
-        f"{kind.__name__}, {rows} rows": lambda rank, kind=kind, rows=rows: of_baseline(kind, rows, rank)
-        for kind in BASELINES
-        for rows in (12, 2)
-    },
+    **{f"{options}": partial(of_ldreg, options) for options in OPTIONS},
+    **{f"{options}, momentum": partial(of_ldreg, options, momentum=True) for options in OPTIONS},
+    "share, joint loss": partial(of_share, joint=True),
+    "share, mean of losses": partial(of_share, joint=False),
+    **{f"{kind.__name__}, {rows} rows": partial(of_baseline, kind, rows) for kind in BASELINES for rows in (12, 2)},
 }
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+def compute(rank: int) -> dict[str, Any]:
+    """What all cases and the functions that they rest on give on this rank."""
     saved: dict[str, Any] = {name: case(rank) for name, case in CASES.items()}
     rows = torch.full((2, 1), float(rank), requires_grad=True)
     (gather(rows).squeeze(1) * torch.arange(4.0)).sum().backward()
     saved |= {"gather": rows.grad, "total": total(torch.tensor(rank + 1.0))}
     uneven = (torch.zeros(rank + 1, 2), torch.zeros(2, 2, dtype=(torch.bfloat16, torch.float64)[rank]))
-    saved["uneven"] = [error_of(lambda rows=rows: gather(rows)) for rows in uneven]
+    saved["uneven"] = [error_of(partial(gather, rows)) for rows in uneven]
     x, own = batch().chunk(WORLD)[rank], torch.arange(24)
     saved["beyond"] = [
-        error_of(lambda reg=reg, row=row: reg(x, x, self_index=torch.where(own == 7, row, own)))
+        error_of(partial(reg, x, x, self_index=torch.where(own == 7, row, own)))
         for reg in (LDReg(k=6, gather=True), torch.compile(LDReg(k=6, gather=True), backend="aot_eager"))
         for row in (24, -2)
     ]
-    torch.save(saved, f"{folder}/{rank}")
-    dist.destroy_process_group()
-    leave(0)
+    return saved
 
 
 def error_of(call: Callable[[], object]) -> str:
@@ -130,9 +121,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    start_processes(worker, args=(str(folder),), nprocs=WORLD, start_method="spawn")
-    return [torch.load(Path(folder) / str(rank)) for rank in range(WORLD)]
+    return on_every_rank(compute, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", CASES)
