@@ -1,7 +1,6 @@
 """Measures of quality: against NumPy and SciPy in float64, where they are exact, and what they refuse."""
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,15 @@ from ldreg.dimension.synthetic import cube, gaussian
 IMAGES, COLUMNS = 20_000, 8
 
 
-def drawn(views: int, *, image: float, view: float, dtype: torch.dtype = torch.float64) -> Tensor:
+def drawn(views: int, *, image: float, view: float) -> Tensor:
     """Views (V, N, D) whose variance has these two parts."""
     source = torch.Generator().manual_seed(0)
     means = math.sqrt(image) * torch.randn(IMAGES, COLUMNS, generator=source, dtype=torch.float64)
     noise = math.sqrt(view) * torch.randn(views, IMAGES, COLUMNS, generator=source, dtype=torch.float64)
-    return (means + noise).to(dtype)
+    return means + noise
 
 
-@pytest.mark.parametrize("views", [2, 3, 8])
-@pytest.mark.parametrize(("image", "view"), [(3.0, 1.0), (1.0, 1.0), (1.0, 9.0)])
+@pytest.mark.parametrize(("views", "image", "view"), [(2, 3.0, 1.0), (3, 1.0, 1.0), (8, 1.0, 9.0)])
 def test_it_is_the_share_that_was_drawn_whatever_the_number_of_views(views: int, image: float, view: float) -> None:
     found = view_share(drawn(views, image=image, view=view))
     assert found.dtype == torch.float64
@@ -70,25 +68,16 @@ def test_scale_and_offset_do_not_matter(scale: float) -> None:
     assert view_share(scale * (x + 1000)).item() == pytest.approx(usual, rel=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
-def test_other_dtypes_are_summed_in_float64(dtype: torch.dtype) -> None:
-    x = (10 * drawn(2, image=1.0, view=1.0)).to(dtype)
-    assert view_share(x).item() == view_share(x.double()).item()
-
-
-@pytest.mark.parametrize("largest", [1.7e308, 5e-324 * 2**20])
-def test_the_whole_range_of_float64_is_taken(largest: float) -> None:
-    x = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
-    share = view_share([largest * x, largest * (0.5 * x)]).item()
-    assert share == pytest.approx(view_share([x, 0.5 * x]).item(), rel=1e-5)
-
-
-def test_a_file_is_read_as_it_lies(tmp_path: Path) -> None:
-    x = drawn(2, image=1.0, view=3.0, dtype=torch.float32)
+def test_every_dtype_and_a_mapped_file(tmp_path: Path) -> None:
+    x = 10 * drawn(2, image=1.0, view=1.0)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.int32):
+        assert view_share(x.to(dtype)) == view_share(x.to(dtype).double())
     np.save(tmp_path / "views.npy", x.numpy())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert view_share(np.load(tmp_path / "views.npy", mmap_mode="r")).item() == view_share(x).item()
+    assert view_share(np.load(tmp_path / "views.npy", mmap_mode="r")) == view_share(x)
+    x = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    for largest in (1.7e308, 5e-324 * 2**20):
+        share = view_share([largest * x, largest * (0.5 * x)]).item()
+        assert share == pytest.approx(view_share([x, 0.5 * x]).item(), rel=1e-5)
 
 
 def test_defined_values() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.points import normal
 from torch import Tensor
 
 from ldreg.dimension import streaming
@@ -21,10 +22,6 @@ from ldreg.dimension.streaming import Mover, _available, resident, stream_lid, s
 
 ELSEWHERE = "cpu:0"
 Watched = list[tuple[int, int]]
-
-
-def gaussian(n: int, d: int, *, seed: int = 0) -> Tensor:
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture
@@ -41,11 +38,6 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return seen
 
 
-def some_blocks(rng: np.random.Generator, rows: int, d: int) -> int:
-    """A budget under which so many rows of float32 come in four to ten blocks."""
-    return int(6 * 4 * d * rows * rng.uniform(0.1, 0.3))
-
-
 def assert_same(found: Neighbors, expected: Neighbors) -> None:
     """Equal distances to the last bit, and the same rows."""
     assert found.distances.dtype == expected.distances.dtype
@@ -54,47 +46,28 @@ def assert_same(found: Neighbors, expected: Neighbors) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", ELSEWHERE])
-@pytest.mark.parametrize("seed", range(12))
-def test_a_set_against_itself_is_searched_as_at_once(seed: int, device: str, searched: Watched) -> None:
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(3, 80)), int(rng.integers(1, 120))
-    k = int(rng.integers(1, n))
-    x = gaussian(n, d, seed=seed) + rng.normal(scale=10 ** rng.uniform(-2, 4))
-    budget = some_blocks(rng, n, d)
-    assert_same(stream_neighbors(x, k, device=device, budget=budget), neighbors(x, k))
-    assert searched or device == "cpu"  # where the points need no room
-
-
 @pytest.mark.parametrize("seed", range(8))
-def test_queries_in_a_reference_are_searched_as_at_once(seed: int, searched: Watched) -> None:
+def test_blocks_are_searched_as_all_at_once(seed: int, device: str, searched: Watched) -> None:
+    """A set in itself, and queries in a reference that some of them are rows of."""
     rng = np.random.default_rng(seed)
-    n, m, d = int(rng.integers(1, 30)), int(rng.integers(5, 100)), int(rng.integers(1, 120))
-    reference = gaussian(m, d, seed=seed)
-    own = torch.from_numpy(rng.integers(-1, m, size=n))
-    x = torch.where((own >= 0).unsqueeze(1), reference[own], gaussian(n, d, seed=seed + 100))
-    k, budget = int(rng.integers(1, m - 1)), some_blocks(rng, m, d)
-    found = stream_neighbors(x, k, reference, self_index=own, device=ELSEWHERE, budget=budget)
-    assert_same(found, neighbors(x, k, reference, self_index=own))
-    apart = gaussian(n, d, seed=seed + 200)
-    assert_same(
-        stream_neighbors(apart, k + 1, reference, device=ELSEWHERE, budget=budget), neighbors(apart, k + 1, reference)
-    )
-    assert searched
-
-
-def test_blocks_may_have_fewer_rows_than_k_and_a_single_one(searched: Watched) -> None:
-    x = gaussian(41, 200)
-    assert_same(stream_neighbors(x, 40, device=ELSEWHERE, budget=6 * 800 * 4), neighbors(x, 40))
-    assert {rows for _, rows in searched} <= {3, 4}
-    searched.clear()
-    assert_same(stream_neighbors(x[:12], 5, device=ELSEWHERE, budget=1), neighbors(x[:12], 5))
-    assert {rows for _, rows in searched} == {1}
+    m, d = int(rng.integers(5, 90)), int(rng.integers(1, 120))
+    x = normal(m, d, seed=seed) + rng.normal(scale=10 ** rng.uniform(-2, 2))
+    k, budget = int(rng.integers(1, m - 1)), int(24 * d * m * rng.uniform(0.1, 0.3))
+    options: dict[str, Any] = {"device": device, "budget": budget}
+    assert_same(stream_neighbors(x, k, **options), neighbors(x, k))
+    own = torch.from_numpy(rng.integers(-1, m, size=int(rng.integers(1, 30))))
+    queries = torch.where((own >= 0).unsqueeze(1), x[own], normal(len(own), d, seed=seed + 100))
+    found = stream_neighbors(queries, k, x, self_index=own, **options)
+    assert_same(found, neighbors(queries, k, x, self_index=own))
+    apart = normal(len(own), d, seed=seed + 200)
+    assert_same(stream_neighbors(apart, k + 1, x, **options), neighbors(apart, k + 1, x))
+    assert searched or device == "cpu"  # where the points need no room
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
 def test_chunks_and_blocks_stay_within_the_budget(dtype: torch.dtype, size: int, searched: Watched) -> None:
     """Counting that the search has rows of float16 as float32."""
-    x, budget = gaussian(500, 64).to(dtype), 60_000
+    x, budget = normal(500, 64).to(dtype), 60_000
     stream_neighbors(x, 10, device=ELSEWHERE, budget=budget)
     width, working, result = 64 * size, 64 * 4, 64 * (10 + 8)
     of_queries, of_rows = width + working + result, 2 * width + working
@@ -114,10 +87,12 @@ def test_rows_at_the_same_distance_come_in_ascending_order(budget: int | None, s
     x = grid(9)
     found = stream_neighbors(x, 20, device=ELSEWHERE, budget=budget)
     assert bool(searched) == (budget is not None)
-    assert torch.equal(found.distances, neighbors(x, 20).distances)
     tied = found.distances[:, 1:] == found.distances[:, :-1]
     assert tied.any(1).all()
     assert (found.indices.diff(dim=1)[tied] > 0).all()
+    for estimator in ("mom", "mle"):  # and not "tle", whose neighbors are others where rows tie for the last place
+        lids = [stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=some).lid for some in (budget, None)]
+        assert torch.equal(*lids)
 
 
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
@@ -132,11 +107,6 @@ def test_ties_change_nothing(estimator: Estimator) -> None:
     rows = torch.arange(30, 60)
     part = stream_lid(x[rows], 8, x, self_index=rows, estimator=estimator, device="cpu")
     assert torch.equal(part.lid, whole.lid[rows])
-    if estimator != "tle":  # whose neighbors are others where rows tie for the last place
-        x = grid(9)
-        whole = stream_lid(x, 10, estimator=estimator, device="cpu")
-        for budget in (2000, 10_000):
-            assert torch.equal(stream_lid(x, 10, estimator=estimator, device=ELSEWHERE, budget=budget).lid, whole.lid)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -153,7 +123,7 @@ def test_a_mapped_file_is_measured_as_it_is(dtype: str, order: Any, tmp_path: Pa
 @pytest.mark.parametrize("budget", [None, 4000])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_bad_rows_are_counted_over_all_blocks(bad: float, budget: int | None) -> None:
-    x = gaussian(100, 8)
+    x = normal(100, 8)
     x[[3, 50, 98], 2] = bad
     with pytest.raises(ValueError, match=r"^x: expected .*NaN or inf in 3 of 100 rows \(from 0: 3, 50, 98\)$"):
         stream_neighbors(x, 5, device=ELSEWHERE, budget=budget)
@@ -164,23 +134,20 @@ def test_bad_rows_are_counted_over_all_blocks(bad: float, budget: int | None) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k: expected an integer from 1 to 19"),
         ({"k": 20}, "k: expected an integer from 1 to 19"),
-        ({"k": 3, "reference": torch.zeros(5, 4)}, "reference: expected 3 columns"),
-        ({"k": 3, "self_index": torch.arange(20)}, "self_index: expected None without a reference"),
         ({"k": 3, "reference": torch.ones(9, 3), "self_index": torch.arange(20)}, "rows of the reference, 0 to 8"),
-        ({"k": 3, "x": gaussian(20, 3).clamp(-3, 3) * 1e38}, "^x: expected values whose distances fit float32"),
+        ({"k": 3, "x": normal(20, 3).clamp(-3, 3) * 1e38}, "^x: expected values whose distances fit float32"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        stream_neighbors(**({"x": gaussian(20, 3)} | arguments), device=ELSEWHERE, budget=1000)
+        stream_neighbors(**({"x": normal(20, 3)} | arguments), device=ELSEWHERE, budget=1000)
     with pytest.raises(ValueError, match="k: expected at least 2"):
-        stream_lid(gaussian(20, 3), 1, device=ELSEWHERE)
+        stream_lid(normal(20, 3), 1, device=ELSEWHERE)
 
 
 def test_what_fits_is_searched_at_once(searched: Watched) -> None:
-    x = gaussian(100, 8)
+    x = normal(100, 8)
     enough = 100 * (2 * 32 + 64 * (5 + 8))
     assert_same(stream_neighbors(x, 5, device=ELSEWHERE, budget=enough), neighbors(x, 5))
     assert_same(stream_neighbors(x, 5, device="cpu"), neighbors(x, 5))
@@ -199,7 +166,7 @@ def test_searches_are_told_how_little_memory_there_is(monkeypatch: pytest.Monkey
         return search(*arguments, memory=memory)
 
     monkeypatch.setattr(streaming, "search", noted)
-    x = gaussian(400, 64)
+    x = normal(400, 64)
     stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
     assert set(told) == {16 << 20}
     told.clear()
@@ -228,39 +195,26 @@ def hungry(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> list[int]:
 @pytest.mark.filterwarnings("ignore:out of memory")
 def test_running_out_of_memory_halves_the_chunk_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = hungry(monkeypatch, "search", 13)
-    x = gaussian(200, 64)
+    x = normal(200, 64)
     fractions: list[float] = []
     found = stream_neighbors(x, 5, device=ELSEWHERE, budget=150_000, progress=fractions.append)
     assert_same(found, neighbors(x, 5))
     too_many = [queries for queries in seen if queries > 13]
     assert len(too_many) in (2, 3)
     assert seen[: len(too_many)] == too_many  # a budget that was too much is not tried again
+    assert len(fractions) > 4
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1
-
-
-@pytest.mark.filterwarnings("ignore:out of memory")
-def test_running_out_of_memory_at_once_goes_on_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = gaussian(200, 64)
     expected = neighbors(x, 5)
-    seen = hungry(monkeypatch, "neighbors", 100)
+    at_once = hungry(monkeypatch, "neighbors", 100)  # all at once is too much, and chunks are not
     assert_same(stream_neighbors(x, 5, device="cpu", budget=200 * 64 * 13), expected)
-    assert seen == [200]
-
-
-@pytest.mark.parametrize("budget", [None, 8000, 50_000])
-def test_progress_rises_to_one(budget: int | None) -> None:
-    fractions: list[float] = []
-    stream_neighbors(gaussian(120, 64), 6, device=ELSEWHERE, budget=budget, progress=fractions.append)
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1
-    assert budget is None or len(fractions) > 4
+    assert at_once == [200]
 
 
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
 @pytest.mark.parametrize(("device", "budget"), [("cpu", None), (ELSEWHERE, None), ("cpu", 9000), (ELSEWHERE, 9000)])
 def test_lid_is_that_of_a_search_at_once(estimator: Estimator, device: str, budget: int | None) -> None:
-    x = gaussian(90, 10).requires_grad_()
+    x = normal(90, 10).requires_grad_()
     found = stream_lid(x, 12, estimator=estimator, device=device, budget=budget)
     expected = estimate_lid(x.detach(), 12, estimator=estimator)
     assert not found.lid.requires_grad
@@ -275,7 +229,7 @@ def test_lid_is_that_of_a_search_at_once(estimator: Estimator, device: str, budg
 
 
 def test_points_are_brought_to_a_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = gaussian(50, 4)
+    x = normal(50, 4)
     assert torch.equal(resident(x, 5, torch.device(ELSEWHERE)), x)
     assert resident(x, 5, torch.device("cpu")).data_ptr() == x.data_ptr()
     meta = torch.device("meta")  # has a type of its own, and no memory
@@ -286,13 +240,12 @@ def test_points_are_brought_to_a_device_where_they_fit(monkeypatch: pytest.Monke
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:out of memory")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_set_larger_than_the_memory_of_the_gpu(dtype: torch.dtype) -> None:
     device = torch.device("cuda", 0)
     total = torch.cuda.get_device_properties(device).total_memory
-    x = gaussian(300_000, 512).to(dtype) + 3
+    x = normal(300_000, 512).to(dtype) + 3
     rows = torch.arange(0, 300_000, 1000)
     expected = neighbors(x[rows], 20, x, self_index=rows)
     torch.cuda.empty_cache()
@@ -312,10 +265,9 @@ def test_a_set_larger_than_the_memory_of_the_gpu(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("estimator", ["mom", "mle", "tle"])
 def test_blocks_on_the_gpu_give_what_all_at_once_does(estimator: Estimator) -> None:
-    x = gaussian(20_000, 100) + 10
+    x = normal(20_000, 100) + 10
     whole = stream_lid(x, 32, estimator=estimator, device="cuda")
     parts = stream_lid(x, 32, estimator=estimator, device="cuda", budget=8 << 20)
     torch.testing.assert_close(parts.neighbors.distances, whole.neighbors.distances, rtol=1e-6, atol=0)
@@ -349,40 +301,35 @@ def test_free_memory_of_a_gpu(
     assert _available(torch.device("cuda")) == expected
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_what_is_allocated_is_no_longer_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_SHARE", 1)
-    device = torch.device("cuda", 0)
-    before = _available(device)
-    held = torch.empty(64 * (1 << 20), dtype=torch.uint8, device=device)
-    assert before - _available(device) >= held.nbytes
-    del held
-    assert _available(device) >= before - (1 << 20)
-
-
 BLOCKS = [slice(0, 3), slice(3, 6), slice(6, 8), slice(8, 11), slice(11, 12)]
 
 
-def rows(dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.arange(48.0, dtype=dtype).view(12, 4)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_blocks_arrive_as_they_are(dtype: torch.dtype) -> None:
-    x, turned = rows(dtype), rows(dtype).T.contiguous().T
+def test_blocks_arrive_as_they_are_and_are_not_touched_by_the_next(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Tensor] = []
+    copy = streaming._copy
+
+    def recorded(source: Tensor, target: Tensor) -> None:
+        copy(source, target)
+        sent.append(target)
+
+    monkeypatch.setattr(streaming, "_copy", recorded)
+    x = torch.arange(48.0, dtype=dtype).view(12, 4)
+    turned = x.T.contiguous().T
     with Mover(torch.device(ELSEWHERE)) as mover, Mover(torch.device("cpu")) as idle:
-        places = set()
-        for (block, there), expected in zip(mover.each(x, BLOCKS), BLOCKS, strict=True):
+        for i, ((block, there), expected) in enumerate(zip(mover.each(x, BLOCKS), BLOCKS, strict=True)):
+            while len(sent) < min(i + 2, len(BLOCKS)):
+                time.sleep(0.001)  # the next block arrives while this one is in use
             assert block == expected
             assert there.dtype == dtype
             assert torch.equal(there, x[block])
-            places.add(there.untyped_storage().data_ptr())
-        assert len(places - {x.untyped_storage().data_ptr()}) == 2
+        assert len({target.untyped_storage().data_ptr() for target in sent} - {x.untyped_storage().data_ptr()}) == 2
         with closing(mover.each(x, BLOCKS)) as blocks:
             next(blocks)  # and no more, which is no harm
         assert torch.equal(mover.moved(turned[::2]), turned[::2])
-        assert idle.moved(x).data_ptr() == x.data_ptr()  # rows that are there are not copied
+        # Rows that are there are not copied.
         assert [there.data_ptr() for _, there in idle.each(x, BLOCKS)] == [x[block].data_ptr() for block in BLOCKS]
 
 
@@ -392,28 +339,10 @@ def test_a_copy_that_fails_raises_where_the_rows_are_wanted(monkeypatch: pytest.
 
     monkeypatch.setattr(streaming, "_copy", fail)
     with Mover(torch.device(ELSEWHERE)) as mover, pytest.raises(OSError, match="the disk is gone"):
-        mover.moved(rows())
-
-
-def test_the_next_block_does_not_touch_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Tensor] = []
-    copy = streaming._copy
-
-    def recorded(source: Tensor, target: Tensor) -> None:
-        copy(source, target)
-        sent.append(target)
-
-    monkeypatch.setattr(streaming, "_copy", recorded)
-    x = rows()
-    with Mover(torch.device(ELSEWHERE)) as mover:
-        for i, (block, there) in enumerate(mover.each(x, BLOCKS)):
-            while len(sent) < min(i + 2, len(BLOCKS)):
-                time.sleep(0.001)  # the next block arrives while this one is in use
-            assert torch.equal(there, x[block])
+        mover.moved(torch.ones(12, 4))
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("stage", [64, 1 << 12, 32 << 20])  # under a row, some rows, and all of them
 def test_blocks_arrive_on_the_gpu_while_it_works(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "_STAGE_BYTES", stage)

@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.methods.small import NAMES, build
+from tests.ranks import WORLD, on_every_rank
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 
 from ldreg import LDReg
-from ldreg.distributed import leave
 from ldreg.methods import Method, synchronize_batch_norm
 
-WORLD, IMAGES = 2, 8  # images on each rank
+IMAGES = 8  # images on each rank
 CASES: dict[str, dict[str, Any]] = {
     **{key: {} for key in NAMES},
     **{key: {"momentum": 0.5} for key in ("byol", "moco", "moco_v3")},
@@ -78,9 +76,7 @@ def normalize(options: dict[str, Any], *, rank: int | None, dtype: torch.dtype) 
     return {"output": y.detach(), "input.grad": x.grad, **gradients, **norm.state_dict()}
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+def compute(rank: int) -> dict[str, Any]:
     results = {
         (case, regularized): train(case, regularized=regularized, rank=rank, distributed=True)
         for case in CASES
@@ -89,16 +85,12 @@ def worker(rank: int, folder: str) -> None:
     norms = [
         normalize(options, rank=rank, dtype=dtype) for options in NORMS for dtype in (torch.float64, torch.bfloat16)
     ]
-    torch.save({"results": results, "norms": norms}, f"{folder}/{rank}")
-    dist.destroy_process_group()
-    leave(0)
+    return {"results": results, "norms": norms}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    folder = tmp_path_factory.mktemp("ranks")
-    start_processes(worker, args=(str(folder),), nprocs=WORLD, start_method="spawn")
-    return [torch.load(folder / str(rank)) for rank in range(WORLD)]
+    return on_every_rank(compute, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("case", CASES)

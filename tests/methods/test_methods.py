@@ -1,31 +1,25 @@
 """What holds for every method."""
 
-import copy
+from dataclasses import asdict
 
 import pytest
 import torch
 from lightly.models.modules import heads as lightly_heads
 from tests.methods.small import NAMES, build
+from tests.points import normal
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
 
-from ldreg.methods import (
-    BYOL,
-    METHODS,
-    Method,
-    Outcome,
-    SimCLR,
-    SimCLRConfig,
-)
-from ldreg.methods.base import Last, MomentumBranch, mlp
+from ldreg.methods import METHODS, Method, MoCoConfig, MoCoV2, Outcome, SimCLR, SimCLRConfig
+from ldreg.methods.base import Last, mlp
 
 every_method = pytest.mark.parametrize("name", NAMES)
 
 
 def views_of(method: Method, count: int, *, seed: int = 0) -> tuple[Tensor, ...]:
     """Noisy views of the same few smooth images."""
-    images = torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(7)).repeat_interleave(2, 2)
-    images = images.repeat_interleave(2, 3)
-    noise = torch.randn(method.view_count, count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    images = normal(count, 1, 4, 4, seed=7).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    noise = normal(method.view_count, count, 1, 8, 8, seed=seed)
     return (images + 0.3 * noise).unbind()
 
 
@@ -64,15 +58,28 @@ def test_byols_reference_is_of_both_branches() -> None:
     assert not torch.equal(momentum, outcome.representations)
 
 
-def test_byol_predicts_the_other_view() -> None:
-    method = build("byol")
-    assert isinstance(method, BYOL)
-    views = views_of(method, 10)
-    images = torch.cat(views)
-    predictions = method.predictor(method.projector(method.encoder(images))).chunk(2)
-    targets = method.target(images)[1].chunk(2)
-    ways = [2 - 2 * nn.functional.cosine_similarity(predictions[i], targets[1 - i]).mean() for i in range(2)]
-    torch.testing.assert_close(method(views).loss, ways[0] + ways[1])
+@pytest.mark.parametrize("name", ["byol", "moco", "moco_v3"])
+def test_losses_with_a_momentum_branch_by_a_plain_reference(name: str) -> None:
+    """MoCo's keys enter the queue after they were compared."""
+    method = build(name, **({} if name == "byol" else {"temperature": 0.2}))
+    views, queue = views_of(method, 10), dict(method.named_buffers()).get("queue", torch.zeros(0)).clone()
+    assert method.target is not None
+    inputs = (views[0], views[1]) if name == "moco" else (torch.cat(views), torch.cat(views))
+    outputs = method.projector(method.encoder(inputs[0]))
+    outputs = outputs if method.predictor is None else method.predictor(outputs)
+    queries, keys = (normalize(each, dim=1).split(10) for each in (outputs, method.target(inputs[1])[1]))
+    loss = method(views).loss
+    loss.backward()  # although the queue has changed
+    ways = []
+    for query, key in zip(queries, keys[::-1], strict=True):
+        if name == "byol":
+            ways.append((2 - 2 * (query * key).sum(1)).mean())
+        elif name == "moco":
+            logits = torch.cat(((query * key).sum(1, keepdim=True), query @ queue.T), 1)
+            ways.append(cross_entropy(logits / 0.2, torch.zeros(10, dtype=torch.int64)))
+        else:
+            ways.append(0.4 * cross_entropy(query @ key.T / 0.2, torch.arange(10)))
+    torch.testing.assert_close(loss, sum(ways))
 
 
 def descend(method: Method, steps: int) -> list[float]:
@@ -128,6 +135,8 @@ def test_wrong_views_are_refused(name: str) -> None:
     if method.view_count == 2:
         with pytest.raises(ValueError, match="of one shape"):
             method((torch.zeros(4, 1, 8, 8), torch.zeros(3, 1, 8, 8)))
+    with pytest.raises(ValueError, match=r"encoder: .*`dimension`.* None"):
+        SimCLR(nn.Flatten(), SimCLRConfig())
 
 
 @every_method
@@ -140,44 +149,19 @@ def test_state_survives_a_round_trip(name: str) -> None:
     assert descend(method, 3) == descend(other, 3)
 
 
-@every_method
-def test_autocast_keeps_the_loss_in_float32(name: str) -> None:
-    method = build(name)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outcome = method(views_of(method, 12))
-    outcome.loss.backward()
-    assert outcome.loss.dtype == torch.float32
-    assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
-
-
 @pytest.mark.parametrize(("name", "left"), [("byol", 0.9975), ("moco", 0.999), ("moco_v3", 0.9975)])
 def test_the_branch_follows_by_the_momentum_of_that_time(name: str, left: float) -> None:
     method = build(name)
     assert method.target is not None
     followed, source = next(method.target.parameters()), next(method.encoder.parameters())
+    method(views_of(method, 10))  # moves running statistics, which the branch does not take over
     for progress, share in ((2 / 3, left), (1.0, 1.0 if left < 0.999 else 0.999)):
         with torch.no_grad():
             source.copy_(followed + 1)
-        before = followed.clone()
+        before, buffers = followed.clone(), [buffer.clone() for buffer in method.target.buffers()]
         method.after_step(progress)  # after two thirds a quarter of the way from 1 back to 0.99 is left
         torch.testing.assert_close(followed, before + 1 - share)
-
-
-def test_update_is_the_moving_average_of_parameters_alone() -> None:
-    torch.manual_seed(0)
-    encoder, projector = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2)
-    branch = MomentumBranch(encoder, projector, start=0.9, end=0.9)
-    online = [*encoder.parameters(), *projector.parameters()]
-    with torch.no_grad():
-        for parameter in online:
-            parameter.add_(torch.randn_like(parameter))
-    encoder(torch.randn(5, 3))  # moves the encoder's running statistics, which the branch does not take over
-    before = copy.deepcopy(branch)
-    branch.update(encoder, projector, 0.5)
-    for new, old, source in zip(branch.parameters(), before.parameters(), online, strict=True):
-        torch.testing.assert_close(new, 0.9 * old + 0.1 * source)
-    for new_buffer, old_buffer in zip(branch.buffers(), before.buffers(), strict=True):
-        assert torch.equal(new_buffer, old_buffer)
+        torch.testing.assert_close(list(method.target.buffers()), buffers, rtol=0, atol=0)
 
 
 def layers(head: nn.Module) -> list[tuple[type[nn.Module], int | None]]:
@@ -242,6 +226,41 @@ def test_options_out_of_range_are_rejected(name: str, option: str, options: dict
         METHODS[name].config(**options)
 
 
-def test_an_encoder_without_dimension_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"encoder: .*`dimension`.* None"):
-        SimCLR(nn.Flatten(), SimCLRConfig())
+def enqueue(method: MoCoV2, seed: int, count: int = 6) -> Tensor:
+    """One forward pass; the keys that it was to enqueue."""
+    views = torch.randn(2, count, 1, 8, 8, generator=torch.Generator().manual_seed(seed)).unbind()
+    method(views)
+    return normalize(method.target(views[1])[1], dim=1)
+
+
+def queued(size: int) -> MoCoV2:
+    method = build("moco", queue_size=size)
+    assert isinstance(method, MoCoV2)
+    return method
+
+
+def test_queue_takes_keys_in_order_and_drops_the_oldest() -> None:
+    method = queued(15)
+    first = method.queue.clone()
+    torch.testing.assert_close(first.norm(dim=1), torch.ones(15))
+    a, b, c = (enqueue(method, seed) for seed in range(3))
+    assert method.pointer == 18 % 15
+    torch.testing.assert_close(method.queue, torch.cat((c[3:], a[3:], b, c[:3])))
+    before = method.queue.clone()
+    enqueue(method.eval(), 0)
+    assert torch.equal(method.queue, before)
+    small = queued(4)  # a larger batch leaves its last keys
+    torch.testing.assert_close(enqueue(small, 0)[-4:], small.queue)
+
+
+def test_defaults_are_those_of_the_version() -> None:
+    assert asdict(MoCoConfig().settings()) == {
+        "temperature": 0.2, "momentum": 0.999, "momentum_end": 0.999,
+        "projector": (2048, 128), "predictor": (), "queue_size": 65536,
+    }  # fmt: skip
+    assert asdict(MoCoConfig(version="v3").settings()) == {
+        "temperature": 1.0, "momentum": 0.99, "momentum_end": 1.0,
+        "projector": (4096, 256), "predictor": (4096, 256), "queue_size": 0,
+    }  # fmt: skip
+    assert MoCoConfig(momentum=0.9).settings().momentum_end == 0.9
+    assert MoCoConfig(momentum=0.9, momentum_end=1.0).settings().momentum_end == 1.0

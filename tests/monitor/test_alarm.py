@@ -6,7 +6,7 @@ import math
 import pytest
 
 from ldreg.monitor.alarm import CollapseAlarm
-from ldreg.regularizers.pull import PullWarning
+from ldreg.regularizers.balance import PullWarning
 
 
 def run(alarm: CollapseAlarm, values: list[float], name: str = "val/lid") -> list[int]:

@@ -152,14 +152,6 @@ def almost_equally_far(exact: Array) -> bool:
     return bool(((gap > 0) & (gap <= 1e-6 * exact[:, -1])).any())
 
 
-def test_a_query_outside_of_the_rows_may_be_tied_where_all_others_take_every_one() -> None:
-    rows = Points("by hand", torch.tensor([[0.0], [1.0], [-1.0]]))
-    queries = Points("by hand", torch.tensor([[1.0], [0.0]]))
-    inside, outside = (Search(queries, 2, rows, np.array([1, place])) for place in (0, -1))
-    assert not tied(inside)
-    assert tied(outside)
-
-
 def searched(rows: list[list[float]], k: int, kind: str = "by hand") -> Search:
     return Search(Points(kind, torch.tensor(rows)), k)
 
@@ -327,18 +319,6 @@ def test_order_changes_nothing(search: Search, seed: int) -> None:
             inverse = (1 / lid(x, k, **WAYS[way])[order].double()).numpy()
             assert_lid(lid(x[order], k, **WAYS[way]), inverse, room[order.numpy()], way)
     assert effective_rank(x[order]).item() == pytest.approx(effective_rank(x).item(), rel=1e-9, abs=1e-9)
-
-
-@QUICK
-@given(alone(least_k=2, dtypes=(torch.float32,), kinds=MOVABLE), st.integers(-95, 95))
-def test_a_power_of_two_changes_nothing_in_float32(search: Search, exponent: int) -> None:
-    x, k = search.queries.x, search.k
-    there = torch.ldexp(x, torch.tensor(exponent))
-    exact = torch.isfinite(there).all() and (torch.ldexp(there, torch.tensor(-exponent)) == x).all()
-    distances = neighbor_distances(x, k)
-    least = distances[distances > 0].min().item() * 2.0**exponent if distances.any() else 1.0
-    assume(bool(exact) and least > LEAST_NORMAL and there.abs().max().item() < 1e35)
-    torch.testing.assert_close(neighbor_distances(there, k) / 2.0**exponent, distances, rtol=3e-7, atol=0)
 
 
 @HOW_MANY

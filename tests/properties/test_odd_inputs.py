@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from tests.points import normal
 from tests.properties.conftest import QUANTUM, WAYS, Array, Way, brute_force, inverse_lid
 from torch import Tensor
 
@@ -21,19 +23,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 TABLE = re.findall(r"^\|.*\|$", DOCUMENT.read_text().partition("\n| input |")[2].partition("\n\n")[0], re.MULTILINE)
 
 
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def with_entry(value: float) -> Tensor:
-    x = gaussian(20, 3)
+    x = normal(20, 3)
     x[4, 1] = value
-    return x
-
-
-def with_duplicate() -> Tensor:
-    x = gaussian(20, 3)
-    x[1] = x[0]
     return x
 
 
@@ -48,50 +40,50 @@ class Odd(NamedTuple):
 
 # Of several inputs in a row, each gets what the row says.
 ROWS: dict[str, Callable[[], list[Odd]]] = {
-    "float32 at scales 1e-30 and 1e30": lambda: [Odd(gaussian(20, 3) * scale) for scale in (1e-30, 1e30)],
-    "float32 offset by 1000 times its spread": lambda: [Odd(gaussian(20, 3) + 1000)],
+    "float32 at scales 1e-30 and 1e30": lambda: [Odd(normal(20, 3) * scale) for scale in (1e-30, 1e30)],
+    "float32 offset by 1000 times its spread": lambda: [Odd(normal(20, 3) + 1000)],
     "float64, float16, bfloat16, float8": lambda: [
-        Odd(gaussian(20, 3).to(dtype))
+        Odd(normal(20, 3).to(dtype))
         for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
     ],
     "whole numbers of any width": lambda: [
-        Odd((30 * gaussian(20, 8)).abs().to(dtype))
+        Odd((30 * normal(20, 8)).abs().to(dtype))
         for dtype in (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.uint64)
     ],
     "whole numbers from 2^53 on": lambda: [
         Odd((torch.arange(60).view(20, 3) + 2**60).to(dtype)) for dtype in (torch.int64, torch.uint64)
     ],
-    "NumPy arrays, nested lists": lambda: [Odd(gaussian(20, 3).numpy()), Odd(gaussian(20, 3).tolist())],
-    "not contiguous": lambda: [Odd(gaussian(6, 40).T[::2, ::2]), Odd(gaussian(3, 20).T)],
+    "NumPy arrays, nested lists": lambda: [Odd(normal(20, 3).numpy()), Odd(normal(20, 3).tolist())],
+    "not contiguous": lambda: [Odd(normal(6, 40).T[::2, ::2]), Odd(normal(3, 20).T)],
     "NumPy arrays that run backwards, or big-endian": lambda: [
-        Odd(gaussian(20, 3).numpy()[::-1]),
-        Odd(gaussian(20, 3).numpy().astype(">f4")),
+        Odd(normal(20, 3).numpy()[::-1]),
+        Odd(normal(20, 3).numpy().astype(">f4")),
     ],
     "NaN, inf, -inf": lambda: [Odd(with_entry(value)) for value in (math.nan, math.inf, -math.inf)],
     "distances beyond the largest float32": lambda: [Odd(with_entry(3e38))],
-    "complex numbers": lambda: [Odd(gaussian(20, 3) + 1j)],
+    "complex numbers": lambda: [Odd(normal(20, 3) + 1j)],
     "text, None, ragged lists": lambda: [Odd("abc"), Odd(None), Odd([[1.0, 2.0], [3.0]])],
-    "sparse tensors": lambda: [Odd(gaussian(20, 3).to_sparse())],
-    "one axis, or three": lambda: [Odd(gaussian(20)), Odd(gaussian(20, 3, 2))],
-    "no rows, or no columns": lambda: [Odd(gaussian(0, 3)), Odd(gaussian(20, 0))],
-    "one row": lambda: [Odd(gaussian(1, 3))],
+    "sparse tensors": lambda: [Odd(normal(20, 3).to_sparse())],
+    "one axis, or three": lambda: [Odd(normal(20)), Odd(normal(20, 3, 2))],
+    "no rows, or no columns": lambda: [Odd(normal(0, 3)), Odd(normal(20, 0))],
+    "one row": lambda: [Odd(normal(1, 3))],
     "all rows the same": lambda: [Odd(torch.full((20, 3), 0.1)), Odd(torch.zeros(20, 3))],
-    "8 of 20 rows the same": lambda: [Odd(torch.cat((gaussian(12, 3) + 9, torch.zeros(8, 3))))],
-    "each row twice": lambda: [Odd(gaussian(10, 3).repeat(2, 1))],
-    "two rows the same": lambda: [Odd(with_duplicate())],
-    "rows 1e-6 from each other": lambda: [Odd(torch.cat((gaussian(10, 3), gaussian(10, 3) * (1 + 1e-6))))],
+    "8 of 20 rows the same": lambda: [Odd(torch.cat((normal(12, 3) + 9, torch.zeros(8, 3))))],
+    "each row twice": lambda: [Odd(normal(10, 3).repeat(2, 1))],
+    "two rows the same": lambda: [Odd(normal(19, 3)[[0, *range(19)]])],
+    "rows 1e-6 from each other": lambda: [Odd(torch.cat((normal(10, 3), normal(10, 3) * (1 + 1e-6))))],
     "one-hot, each more than k times": lambda: [Odd(torch.eye(3)[torch.arange(20) % 3])],
     "one-hot, each once": lambda: [Odd(torch.eye(20)), Odd(1e30 * torch.eye(20))],
-    "k = 1": lambda: [Odd(gaussian(20, 3), 1)],
-    "k = N - 1": lambda: [Odd(gaussian(20, 3), 19)],
-    "k = N and more": lambda: [Odd(gaussian(20, 3), k) for k in (20, 10**30)],
-    "k = 0, -1, 2.5, True, None": lambda: [Odd(gaussian(20, 3), k) for k in (0, -1, 2.5, True, None)],
-    "NaN in the reference": lambda: [Odd(gaussian(20, 3), 5, with_entry(math.nan))],
-    "a reference of another width": lambda: [Odd(gaussian(20, 3), 5, gaussian(20, 4))],
+    "k = 1": lambda: [Odd(normal(20, 3), 1)],
+    "k = N - 1": lambda: [Odd(normal(20, 3), 19)],
+    "k = N and more": lambda: [Odd(normal(20, 3), k) for k in (20, 10**30)],
+    "k = 0, -1, 2.5, True, None": lambda: [Odd(normal(20, 3), k) for k in (0, -1, 2.5, True, None)],
+    "NaN in the reference": lambda: [Odd(normal(20, 3), 5, with_entry(math.nan))],
+    "a reference of another width": lambda: [Odd(normal(20, 3), 5, normal(20, 4))],
     "`self_index` that is no row": lambda: [
-        Odd(gaussian(20, 3), 5, gaussian(20, 3), torch.full((20,), index)) for index in (20, -2)
+        Odd(normal(20, 3), 5, normal(20, 3), torch.full((20,), index)) for index in (20, -2)
     ],
-    "`self_index` without a reference": lambda: [Odd(gaussian(20, 3), 5, None, torch.arange(20))],
+    "`self_index` without a reference": lambda: [Odd(normal(20, 3), 5, None, torch.arange(20))],
 }
 
 
@@ -222,20 +214,18 @@ def test_the_table_has_no_other_rows() -> None:
 
 def test_distances_under_the_normal_numbers_of_float32_are_rounded_to_multiples_of_its_least() -> None:
     """And LID with them: at 1e-40 it is right to a thousandth, at 1e-44 it is not."""
-    for scale in (1e-40, 1e-44):
-        x = gaussian(20, 3) * scale
+    for scale in (1e-38, 1e-40, 1e-44):
+        x = normal(20, 3) * scale
         found = neighbor_distances(x, 5).double().numpy()
         assert np.abs(found - brute_force(wide(x), 5).distances).max() <= QUANTUM
-    x = gaussian(20, 3) * 1e-40
-    for estimator in ("mom", "mle"):
-        torch.testing.assert_close(
-            lid(x, 5, estimator=estimator).double(), lid(x.double(), 5, estimator=estimator), rtol=1e-3, atol=0
-        )
+    x = normal(20, 3) * 1e-40
+    for way in ("mom", "mle"):
+        torch.testing.assert_close(lid(x, 5, **WAYS[way]).double(), lid(x.double(), 5, **WAYS[way]), rtol=1e-3, atol=0)
     assert torch.isfinite(lid(x.double() * 1e-4, 5)).all()
 
 
 def test_gradients_in_float16_overflow_where_those_in_float32_do_not_fit() -> None:
-    x = (gaussian(20, 3) * 1e-6).half()
+    x = (normal(20, 3) * 1e-6).half()
     wide, narrow = x.float().requires_grad_(), x.clone().requires_grad_()
     for each in (wide, narrow):
         LDReg(k=5, beta=1.0)(each).backward()
@@ -244,25 +234,14 @@ def test_gradients_in_float16_overflow_where_those_in_float32_do_not_fit() -> No
     assert torch.equal(narrow.grad, wide.grad.half())
 
 
-FUNCTIONS: list[Callable[[Any], object]] = [
-    lambda x: lid(x, k=2),
-    lambda x: neighbor_distances(x, 2),
-    lambda x: inspect(x, k=2),
-    LDReg(k=2),
-    effective_rank,
-]
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_has_no_plain_numbers_is_refused_by_name(function: Callable[[Any], object]) -> None:
+def test_what_has_no_plain_numbers_is_refused_by_name() -> None:
     masked = np.ma.masked_array(np.ones((9, 3)), mask=np.eye(9, 3, dtype=bool))
-    for x, word in ((masked, "a masked array"), (torch.ones(9, 3, device="meta"), "meta")):
-        with pytest.raises(ValueError, match=rf"^(x|representations): expected .*{word}"):
-            function(x)
-
-
-@pytest.mark.parametrize("k", [torch.tensor(True), torch.tensor(2, device="meta"), np.bool_(True)])
-def test_a_k_that_is_no_number_is_refused(k: Any) -> None:
-    for call in (neighbor_distances, lid):
-        with pytest.raises(ValueError, match=r"^k: expected an integer"):
-            call(torch.randn(9, 3), k)
+    functions: list[Callable[[Any], object]] = [partial(each, k=2) for each in (lid, neighbor_distances, inspect)]
+    for function in (*functions, LDReg(k=2), effective_rank):
+        for x, word in ((masked, "a masked array"), (torch.ones(9, 3, device="meta"), "meta")):
+            with pytest.raises(ValueError, match=rf"^(x|representations): expected .*{word}"):
+                function(x)
+    for k in (torch.tensor(True), torch.tensor(2, device="meta"), np.bool_(True)):
+        for call in (neighbor_distances, lid):
+            with pytest.raises(ValueError, match=r"^k: expected an integer"):
+                call(normal(9, 3), k)  # type: ignore[operator]

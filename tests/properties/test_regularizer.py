@@ -1,6 +1,7 @@
 """LDReg of any batch: value and gradient are those of float64, and finite on every finite batch."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,8 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.interpreter import needs_interpreter, run_interpreted
-from tests.properties import interpreted
+from tests.interpreter import needs_interpreter, run_interpreted, take_small_blocks
 from tests.properties.conftest import (
     HOW_MANY,
     KINDS,
@@ -28,6 +28,7 @@ from tests.properties.conftest import (
 from torch import Tensor
 
 from ldreg import LDReg
+from ldreg.dimension.cuda import step as fused
 
 NORMS: dict[str, dict[str, Any]] = {
     "l1": {},
@@ -56,6 +57,10 @@ class Step(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         return {"k": self.k, "beta": 0.7, "reference_grad": self.reference_grad} | WAYS[self.way] | NORMS[self.norm]
+
+    @property
+    def arguments(self) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Any]]:
+        return self.batch.x, self.reference, self.self_index, self.options
 
     @property
     def rows(self) -> Array:
@@ -87,13 +92,22 @@ class Outcome(NamedTuple):
     reference_gradient: Tensor | None
 
 
-def outcome(step: Step) -> Outcome:
-    x = step.batch.x.detach().clone().requires_grad_()
-    reference = None if step.reference is None else step.reference.clone().requires_grad_()
-    value = LDReg(**step.options)(x, reference, self_index=step.self_index)
+def outcome(batch: Tensor, reference: Tensor | None, self_index: Tensor | None, options: dict[str, Any]) -> Outcome:
+    x = batch.detach().clone().requires_grad_()
+    rows = None if reference is None else reference.clone().requires_grad_()
+    assert fused.PATH == "auto" or fused.supports(x, rows, options["k"])
+    value = LDReg(**options)(x, rows, self_index=self_index)
     value.backward()
     assert x.grad is not None
-    return Outcome(value.detach(), x.grad, None if reference is None else reference.grad)
+    return Outcome(value.detach(), x.grad, None if rows is None else rows.grad)
+
+
+def main(path: str, cases: str, outcomes: str) -> None:
+    """Outcomes of all cases on the path named, in a process in which Triton interprets its kernels."""
+    if path == "screened":
+        take_small_blocks()
+    fused.PATH = path  # type: ignore[assignment]
+    torch.save([tuple(outcome(*case)) for case in torch.load(cases)], outcomes)
 
 
 class Expected(NamedTuple):
@@ -234,7 +248,7 @@ def test_steps_are_those_of_float64(how_many: settings) -> None:
     @how_many
     @given(steps())
     def check(step: Step) -> None:
-        assert_right(step, outcome(step))
+        assert_right(step, outcome(*step.arguments))
 
     check()
 
@@ -259,9 +273,8 @@ def draw_steps(count: int) -> list[Step]:
 def test_fused_kernels_give_the_float64_answer(path: str, tmp_path: Path) -> None:
     """In Triton's interpreter, which must be asked for before Triton is imported."""
     drawn = draw_steps(120)
-    cases = [(step.batch.x, step.reference, step.self_index, step.options) for step in drawn]
-    torch.save(cases, tmp_path / "cases.pt")
-    run_interpreted(interpreted.__file__, path, str(tmp_path / "cases.pt"), str(tmp_path / "outcomes.pt"))
+    torch.save([step.arguments for step in drawn], tmp_path / "cases.pt")
+    run_interpreted(__file__, path, str(tmp_path / "cases.pt"), str(tmp_path / "outcomes.pt"))
     outcomes = torch.load(tmp_path / "outcomes.pt")
     assert len(outcomes) == len(drawn) >= 100
     for step, saved in zip(drawn, outcomes, strict=True):
@@ -280,3 +293,7 @@ def test_gradients_of_tiny_batches_are_finite(estimator: Any, scale: float) -> N
             assert batch.grad is not None
             assert batch.grad.isfinite().all()
             assert batch.grad.abs().max() > 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,20 +4,17 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from sklearn.datasets import load_digits
 from tests.methods.small import NAMES, build
+from tests.points import normal
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 from torch.utils.checkpoint import checkpoint
 
 from ldreg import Balance, LDReg, geometric_mean, lid, suggest_beta
-from ldreg.distributed import gather, leave
 from ldreg.regularizers import Covariance, KoLeo, SIGReg
 
 SHARE = 0.2
@@ -29,7 +26,7 @@ def encoder(*, dtype: torch.dtype = torch.float64) -> nn.Linear:
 
 
 def images(rows: int = 48, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(rows, 5, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return normal(rows, 5, seed=1, dtype=dtype)
 
 
 def task(z: Tensor) -> Tensor:
@@ -113,7 +110,7 @@ def test_byols_reference_and_a_queue() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_forks_where_its_loss_and_the_regularizer_part(name: str) -> None:
     """For MAE these are all tokens, of which LDReg reads one."""
-    views = tuple(torch.randn(2, 24, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind())
+    views = normal(2, 24, 1, 8, 8, dtype=torch.float64).unbind()
     branches: list[Tensor] = []
 
     def copies(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,22 +133,17 @@ def test_every_method_forks_where_its_loss_and_the_regularizer_part(name: str) -
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_accumulation_balances_each_part() -> None:
-    model, x, reg = encoder(), images(96), LDReg(k=8, share=SHARE)
-    model.zero_grad()
-    expected = torch.zeros(6, 5, dtype=torch.float64)
-    for part in x.chunk(2):
-        expected += weight_gradient(model, part, by_hand(model(part), task, LDReg(k=8, beta=1.0))) / 2
-    model.zero_grad()
-    for part in x.chunk(2):
-        z, penalty = reg.fork(model(part))
-        ((task(z) + penalty) / 2).backward()
-    torch.testing.assert_close(model.weight.grad, expected, rtol=1e-6, atol=1e-12)
+ROUTES: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "compiled": lambda loss, x: torch.compile(loss, backend="aot_eager")(x),
+    "compiled by inductor": lambda loss, x: torch.compile(loss, backend="inductor")(x),
+    "checkpointed": lambda loss, x: checkpoint(loss, x.requires_grad_(), use_reentrant=False),
+    "checkpointed, reentrant": lambda loss, x: checkpoint(loss, x.requires_grad_(), use_reentrant=True),
+}
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # which Dynamo hides, unless it is an error
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_compiled_step_has_the_same_gradient(backend: str) -> None:
+@pytest.mark.parametrize("name", ROUTES)
+def test_compiled_and_checkpointed_steps_have_the_same_gradient(name: str) -> None:
     model, x, reg = encoder(dtype=torch.float32), images(dtype=torch.float32), LDReg(k=8, share=SHARE)
 
     def loss(x: Tensor) -> Tensor:
@@ -159,21 +151,8 @@ def test_a_compiled_step_has_the_same_gradient(backend: str) -> None:
         return task(z) + penalty
 
     expected = gradient_of(model, loss(x))
-    torch.testing.assert_close(gradient_of(model, torch.compile(loss, backend=backend)(x)), expected)
+    torch.testing.assert_close(gradient_of(model, ROUTES[name](loss, x)), expected)
     assert reg.effective_beta > 0
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing_changes_nothing(reentrant: bool) -> None:
-    model, x, reg = encoder(), images().requires_grad_(), LDReg(k=8, share=SHARE)
-
-    def loss(x: Tensor) -> Tensor:
-        z, penalty = reg.fork(model(x))
-        return task(z) + penalty
-
-    expected = gradient_of(model, loss(x))
-    checkpointed = checkpoint(loss, x, use_reentrant=reentrant)
-    torch.testing.assert_close(gradient_of(model, checkpointed), expected, rtol=1e-12, atol=0)
 
 
 def test_half_precision_with_a_scaler() -> None:
@@ -287,46 +266,17 @@ def test_without_gradients_the_representations_pass_through() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    options: dict[str, Any]
-    for name, value in (("share", -0.1), ("share", math.nan), ("smoothing", 1.0), ("start", 0.5), ("max_beta", 0)):
-        options = {name: value}
+    wrong = [("share", -0.1), ("share", math.nan), ("smoothing", 1.0), ("start", 0.5), ("max_beta", 0)]
+    for name, value in wrong:
         with pytest.raises(ValueError, match=f"^{name}: expected "):
-            Balance(**options)
+            Balance(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^share: expected None with a beta"):
         LDReg(beta=0.5, share=0.1)
     for name, value in (("smoothing", 0.5), ("start", 10), ("max_beta", 1.0)):
-        options = {name: value}
         with pytest.raises(ValueError, match=f"^{name}: expected .* without a share"):
-            LDReg(k=8, **options)
+            LDReg(k=8, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^share: expected a call of fork"):
         LDReg(k=8, share=0.1)(images().requires_grad_())
-
-
-def rank_gradient(rank: int | None) -> list[Tensor]:
-    """The weight's gradient of a loss over the batch of all ranks, and of the mean of losses of each rank."""
-    found = []
-    for joint in (True, False):
-        model, reg = encoder(), LDReg(k=8, share=SHARE, gather=rank is not None)
-        shell = model if rank is None else nn.parallel.DistributedDataParallel(model)
-        x = images(96) * torch.linspace(0.1, 2, 96, dtype=torch.float64)[:, None]  # ranks with unlike gradients
-        z, penalty = reg.fork(shell(x if rank is None else x.chunk(2)[rank]))
-        found.append(gradient_of(model, task(gather(z) if joint and rank is not None else z) + penalty))
-    return found
-
-
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.save(rank_gradient(rank), f"{folder}/{rank}")
-    dist.destroy_process_group()
-    leave(0)
-
-
-def test_two_processes_equal_one(tmp_path: Path) -> None:
-    start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="spawn")
-    expected = rank_gradient(None)
-    for rank in range(2):
-        torch.testing.assert_close(torch.load(tmp_path / str(rank)), expected, rtol=1e-6, atol=1e-12)
 
 
 def test_the_suggested_beta_gives_the_share() -> None:
@@ -346,6 +296,46 @@ def test_the_suggested_beta_gives_the_share() -> None:
         suggest_beta([(task(outputs[0]), model(images()))], regularizer=LDReg(k=8))
     with pytest.raises(ValueError, match=r"^share: "):
         suggest_beta([], share=0)
+
+
+def pulled(reg: LDReg, steps: int, *, scale: float = 1.0, same_tensor: bool = True) -> list[Tensor]:
+    """The gradients of steps on a loss of this size, which may use another tensor than LDReg gets."""
+    model, x, gradients = encoder(), images(), []
+    for _ in range(steps):
+        z = model(x)
+        gradients.append(gradient_of(model, scale * task(z if same_tensor else model(x)) + reg(z)))
+    return gradients
+
+
+def pull_by_hand(beta: float, scale: float = 1.0) -> float:
+    z = encoder()(images()).detach().requires_grad_()
+    (of_loss,), (of_term,) = (torch.autograd.grad(loss, z) for loss in (scale * task(z), LDReg(k=8, beta=beta)(z)))
+    return float(of_term.norm() / of_loss.norm())
+
+
+def test_the_pull_of_a_beta_is_measured_every_fiftieth_step_and_changes_no_gradient() -> None:
+    reg = LDReg(k=8, beta=0.02)
+    assert reg.pull.isnan()
+    gradients = pulled(reg, 50)
+    assert reg.pull.item() == pytest.approx(pull_by_hand(0.02), rel=1e-4)
+    assert torch.equal(gradients[-1], gradients[0])  # the last was measured, the first was not
+    assert not reg.state_dict()
+    reg = LDReg(k=8, beta=0.02)
+    pulled(reg, 50, same_tensor=False)
+    assert reg.pull.isnan()
+
+
+@pytest.mark.parametrize(("scale", "found"), [(1e6, "negligible"), (1e-6, "dominant"), (0.1, None)])
+def test_a_pull_far_off_is_warned_of_once_with_a_beta_that_gives_ten_percent(scale: float, found: str | None) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        pulled(LDReg(k=8, beta=0.01), 300, scale=scale)
+    assert len(warned) == (found is not None)
+    if found is not None:
+        message = str(warned[0].message)
+        assert found in message
+        beta = float(message.partition("beta ")[2].split()[0])
+        assert pull_by_hand(beta, scale) == pytest.approx(0.1, rel=0.06)  # two digits of beta
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def by_differences(query: Query) -> Candidates:
             reservoir.offer(slice(0, len(queries)), scores, theirs.start)
         parts.append(reservoir.result())
     indices, bounds, _ = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Candidates(indices, bounds)
+    return Candidates(indices, bounds.square() / 2)
 
 
 def _within_x(query: Query, dtype: torch.dtype, progress: Progress) -> Candidates:

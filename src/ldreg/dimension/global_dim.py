@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ldreg.dimension.neighbors import as_numbers, neighbors, no_matrix
+from ldreg.dimension.neighbors import as_real_matrix, neighbors
 from ldreg.dimension.synthetic import SAMPLES
 
 GlobalEstimator = Literal["danco", "twonn"]
@@ -153,10 +153,8 @@ class Statistics(NamedTuple):
 
 def as_points(x: Any) -> Tensor:
     """Real points (N, D) in float32 at least, from anything that torch.as_tensor takes; ValueError otherwise."""
-    points = as_numbers(x, "x").detach()
-    if points.ndim != 2 or 0 in points.shape:
-        raise no_matrix(points.shape, "x")
-    if points.is_complex() or points.dtype == torch.bool:
+    points = as_real_matrix(x, "x").detach()
+    if points.dtype == torch.bool:
         raise ValueError(f"x: expected real numbers, got {points.dtype}")
     if not bool(points.isfinite().all()):
         raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(points.shape)}")

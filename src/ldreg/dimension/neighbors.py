@@ -74,15 +74,21 @@ def neighbor_distances(x: Tensor, k: int, reference: Tensor | None = None) -> Te
 
 def as_matrix(value: Any, name: str) -> Tensor:
     """A floating-point tensor (N, D) from anything that torch.as_tensor takes; ValueError otherwise."""
+    tensor = as_real_matrix(value, name)
+    if tensor.is_floating_point():
+        return tensor
+    # float32 holds integers up to 2^24 only.
+    return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+
+
+def as_real_matrix(value: Any, name: str) -> Tensor:
+    """A tensor (N, D) of any real dtype from anything that torch.as_tensor takes; ValueError otherwise."""
     tensor = as_numbers(value, name)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise no_matrix(tensor.shape, name)
     if tensor.is_complex():
         raise ValueError(f"{name}: expected real numbers, got {tensor.dtype}")
-    if tensor.is_floating_point():
-        return tensor
-    # float32 holds integers up to 2^24 only.
-    return tensor.to(torch.float64 if tensor.dtype.itemsize >= 4 else torch.float32)
+    return tensor
 
 
 def no_matrix(shape: Sequence[int], name: str) -> ValueError:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ldreg.dimension.neighbors import as_numbers, no_matrix
+from ldreg.dimension.neighbors import as_real_matrix
 
 _BLOCK_ELEMENTS = 2**22  # of float64: 32 MiB
 
@@ -186,11 +186,7 @@ def _scale(x: Tensor) -> float:
 
 
 def _checked(value: Any) -> Tensor:
-    x = as_numbers(value, "x").detach()
-    if x.ndim != 2 or 0 in x.shape:
-        raise no_matrix(x.shape, "x")
+    x = as_real_matrix(value, "x").detach()
     if len(x) < 2:
         raise ValueError(f"x: expected at least 2 rows, got shape {tuple(x.shape)}")
-    if x.is_complex():
-        raise ValueError(f"x: expected real numbers, got {x.dtype}")
     return x

@@ -19,7 +19,7 @@ from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
 from ldreg.monitor.alarm import SETTLED
 from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.watch import MonitorConfig, Watch, callback_bases, logger
-from ldreg.regularizers.pull import PullWarning
+from ldreg.regularizers.balance import PullWarning
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback

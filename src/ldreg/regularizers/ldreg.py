@@ -14,9 +14,8 @@ from ldreg.dimension.estimators import Convention, Estimator, check_options, est
 from ldreg.dimension.geometry import regular
 from ldreg.dimension.neighbors import as_matrix, as_query, check_rows, neighbors
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
-from ldreg.regularizers.balance import Balance
+from ldreg.regularizers.balance import Balance, PullGauge
 from ldreg.regularizers.base import check, finite, options, weight, whole
-from ldreg.regularizers.pull import PullGauge
 
 Norm = Literal["l1", "l2", "frechet"]
 Direction = Literal["maximize", "minimize"]
