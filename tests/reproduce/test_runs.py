@@ -1,7 +1,6 @@
 """Runs are trained and measured once, continue where they stopped, and what came of them is shown."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -210,26 +209,16 @@ def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*waited: object) -> None:
+    def interrupted(*waited: object, **limits: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "_next_done", interrupted)
+    monkeypatch.setattr(runs, "wait", interrupted)
     words = ["reproduce", "table1", "--scale", "digits", "--methods", "simclr", "--jobs", "1", "--out", str(tmp_path)]
     assert main(words) == 130
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"2 runs to do, 0 done before; 1 at a time, into {tmp_path}"
     assert str(tmp_path / "workers.log") in lines[1]
     assert lines[2:] == ["ldreg reproduce: interrupted; the same command goes on where this one stood"]
-
-
-def test_runs_that_end_in_no_time_are_left() -> None:
-    never: Future[None] = Future()
-    with pytest.raises(runs._TimeOverError):
-        runs._next_done(time.monotonic() + 0.01, [never])
-    ended: Future[None] = Future()
-    ended.set_result(None)
-    for until in (time.monotonic() - 1, 6e10, 1e300, math.inf):
-        assert runs._next_done(until, [never, ended]) == [ended]
 
 
 @pytest.mark.parametrize(("done", "begun"), [(0, 0), (0, 1), (1, 1), (1, 2)])
@@ -282,6 +271,22 @@ class PoolHere:
 
     def shutdown(self, **_: object) -> None:
         pass
+
+
+def test_runs_that_do_not_end_in_time_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Future[None]] = []
+
+    class Endless(PoolHere):
+        def submit(self, run: Callable[..., None], *arguments: object) -> Future[None]:
+            submitted.append(Future())
+            return submitted[-1]
+
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", Endless)
+    asked = request(["wallclock", "--out", str(tmp_path)])
+    for seconds, begun in ((0.01, 2), (0.0, 0)):
+        submitted.clear()
+        assert runs.train_missing(asked.jobs, asked.workspace, processes=3, seconds=seconds) == (2, None)
+        assert len(submitted) == begun
 
 
 def runs_where(monkeypatch: pytest.MonkeyPatch, wrong: Mapping[str, Exception]) -> list[str]:
