@@ -19,7 +19,7 @@ from ldreg.report.tables import Cell, Mark, Table, table_markdown, table_text
 from ldreg.reproduce.claims import claims
 from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.jobs import Job, read_records, record_paths
-from ldreg.reproduce.plane import cloud_figure, cloud_table
+from ldreg.reproduce.plane import CLOUDS, cloud_figure, cloud_table
 from ldreg.reproduce.statistics import Section, collapses, sample
 from ldreg.reproduce.studies import DETECTION, PROSE, SCALES, STUDIES, TRANSFER, Arm, Options, Records, Scale, Study
 from ldreg.reproduce.tables import (
@@ -321,17 +321,22 @@ class StudyReport(pages.Section):
 
 @plain_style()
 def study_reports(studies: Sequence[Study], scale: Scale, records: Records) -> list[StudyReport]:
-    """Tables, figures and sentences of what has been measured; rows that `records` does not know are left out."""
+    """Tables, figures and sentences of what has been measured.
+
+    Rows that `records` does not know are left out, and so are studies that this scale does not have.
+    """
     found = []
     for study in studies:
-        if study.rows(scale):
+        if study.name in CLOUDS:
+            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
+        elif study.rows(scale):
             section = Section(study, scale, records)
             table = study_table(section)
             words, figures = _words(section, table), drawings(section)
             pairs = zip(section.rows, table.rows, strict=True)
             table = replace(table, rows=[cells for row, cells in pairs if row.arm in records])
         else:
-            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
+            continue
         text = f"{study.text}\n\n{words}" if words else study.text
         found.append(StudyReport(study.title, text, table, figures, study=study.name, words=words))
     return found
