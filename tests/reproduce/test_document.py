@@ -195,6 +195,8 @@ def test_effects_that_an_earlier_table_has_are_not_told_twice(tmp_path: Path) ->
 def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected records of these studies, got none"):
         text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}], settings={"data.path": "elsewhere", "of another time": 1})
+    assert text_of(tmp_path)
     put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], settings={"batch_size": 99})
     with pytest.raises(ValueError, match=r"simclr-epochs40-seed0\.json: expected batch_size = 256, .* got 99"):
         text_of(tmp_path)
