@@ -41,6 +41,15 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "run"), counted(0, "run")
+    ('1 run', '0 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def percent(share: float) -> str:
     """A share in percent, never rounded to 0 or to 100 unless it is exactly that.
 

@@ -65,7 +65,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
         "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
         "bench": lambda path: runner.read_run(path, "lid", "cpu"),
-        "cost": tables.read_step_cost,
+        "cost": lambda path: tables.step_cost([path]),
         "annotations": coco.load_annotations,
         "detection": lambda path: detection._finished(path.parent, {}),
         "checkpoint": lambda path: latest(path.parent),

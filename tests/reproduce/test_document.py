@@ -12,7 +12,7 @@ from tests.reproduce.words import put
 
 from ldreg.cli import main
 from ldreg.record import Record
-from ldreg.reproduce.document import document
+from ldreg.reproduce.document import Document, document
 from ldreg.reproduce.jobs import read_records, record_paths
 from ldreg.reproduce.studies import SCALES, STUDIES, chosen
 
@@ -53,48 +53,34 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path) 
     for place, arms in (("here", list(results)), ("there", list(results)[::-1])):
         for arm in arms:
             put(tmp_path / place, arm, [results[arm]] * 2)
-    one, other = (
-        document(chosen("all"), DIGITS, tmp_path / place, what="all", folder="images/results")
-        for place in ("here", "there")
-    )
-    assert one == other
-    assert one.pictures
+
+    def made(place: str) -> Document:
+        return document(chosen("all"), DIGITS, tmp_path / place, what="all", folder="images/results")
+
+    one = made("here")
+    assert one == made("there")
     assert str(tmp_path) not in one.text
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "savefig.bbox": "tight"}):
+        assert made("here") == one
+    put(tmp_path / "there", LDREG, [{"lid": 7.1}] * 2)
+    picture = "figure2a-lid-over-training.png"
+    assert made("there").pictures[picture] != one.pictures[picture], "it tells of which records it is"
 
 
-def test_a_picture_tells_of_which_records_it_is(tmp_path: Path) -> None:
-    told = []
-    for lid in (6.0, 6.1):
-        put(tmp_path / "records", SIMCLR, [{"lid": lid}])
-        target = tmp_path / "text.md"
-        assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
-        told.append(source_of(tmp_path / "images" / "text" / "figure2a-lid-over-training.png"))
-    assert told[0] != told[1]
-
-
-def test_the_command_says_how_much_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    put(tmp_path / "records", SIMCLR, [{"lid": 6.0}])
-    put(tmp_path / "records", STUDIES["ablation"].rows(DIGITS)[1].arm, [{"lid": 6.0}] * 30)
-    target = tmp_path / "text.md"
-    assert main(["reproduce", "figure2a", "--results", str(tmp_path / "records"), "--write", str(target)]) == 0
-    told = capsys.readouterr().out.replace("\n", " ")
-    assert "1 study, 1 run, " in told
-    assert "; its end names 30 records that no table shows" in told
-
-
-def test_pictures_are_found_from_a_text_whose_name_has_spaces(
+def test_the_command_says_what_it_wrote_and_pictures_are_found_whatever_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path / "records", SIMCLR, [{"lid": 6.0, "linear": 0.9}])
+    put(tmp_path / "records", STUDIES["ablation"].rows(DIGITS)[1].arm, [{"lid": 6.0}] * 30)
     target = tmp_path / "meine Übersicht (1).md"
     words = ["reproduce", "--results", str(tmp_path / "records"), "--write", str(target)]
     assert main(["reproduce", "figure2a", *words[1:]]) == 0
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert "1 study, 1 run, 1 picture in " in told
+    assert "30 records" in told
     links = re.findall(r"\]\(([^)\s]+)\)", target.read_text(encoding="utf-8"))
     assert links
     assert all((tmp_path / unquote(link)).is_file() for link in links)
-    capsys.readouterr()
-    assert main(["reproduce", "table1", *words[1:]]) == 0
-    assert capsys.readouterr().out.replace("\n", " ").rstrip().endswith("1 study, 1 run")
 
 
 def test_the_text_names_the_command_that_writes_it(tmp_path: Path) -> None:
@@ -115,13 +101,6 @@ def test_the_usual_number_of_epochs_can_be_asked_for(tmp_path: Path) -> None:
     for more, shown in (([], "4.00"), (["--epochs", "40"], "6.00")):
         assert main([*words, *more]) == 0
         assert f"| {shown} (paper: 18.8) |" in target.read_text(encoding="utf-8")
-
-
-def test_pictures_are_the_same_whatever_matplotlib_is_told(tmp_path: Path) -> None:
-    put(tmp_path, SIMCLR, [{"lid": 6.0}])
-    usual = document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images")
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 9, "savefig.bbox": "tight"}):
-        assert document(chosen("figure2a"), DIGITS, tmp_path, what="figure2a", folder="images") == usual
 
 
 def test_tables_have_all_seeds_with_their_spread_and_their_number(tmp_path: Path) -> None:
@@ -176,22 +155,17 @@ def test_a_search_is_shown_at_each_length_and_the_longest_counts(tmp_path: Path)
 
 
 def test_a_sweep_is_shown_as_soon_as_one_of_its_own_runs_is_there(tmp_path: Path) -> None:
-    put(tmp_path, SIMCLR, [{"lid": 6.0}])
-    assert "\n## Table 13" not in text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0, "transfer/shapes": 0.5}])
+    put(tmp_path, LDREG, [{"lid": 6.0}])
+    text = text_of(tmp_path)
+    assert "\n## Table 13" not in text
+    transfer = section(text, "Table 2")  # for which the short pretraining is enough
+    assert "| SimCLR | \\- | short | 1 | – | 50.0 | – |" in transfer
+    assert "Not measured: SimCLR, LDReg, short; SimCLR, long; SimCLR, LDReg, long." in transfer
     put(tmp_path, STUDIES["minlid"].rows(DIGITS)[3].arm, [{"lid": 3.0}])
     part = section(text_of(tmp_path), "Table 13")
     assert "| Min LID | 0.1 | 1 | – (paper: 63.1) | – (paper: 15.0) | 3.00 ✓ (paper: 3.8) |" in part
     assert "| Min LID | 0.1 | no regularization | – | – | -3.00 (noise 0.30) |" in part
-
-
-def test_transfer_of_a_short_pretraining_is_enough_to_be_shown(tmp_path: Path) -> None:
-    put(tmp_path, SIMCLR, [{"lid": 6.0, "transfer/shapes": 0.5}])
-    put(tmp_path, LDREG, [{"lid": 6.0}])
-    part = section(text_of(tmp_path), "Table 2")
-    assert "| SimCLR | \\- | short | 1 | – | 50.0 | – |" in part
-    assert "Not measured: SimCLR, LDReg, short; SimCLR, long; SimCLR, LDReg, long." in part
-    assert "1 run of 40 epochs." in part
-    assert "Differences" not in part
 
 
 def test_a_study_is_shown_at_the_length_at_which_it_was_run(tmp_path: Path) -> None:
@@ -221,6 +195,8 @@ def test_effects_that_an_earlier_table_has_are_not_told_twice(tmp_path: Path) ->
 def test_records_of_other_runs_than_their_names_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected records of these studies, got none"):
         text_of(tmp_path)
+    put(tmp_path, SIMCLR, [{"lid": 6.0}], settings={"data.path": "elsewhere", "of another time": 1})
+    assert text_of(tmp_path)
     put(tmp_path, SIMCLR, [{"lid": 6.0}, {"lid": 6.0}], settings={"batch_size": 99})
     with pytest.raises(ValueError, match=r"simclr-epochs40-seed0\.json: expected batch_size = 256, .* got 99"):
         text_of(tmp_path)
@@ -261,28 +237,19 @@ def test_it_replaces_no_file_of_others(tmp_path: Path, capsys: pytest.CaptureFix
         assert main([*words, str(tmp_path / "text.md")]) == 0
 
 
-def test_the_first_table_counts_runs_and_effects_of_each_study(tmp_path: Path) -> None:
+def test_the_first_table_counts_runs_effects_and_claims_of_each_study(tmp_path: Path) -> None:
     put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0, "linear": 0.9, "minutes": 1.0}] * 2)
     put(tmp_path, LDREG, [{"lid": 7.0, "effective_rank": 19.0, "linear": 0.9, "minutes": 1.0}])
     told = section(text_of(tmp_path, "table1,wallclock"), "At a glance").splitlines()
-    assert told[2] == (
-        "For how many methods LDReg does what it does in the paper: Linear probe within noise 1; Effective rank within "
-        "noise 1; LID as in the paper 1."
-    )
-    del told[2:4]
-    assert told[2] == "| Study | Runs | Epochs | Seeds | As in the paper | Opposite | Within noise |"
-    assert told[4] == "| Table 1: linear evaluation and dimensions | 3 | 40 | 1 to 2 | 1 | 0 | 2 |"
-    assert told[5] == "| Table 4: wall-clock time | 3 | 40 | 1 to 2 | – | – | – |"
+    assert told[2].endswith("Linear probe within noise 1; Effective rank within noise 1; LID as in the paper 1.")
+    assert told[4] == "| Study | Runs | Epochs | Seeds | As in the paper | Opposite | Within noise |"
+    assert told[6] == "| Table 1: linear evaluation and dimensions | 3 | 40 | 1 to 2 | 1 | 0 | 2 |"
+    assert told[7] == "| Table 4: wall-clock time | 3 | 40 | 1 to 2 | – | – | – |"
     assert "At a glance" not in text_of(tmp_path, "table1")
-
-
-def test_the_first_table_counts_claims_that_are_no_number_of_the_papers(tmp_path: Path) -> None:
-    put(tmp_path, SIMCLR, [{"lid": 6.0, "effective_rank": 20.0}])
     put(tmp_path, DIGITS.arm("byol"), [{"lid": 7.0, "effective_rank": 10.0}])
-    told = section(text_of(tmp_path, "figure2a,figure2cd"), "At a glance").splitlines()
-    assert told[4] == "| Figure 2(a): LID over training | 2 | 40 | 1 | 0 | 0 | 2 |", "neither falls late"
-    # BYOL should have the highest rank of the two, SimCLR the lowest, and BYOL the lowest LID.
-    assert told[5].endswith("| 2 | 40 | 1 | 0 | 3 | 0 |")
+    told = section(text_of(tmp_path, "table1,figure2cd"), "At a glance").splitlines()
+    # LDReg raises LID, and lowers rank within noise. BYOL should have the highest rank of the two, and the lowest LID.
+    assert told[7].endswith("| 4 | 40 | 1 to 2 | 1 | 3 | 1 |")
 
 
 def test_what_people_say_of_the_runs_is_put_last_and_linked_first(tmp_path: Path) -> None:

@@ -139,12 +139,3 @@ def test_the_images_of_a_folder_are_counted(tmp_path: Path, capsys: pytest.Captu
     assert "2 runs" in capsys.readouterr().out
     assert main([*words, "--batch_size", "7"]) == 2
     assert "batch_size: expected at most the 6 images there are, got 7" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("study", ["table1", "minlid", "starts", "search"])
-def test_few_epochs_are_planned_without_the_recipes_warm_up(study: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["reproduce", study, "--scale", "cifar10", "--epochs", "2", "--plan", "--methods", "simclr"]
-    assert main([*words, "--schedule.warmup_epochs", "0"]) == 0
-    capsys.readouterr()
-    assert main(words) == 2
-    assert "schedule.warmup_epochs: expected at least 0 and fewer than the 2 epochs" in capsys.readouterr().err

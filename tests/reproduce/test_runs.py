@@ -1,7 +1,6 @@
 """Runs are trained and measured once, continue where they stopped, and what came of them is shown."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -25,7 +24,7 @@ from ldreg.data import DataConfig
 from ldreg.io.locks import exclusive
 from ldreg.record import Record
 from ldreg.reproduce import measure, runs
-from ldreg.reproduce.jobs import Job, Workspace, check_settings
+from ldreg.reproduce.jobs import Job, Workspace
 from ldreg.reproduce.reproduction import Reproduction
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES, Arm
@@ -57,37 +56,18 @@ def put(asked: Reproduction, jobs: Sequence[Job], **results: float) -> None:
         made.to_json(asked.workspace.record_path(run))
 
 
-def test_the_log_of_workers_says_where_the_time_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-
-    def train(job: Job, where: Workspace) -> Callable[[], Record]:
-        now[0] += 131.4
-
-        def measure() -> Record:
-            now[0] += 14
-            return Record(job.name, {}, {"lid": 5.0})
-
-        return measure
-
-    monkeypatch.setattr(runs, "_train", train)
-    place(tmp_path).results.mkdir()
-    one(job(), replace(place(tmp_path), at_once=3))
-    said = capsys.readouterr().err
-    assert re.fullmatch(rf"\d\d:\d\d:\d\d {re.escape(job().name)}: trained in 131 s, measured in 14 s\n", said)
-    written = Record.from_json(place(tmp_path).record_path(job()))
-    assert (written.results, written.origin["at_once"]) == ({"lid": 5.0}, 3)
-
-
-def test_a_run_is_trained_and_measured_once_and_more_measured_of_it_later(tmp_path: Path) -> None:
-    where, asked = place(tmp_path), job()
+    where, asked = replace(place(tmp_path), at_once=3), job()
     assert where.state(asked) == "missing"
     where.results.mkdir()
     one(asked, where)
     assert where.state(asked) == "done"
+    timed = rf"\d\d:\d\d:\d\d {re.escape(asked.name)}: trained in \d+ s, measured in \d+ s"
+    assert re.fullmatch(timed, capsys.readouterr().err.splitlines()[-1])
     first = Record.from_json(where.record_path(asked))
+    assert first.origin["at_once"] == 3
     assert {"lid", "effective_rank", "linear", "knn", "minutes"} <= first.results.keys()
     assert first.origin["held_out"] == 360
     written = where.folder(asked).encoder.stat().st_mtime_ns
@@ -121,13 +101,6 @@ def test_transfer_to_the_set_of_the_pretraining_is_its_linear_evaluation(
     assert taken.pop("imagenet") == "imagenet"
     assert taken == dict.fromkeys(("food101", "cifar10", "cifar100", "birdsnap", "cars", "dtd"), "transfer")
     assert (len(found), len(tested)) == (7, 7)
-
-
-def test_a_record_made_with_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    asked, path = job(), tmp_path / "x.json"
-    with pytest.raises(ValueError, match=r"x\.json: expected optimizer\.lr = 0\.002, as the recipe .* got 0\.5; move"):
-        check_settings(path, {**settings_of(asked), "optimizer.lr": 0.5}, asked)
-    check_settings(path, {**settings_of(asked), "data.path": "elsewhere", "of another time": 1}, asked)
 
 
 def test_a_run_whose_loss_is_not_finite_is_recorded_as_failed(tmp_path: Path) -> None:
@@ -210,26 +183,16 @@ def test_a_report_does_not_follow_a_matplotlibrc(tmp_path: Path, odd_style: dict
 def test_ctrl_c_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*waited: object) -> None:
+    def interrupted(*waited: object, **limits: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "_next_done", interrupted)
+    monkeypatch.setattr(runs, "wait", interrupted)
     words = ["reproduce", "table1", "--scale", "digits", "--methods", "simclr", "--jobs", "1", "--out", str(tmp_path)]
     assert main(words) == 130
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"2 runs to do, 0 done before; 1 at a time, into {tmp_path}"
     assert str(tmp_path / "workers.log") in lines[1]
     assert lines[2:] == ["ldreg reproduce: interrupted; the same command goes on where this one stood"]
-
-
-def test_runs_that_end_in_no_time_are_left() -> None:
-    never: Future[None] = Future()
-    with pytest.raises(runs._TimeOverError):
-        runs._next_done(time.monotonic() + 0.01, [never])
-    ended: Future[None] = Future()
-    ended.set_result(None)
-    for until in (time.monotonic() - 1, 6e10, 1e300, math.inf):
-        assert runs._next_done(until, [never, ended]) == [ended]
 
 
 @pytest.mark.parametrize(("done", "begun"), [(0, 0), (0, 1), (1, 1), (1, 2)])
@@ -282,6 +245,23 @@ class PoolHere:
 
     def shutdown(self, **_: object) -> None:
         pass
+
+
+def test_runs_that_do_not_end_in_time_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Future[None]] = []
+
+    class Endless(PoolHere):
+        def submit(self, run: Callable[..., None], *arguments: object) -> Future[None]:
+            submitted.append(Future())
+            return submitted[-1]
+
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", Endless)
+    monkeypatch.setattr(runs, "wait", lambda given, **limits: SimpleNamespace(done=set()))
+    asked = request(["wallclock", "--out", str(tmp_path)])
+    for seconds, begun in ((60.0, 2), (0.0, 0)):
+        submitted.clear()
+        assert runs.train_missing(asked.jobs, asked.workspace, processes=3, seconds=seconds) == (2, None)
+        assert len(submitted) == begun
 
 
 def runs_where(monkeypatch: pytest.MonkeyPatch, wrong: Mapping[str, Exception]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ldreg.record import Record
@@ -80,8 +80,12 @@ def _methods(section: Section) -> Iterator[Claim]:
             same = "as in the paper" if here == there else f"in the paper {METHODS[there]}"
             words.append(f"{what}: {METHODS[here]} ({same})")
             marks.append("agrees" if here == there else "disagrees")
-    if words:
-        yield Claim(f"Without LDReg, {'; '.join(words)}.", tuple(marks))
+    return _joined("Without LDReg, ", words, ".", marks)
+
+
+def _joined(start: str, words: Sequence[str], end: str, marks: Iterable[Mark], between: str = "; ") -> Iterator[Claim]:
+    """A claim of several parts, if there are any."""
+    return iter([Claim(f"{start}{between.join(words)}{end}", tuple(marks))] if words else [])
 
 
 def _batches(section: Section) -> Iterator[Claim]:
@@ -93,15 +97,13 @@ def _batches(section: Section) -> Iterator[Claim]:
 
 def _training(section: Section) -> Iterator[Claim]:
     """For which methods LID of training images ends higher with LDReg, and how far below its highest without."""
-    verdicts = {row.group: section.compared(row, TRAIN_LID).verdict for row in section.rows if row.baseline is not None}
+    verdicts = [(METHODS[row.group], section.compared(row, TRAIN_LID).verdict) for row in section.rows]
     words, marks = [], list[Mark]()
     for verdict, mark in _HIGHER.items():
-        methods = [METHODS[name] for name, each in verdicts.items() if each == verdict]
-        if methods:
-            words.append(f"{verdict} for {', '.join(methods)}")
-            marks += [mark] * len(methods)
-    if words:
-        yield Claim(f"At the end, with LDReg beside without it: {'; '.join(words)}.", tuple(marks))
+        methods = [method for method, each in verdicts if each == verdict]
+        words += [f"{verdict} for {', '.join(methods)}"] if methods else []
+        marks += [mark] * len(methods)
+    yield from _joined("At the end, with LDReg beside without it: ", words, ".", marks)
     words, marks = [], []
     for row in section.rows:
         whole = [record for record in section.of(row) if math.isfinite(value_of(record, TRAIN_LID))]
@@ -113,19 +115,15 @@ def _training(section: Section) -> Iterator[Claim]:
             marks.append("noise" if within else "agrees")
             several = " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(falls), max(falls))))
             words.append(f"{METHODS[row.group]} {several} ({'within noise' if within else 'a fall'})")
-    if words:
-        text = f"Without LDReg it ends below its highest value by this much: {'; '.join(words)}."
-        yield Claim(text, tuple(marks))
+    yield from _joined("Without LDReg it ends below its highest value by this much: ", words, ".", marks)
 
 
 def _norms(section: Section) -> Iterator[Claim]:
     """Whether L2 differs from L1, which it does not in the paper."""
     pairs = [(row.names[1], section.compared(row, "linear").verdict) for row in section.rows if row.names[0] == "L2"]
-    found = {k: verdict for k, verdict in pairs if verdict}
-    if found:
-        words = ", ".join(f"{verdict} at k = {k}" for k, verdict in found.items())
-        marks = tuple(_UNCHANGED[verdict == "within noise"] for verdict in found.values())
-        yield Claim(f"Linear accuracy with L2 beside L1: {words}.", marks)
+    words = [f"{verdict} at k = {k}" for k, verdict in pairs if verdict]
+    marks = [_UNCHANGED[verdict == "within noise"] for _, verdict in pairs if verdict]
+    return _joined("Linear accuracy with L2 beside L1: ", words, ".", marks, ", ")
 
 
 def _regularizers(section: Section) -> Iterator[Claim]:
@@ -133,14 +131,12 @@ def _regularizers(section: Section) -> Iterator[Claim]:
     words, marks, settings = [], list[Mark](), 0
     for metric, title in (("lid", "LID"), ("linear", "linear accuracy")):
         verdicts = [section.compared(row, metric).verdict for row in section.rows if row.names[0] in _COVARIANCES]
-        found = [verdict for verdict in verdicts if verdict]
-        if found:
+        if found := [verdict for verdict in verdicts if verdict]:
             words.append(f"{title} is higher in {found.count('higher')} and lower in {found.count('lower')}")
             marks.append(_UNCHANGED[set(found) == {"within noise"}])
             settings = len(found)
-    if words:
-        start = f"Of {settings} settings of {' and '.join(_COVARIANCES)}, by more than noise {', '.join(words)}"
-        yield Claim(f"{start}; in the paper they change neither by much.", tuple(marks))
+    start = f"Of {settings} settings of {' and '.join(_COVARIANCES)}, by more than noise "
+    return _joined(start, words, "; in the paper they change neither by much.", marks, ", ")
 
 
 def _search(section: Section) -> Iterator[Claim]:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,9 +17,9 @@ from ldreg.report import pages
 from ldreg.report.style import plain_style, save_figure
 from ldreg.report.tables import Cell, Mark, Table, table_markdown, table_text
 from ldreg.reproduce.claims import claims
-from ldreg.reproduce.drawings import Figures, drawings
+from ldreg.reproduce.drawings import drawings
 from ldreg.reproduce.jobs import Job, read_records, record_paths
-from ldreg.reproduce.plane import cloud_figure, cloud_table
+from ldreg.reproduce.plane import CLOUDS, cloud_figure, cloud_table
 from ldreg.reproduce.statistics import Section, collapses, sample
 from ldreg.reproduce.studies import DETECTION, PROSE, SCALES, STUDIES, TRANSFER, Arm, Options, Records, Scale, Study
 from ldreg.reproduce.tables import (
@@ -34,38 +33,30 @@ from ldreg.reproduce.tables import (
     origins,
     overview_row,
     row_name,
-    seeds_table,
     step_cost,
     study_table,
     value_text,
 )
-from ldreg.text import filled, markdown_text
+from ldreg.text import counted, filled, markdown_text
 
 NOTES = "notes.md"  # beside the records: what people say of the runs
 _OPENING = "# The LDReg paper at the scale of"  # how every document begins
 _OTHER_METRICS = ("linear", "effective_rank", "lid", "knn")
 _BY_METHOD = ("table1", "methods")  # the studies that have every method without and with LDReg
 _NO_ROWS = "No row of it is of these methods."
+_NO_TABLE = Table((), ())
 _RESOLUTION = 110  # dots per inch of a picture
 
 
 @dataclass(frozen=True)
 class Document:
-    """A Markdown text with its pictures.
-
-    Args:
-        text: the whole file.
-        pictures: PNG files by their names, for the folder `images/NAME` beside it.
-        studies: how many it shows.
-        shown: names of the records that it shows.
-        unused: names of the other JSON files in the folder of records.
-    """
+    """A Markdown text with its pictures."""
 
     text: str
-    pictures: Mapping[str, bytes]
-    studies: int
-    shown: Sequence[str]
-    unused: Sequence[str]
+    pictures: Mapping[str, bytes]  # PNG files by their names, for the folder `images/NAME` beside it
+    studies: int  # how many it shows
+    shown: Sequence[str]  # names of the records that it shows
+    unused: Sequence[str]  # names of the other JSON files in the folder of records
 
 
 def document(
@@ -116,9 +107,9 @@ def document(
     unused = sorted({path.stem for path in results.glob("*.json")} - shown.keys() - {path.stem for path in costs})
     absent = [study.title for study in trained if study.name not in names]
     absent += [NO_STEP_COST] if "wallclock" in names and not costs else []
-    length = ("--epochs", str(scale.epochs)) if one_length or scale != SCALES[scale.name] else ()
-    given = [word for key, value in settings for word in (f"--{key}", value)]
-    command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *length, *given])
+    length = [("epochs", str(scale.epochs))] if one_length or scale != SCALES[scale.name] else []
+    given = [word for key, value in [*length, *settings] for word in (f"--{key}", value)]
+    command = shlex.join(["ldreg", "reproduce", what, "--scale", scale.name, *given])
     missing = "\n".join(f"- {markdown_text(title)}: no runs of its own yet" for title in absent)
     notes = _notes(results)
     parts = [
@@ -160,12 +151,12 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
     shared = {row.arm for scale in scales for row in STUDIES["figure2a"].rows(scale)}
 
     def known(scale: Scale) -> Records:
-        metrics = study.metrics_at(scale)
         found = {row.arm: records.get(row.arm, ()) for row in study.rows(scale)}
+        shown = study.metrics_at(scale)
         return {
             arm: some
             for arm, some in found.items()
-            if collapses(some) or any(sample(some, metric).values for metric in metrics)
+            if collapses(some) or any(sample(some, key).values for key in shown)
         }
 
     def extent(scale: Scale) -> tuple[int, int]:
@@ -179,12 +170,12 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
     sections = [Section(study, scale, known(scale)) for scale in found.values() if extent(scale)[0]]
     if len(sections) < 2:
         return sections
-    pairs = [(Job(section.rows[0].arm, 0).settings.schedule.epochs, section) for section in sections]
+    by_epochs = {Job(section.rows[0].arm, 0).settings.schedule.epochs: section for section in sections}
     titled = list[Section]()
-    for epochs, section in sorted(pairs, key=itemgetter(0)):
-        title = f"{study.title}, at {epochs} epochs"
+    for epochs in sorted(by_epochs):
         text = "The same with longer runs." if titled else study.text
-        titled.append(replace(section, study=replace(study, title=title, text=text)))
+        own = replace(study, title=f"{study.title}, at {epochs} epochs", text=text)
+        titled.append(replace(by_epochs[epochs], study=own))
     return titled
 
 
@@ -215,21 +206,22 @@ def _section_texts(section: Section, pictures: dict[str, bytes], folder: str, *,
     """Heading, text, tables and links to pictures, which are added to `pictures`."""
     study, runs = section.study, section.runs.values()
     missing = [row_name(row) for row in section.rows if not section.of(row)]
-    epochs = origins(runs, "epochs")
+    epochs, several = origins(runs, "epochs"), len(missing) > max(len(section.rows) - len(missing), 8)
     texts = [
         f"## {study.title}",
         study.text,
         _words(section, study_table(section)),
-        table_markdown(seeds_table(section)),
-        f"{len(runs)} run{'' if len(runs) == 1 else 's'}" + (f" of {epochs} epochs." if epochs else "."),
-        _not_measured(missing, len(section.rows) - len(missing)),
+        table_markdown(study_table(section, with_seeds=True)),
+        counted(len(runs), "run") + (f" of {epochs} epochs." if epochs else "."),
+        f"Not measured: {markdown_text('; '.join(missing))}." if missing and not several else "",
+        f"Not measured: {len(missing)} of {len(section.rows)} rows; `--plan` lists their runs." if several else "",
     ]
     compared = difference_table(section)
     if differences and compared.rows:
         texts += [PROSE["noise"], table_markdown(compared)]
     for caption, figure in drawings(section).items():
         title, _, remark = caption.partition("\n")
-        name = f"{_picture_name(study.name, title)}.png"
+        name = f"{_picture_name(study.name, caption)}.png"
         pictures[name] = _png(figure, section)
         texts += [f"![{markdown_text(title)}]({folder}/{name})", markdown_text(remark)]
     return [text for text in texts if text]
@@ -239,13 +231,6 @@ def _words(section: Section, table: Table) -> str:
     """What came of a study, in sentences."""
     words = [effects_sentence(table), *(claim.words for claim in claims(section))]
     return " ".join(text for text in words if text)
-
-
-def _not_measured(missing: Sequence[str], measured: int) -> str:
-    """Which rows are missing; only their number where most are."""
-    if len(missing) > max(measured, 8):
-        return f"Not measured: {len(missing)} of {len(missing) + measured} rows; `--plan` lists their runs."
-    return f"Not measured: {markdown_text('; '.join(missing))}." if missing else ""
 
 
 def _notes(results: Path) -> list[str]:
@@ -288,12 +273,7 @@ def _png(figure: Figure, section: Section) -> bytes:
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that a document can be written there and replaces nothing but a document.
-
-    Raises:
-        ValueError: another file is there.
-        OSError: it cannot be written or read.
-    """
+    """Check that a document can be written there and replaces nothing but a document. Raises ValueError, OSError."""
     check_writable(path)
     if has_content(path):
         with path.open("rb") as file:
@@ -320,45 +300,45 @@ def picture_folder(path: Path) -> str:
     return f"images/{path.stem}"
 
 
-def _picture_name(study: str, title: str) -> str:
+def _picture_name(study: str, caption: str) -> str:
     """The name for the files of a figure.
 
     >>> _picture_name("ablation", "Linear accuracy and β")
     'ablation-linear-accuracy-and-beta'
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("β", "beta")).strip("-")
-    return f"{study}-{slug}"
+    title = caption.partition("\n")[0].lower().replace("β", "beta")
+    return f"{study}-{re.sub(r'[^a-z0-9]+', '-', title).strip('-')}"
 
 
 @dataclass(frozen=True)
-class StudyReport:
-    """A study with its table, figures and sentences, to be printed and put on a page."""
+class StudyReport(pages.Section):
+    """A study as a part of a page."""
 
-    study: Study
-    table: Table
-    figures: Figures
-    words: str
-
-    @property
-    def text(self) -> str:
-        """What the study shows and what came of it, in paragraphs."""
-        return f"{self.study.text}\n\n{self.words}" if self.words else self.study.text
+    table: Table = _NO_TABLE
+    study: str = ""  # its name on the command line
+    words: str = ""  # what came of it; a part of the text
 
 
 @plain_style()
 def study_reports(studies: Sequence[Study], scale: Scale, records: Records) -> list[StudyReport]:
-    """Tables, figures and sentences of what has been measured; rows that `records` does not know are left out."""
+    """Tables, figures and sentences of what has been measured.
+
+    Rows that `records` does not know are left out, and so are studies that this scale does not have.
+    """
     found = []
     for study in studies:
-        if study.rows(scale):
+        if study.name in CLOUDS:
+            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
+        elif study.rows(scale):
             section = Section(study, scale, records)
             table = study_table(section)
             words, figures = _words(section, table), drawings(section)
             pairs = zip(section.rows, table.rows, strict=True)
             table = replace(table, rows=[cells for row, cells in pairs if row.arm in records])
         else:
-            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
-        found.append(StudyReport(study, table, figures, words))
+            continue
+        text = f"{study.text}\n\n{words}" if words else study.text
+        found.append(StudyReport(study.title, text, table, figures, study=study.name, words=words))
     return found
 
 
@@ -368,7 +348,7 @@ def as_text(reports: Sequence[StudyReport], *, width: int, color: bool) -> str:
     for report in reports:
         words = f"\n{filled(report.words, width)}" if report.words else ""
         table = table_text(report.table, width=width, color=color) if report.table.rows else _NO_ROWS
-        parts.append(f"{report.study.title}\n\n{table}{words}\n")
+        parts.append(f"{report.title}\n\n{table}{words}\n")
     return "\n".join(parts)
 
 
@@ -376,27 +356,21 @@ def as_text(reports: Sequence[StudyReport], *, width: int, color: bool) -> str:
 def write_page(
     reports: Sequence[StudyReport], scale: Scale, out: Path, *, name: str, command: str, records: Records
 ) -> Path:
-    """Write a page and Markdown of this name, and every figure as PNG and PDF, into `out`; the page's path.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write a page and Markdown of this name, and every figure as PNG and PDF, into `out`; the page's path."""
     out.mkdir(parents=True, exist_ok=True)
     title = f"The LDReg paper at the scale of {scale.name}"
-    markdown, sections = [f"# {title}", intro(scale)], list[pages.Section]()
+    markdown = [f"# {title}", intro(scale)]
     for report in reports:
-        markdown += [f"## {report.study.title}", report.text, table_markdown(report.table)]
+        markdown += [f"## {report.title}", report.text, table_markdown(report.table)]
         for caption, figure in report.figures.items():
-            picture = _picture_name(report.study.name, caption.partition("\n")[0])
+            picture = _picture_name(report.study, caption)
             save_figure(figure, out / "figures" / picture)
-            markdown.append(f"![{report.study.title}](figures/{picture}.png)")
-        sections.append(pages.Section(report.study.title, report.text, report.table, report.figures))
+            markdown.append(f"![{report.title}](figures/{picture}.png)")
     origin = [f"Made by: {command.replace(' --show', '')}"]
     runs = {record.name: record for some in records.values() for record in some}
     if runs:
-        count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-        origin.append(f"{count}; {_origins(runs.values())}. Accuracies are of the last epoch.")
+        origin.append(f"{counted(len(runs), 'run')}; {_origins(runs.values())}. Accuracies are of the last epoch.")
     write_atomically(out / f"{name}.md", "\n\n".join([*markdown, *map(markdown_text, origin)]) + "\n")
     page = out / f"{name}.html"
-    write_atomically(page, pages.study_page(title, intro(scale), sections, footer="\n\n".join(origin)))
+    write_atomically(page, pages.study_page(title, intro(scale), reports, footer="\n\n".join(origin)))
     return page

@@ -36,9 +36,9 @@ def _mean_curve(records: Sequence[Record], metric: str) -> tuple[list[tuple[floa
         for epoch, value in record.curves.get(metric, ()):
             if math.isfinite(value):
                 by_epoch.setdefault(epoch, []).append(factor * value)
-    points = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
-    band = [(epoch, min(values), max(values)) for epoch, values in sorted(by_epoch.items())] if len(records) > 1 else []
-    return points, band
+    known = sorted(by_epoch.items())
+    band = [(epoch, min(values), max(values)) for epoch, values in known] if len(records) > 1 else []
+    return [(epoch, sum(values) / len(values)) for epoch, values in known], band
 
 
 def _over_training(section: Section) -> Figures:
@@ -126,15 +126,14 @@ def _bars(section: Section) -> Figures:
 
 
 def _ablation(section: Section) -> Figures:
-    rows = section.rows
-    own = {group: [row for row in rows if row.group == group] for group in ("beta", "k")}
+    own = {group: [row for row in section.rows if row.group == group] for group in ("beta", "k")}
     # The row of the recipe stands among those over k, and belongs to the line over beta too.
     usual = {row.names[2] for row in own["beta"]}
     own["beta"] += [replace(row, x=float(row.names[1])) for row in own["k"] if row.names[2] in usual]
     made: dict[str, Figure] = {}
     for metric, title in (("linear", _LINEAR), ("effective_rank", _RANK), ("lid", _LID)):
         for group, label in (("beta", "β"), ("k", "k")):
-            made |= _sweep(section, own[group], metric, title, label, label, "SimCLR + LDReg")
+            made |= _sweep(section, own[group], metric, title, label, "SimCLR + LDReg")
     return made
 
 
@@ -142,17 +141,15 @@ def _min_lid(section: Section) -> Figures:
     own = [row for row in section.rows if row.group == "minlid"]
     made: dict[str, Figure] = {}
     for metric, title in (("lid", _LID), ("effective_rank", _RANK), ("linear", _LINEAR)):
-        made |= _sweep(section, own, metric, title, "β of Min LID", "β", "SimCLR + Min LID")
+        made |= _sweep(section, own, metric, title, "β of Min LID", "SimCLR + Min LID")
     return made
 
 
-def _sweep(
-    section: Section, rows: Sequence[Row], metric: str, title: str, over: str, xlabel: str, name: str
-) -> dict[str, Figure]:
+def _sweep(section: Section, rows: Sequence[Row], metric: str, title: str, over: str, name: str) -> dict[str, Figure]:
     line = _line(section, rows, metric, name)
     if not line.points:
         return {}
-    series = [line, *_level(section, rows, metric, "SimCLR")]
+    series, xlabel = [line, *_level(section, rows, metric, "SimCLR")], over.split()[0]
     return {f"{title.partition(',')[0]} and {over}": lines(series, xlabel=xlabel, ylabel=title, logx=True)}
 
 

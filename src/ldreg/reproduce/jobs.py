@@ -36,11 +36,7 @@ UNTOLD = frozenset({"encoder.init", "encoder.zero_init", "optimizer.decay_all"})
 
 
 def lightly_settings(settings: Settings, recipe: str = "cifar10/simclr_lightly") -> dict[str, Any]:
-    """The settings of a run by lightly; in what its recipe fixes, they are those of `recipe`.
-
-    Raises:
-        ValueError: a setting that lightly's run would not follow, and what its recipe has.
-    """
+    """The settings of a run by lightly; ValueError for one that lightly's run would not follow."""
     if settings.trainer.precision == "fp16":
         raise ValueError("trainer.precision: expected fp32 or bf16, as lightly's recipe is run, got 'fp16'")
     asked, own = flattened(settings.tree), flattened(recipe_settings(recipe).tree)
@@ -75,11 +71,7 @@ class Job:
 
     @cached_property
     def expected(self) -> Mapping[str, Any]:
-        """The settings that its record has, and what trained it.
-
-        Raises:
-            ValueError: lightly trains it, whose recipe does not have these settings.
-        """
+        """The settings of its record, and what trained it; ValueError if lightly's recipe lacks these settings."""
         if self.arm.by == "lightly":
             return lightly_settings(self.settings)
         return {**flattened(self.settings.tree), "by": self.arm.by}
@@ -127,29 +119,17 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folders of runs and records, and the settings of runs that depend on the machine.
-
-    Args:
-        scale: of the studies.
-        out: folder of everything that is written.
-        results: folder of the records, one JSON file for each run.
-        options: settings that do not change what a run is, such as data.path and trainer.device.
-        datasets: paths by name, for the table of transfer.
-        coco: folder in COCO's layout.
-        generated: whether that is a small set that is generated when it is needed.
-        detection: options of `ldreg evaluate detection`.
-        at_once: how many runs share the machine.
-    """
+    """Folders of runs and records, and the settings of runs that depend on the machine."""
 
     scale: Scale
-    out: Path
-    results: Path
-    options: Options = ()
-    datasets: Mapping[str, str] = field(default_factory=dict)
-    coco: str = ""
-    generated: bool = False
-    detection: Options = ()
-    at_once: int = 1
+    out: Path  # folder of everything that is written
+    results: Path  # folder of the records, one JSON file for each run
+    options: Options = ()  # settings that do not change what a run is, such as data.path and trainer.device
+    datasets: Mapping[str, str] = field(default_factory=dict)  # paths by name, for the table of transfer
+    coco: str = ""  # folder in COCO's layout
+    generated: bool = False  # whether that is a small set that is generated when it is needed
+    detection: Options = ()  # of `ldreg evaluate detection`
+    at_once: int = 1  # how many runs share the machine
 
     @property
     def device(self) -> str:
@@ -185,11 +165,7 @@ class Workspace:
         return job.settings_with(self.run_options(job))
 
     def detection_config(self) -> Any:
-        """The configuration of detectors, as for `ldreg evaluate detection`.
-
-        Raises:
-            ValueError: an unknown option or a wrong value.
-        """
+        """The configuration of detectors, as for `ldreg evaluate detection`. Raises ValueError."""
         from ldreg.evaluate.detection import DetectionConfig
 
         given = {"path": self.coco, "device": self.device, **dict(self.detection)}
@@ -214,11 +190,7 @@ class Workspace:
         return self.results / f"{job.name}.json"
 
     def state(self, job: Job) -> State:
-        """How far a run has come.
-
-        Raises:
-            ValueError: its files were made with other settings.
-        """
+        """How far a run has come. Raises ValueError if its files were made with other settings."""
         folder, path = self.folder(job), self.record_path(job)
         # A path that is no file, such as a folder, is an error here: no record could be written there.
         if path.exists() and not missing_measures(read_record(path, job), job, self.scale):
@@ -244,12 +216,7 @@ def missing_measures(record: Record, job: Job, scale: Scale) -> frozenset[str]:
 
 
 def read_record(path: Path, job: Job) -> Record:
-    """The record of a run.
-
-    Raises:
-        ValueError: it is no record, or of another run or other settings.
-        OSError: it cannot be read.
-    """
+    """The record of a run. Raises ValueError if it is no record, or of another run or other settings."""
     record = Record.from_json(path)
     seeds = {record.origin.get("seed"), record.settings.get("seed", job.seed)}
     if record.name != path.stem or seeds != {job.seed}:
@@ -261,12 +228,9 @@ def read_record(path: Path, job: Job) -> Record:
 
 
 def check_settings(path: Path, settings: Mapping[str, object], job: Job) -> None:
-    """Check that a file was made with the job's settings, as far as they change a run.
+    """Check that a file was made with the job's settings, as far as they change a run. Raises ValueError.
 
     Settings missing from files of earlier versions have their defaults, except those that the job is about.
-
-    Raises:
-        ValueError: the first setting that is missing or differs, with both values.
     """
     expected = job.expected
     for key in sorted(job.required - settings.keys()):
@@ -285,8 +249,7 @@ def record_paths(results: Path) -> dict[str, dict[int, Path]]:
     """The files in a folder that are named as records are: by the name of the arm, then by seed."""
     found: dict[str, dict[int, Path]] = {}
     for path in sorted(results.glob("*.json")):
-        named = re.fullmatch(r"(.+)-seed(\d+)", path.stem)
-        if named is not None:
+        if named := re.fullmatch(r"(.+)-seed(\d+)", path.stem):
             found.setdefault(named[1], {})[int(named[2])] = path
     return found
 

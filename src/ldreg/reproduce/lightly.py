@@ -51,8 +51,7 @@ def train(job: Job, workspace: Workspace) -> tuple[Source, Record, dict[str, flo
         The backbone on the CPU, its record without measures, and its median speed and minutes.
 
     Raises:
-        ValueError: data without usable labels, files of several sizes, fewer images than a batch or than k, a folder in
-            use, or a checkpoint that cannot be read or was made with other settings.
+        ValueError: unusable data, a folder in use, or a checkpoint of other settings or that cannot be read.
         InterruptedRunError: by a signal.
     """
     settings, out = workspace.settings(job), workspace.folder(job).path
@@ -131,14 +130,11 @@ class EpochLog(Callback):
 
     @property
     def curves(self) -> dict[str, list[tuple[float, float]]]:
-        """(epochs done, value) of the mean loss and the speed of each epoch, and of the seconds until its end.
-
-        The speeds and the seconds together show the time between the epochs. Old checkpoints lack the seconds.
-        """
+        """The mean loss and the speed of each epoch, and the seconds until its end, which old checkpoints lack."""
         names = {"loss": "loss", "images_per_second": "speed", "seconds": "seconds"}
-        numbered = list(enumerate(self._epochs, 1))
         return {
-            name: [(number, epoch[key]) for number, epoch in numbered if key in epoch] for name, key in names.items()
+            name: [(number, epoch[key]) for number, epoch in enumerate(self._epochs, 1) if key in epoch]
+            for name, key in names.items()
         }
 
     @property

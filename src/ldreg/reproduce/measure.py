@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
-from ldreg.evaluate.features import Features, features
+from ldreg.evaluate.features import features
 from ldreg.evaluate.measure import spread
 from ldreg.evaluate.records import curves_of, measure_encoder, origin_of
 from ldreg.evaluate.source import Source, open_source
@@ -20,43 +20,46 @@ from ldreg.monitor.log import read_metrics
 from ldreg.record import PRECISIONS, Record
 from ldreg.reproduce.jobs import Job, Workspace, missing_measures
 from ldreg.reproduce.studies import DETECTION, TRANSFER, TSNE
-from ldreg.train.folder import RunFolder
 from ldreg.train.settings import record_settings
 
-SHOWN_CLASSES = 10  # as in the paper's figure of t-SNE
-SHOWN_POINTS = 1000
-PERPLEXITY = 30.0
-SETTLED = 0.5  # share of a run after which its speed is taken: the first steps compile and warm up
+_TSNE_CLASSES, _TSNE_POINTS = 10, 1000  # as in the paper's figure
 
 
 def measured(job: Job, place: Workspace) -> Record:
-    """The record of a finished run of ours; what an earlier record has is kept, and what it lacks is added.
+    """The record of a finished run of ours; what an earlier record lacks is added. ValueError if data is missing.
 
     LID and effective rank are those of held-out images, as in the paper's tables; those of training images over epochs
     are among the curves.
-
-    Raises:
-        ValueError: the data is missing.
     """
     folder, path = place.folder(job), place.record_path(job)
     source = open_source(folder.path, data=[pair for pair in place.run_options(job) if pair[0].startswith("data.")])
     if path.is_file():
         record = Record.from_json(path)
-        wanted = missing_measures(record, job, place.scale)
     else:
         record = unmeasured(job, place)
         minutes = record.origin.get("minutes")
-        times = {**_speed(folder), "minutes": float(minutes) if isinstance(minutes, int | float) else math.nan}
+        times = {"minutes": float(minutes) if isinstance(minutes, int | float) else math.nan}
+        speeds = [value for _, _, value in read_metrics(folder.metrics).get("images_per_second", [])]
+        if speeds:  # the first steps compile and warm up
+            times["images_per_second"] = statistics.median(speeds[len(speeds) // 2 :])
         record = with_basics(record, source, place, times)
-        wanted = job.measures
+    wanted = missing_measures(record, job, place.scale)
     if TSNE in wanted:
         test = features(source.encoder, source.images, "test", device=place.device, cache=place.cache)
-        record = _with_tsne(record, test)
+        kept = torch.nonzero((test.labels >= 0) & (test.labels < _TSNE_CLASSES)).squeeze(1)
+        rows = spread(kept, _TSNE_POINTS)
+        points = [(across, up) for across, up in _tsne(test.representations[rows]).tolist()]
+        labels = [test.classes[label] for label in test.labels[rows].tolist()]
+        record = replace(record, tsne=points, tsne_labels=labels)
     if TRANSFER in wanted:
         results, tested = _transfer(source, place)
         record = replace(record, results={**record.results, **results}, origin={**record.origin, **tested})
     if DETECTION in wanted:
-        record = replace(record, results={**record.results, **_detection(source, place, folder)})
+        from ldreg.evaluate.detection.run import detect  # pycocotools may not be installed
+
+        result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")
+        found = {name: getattr(result, name) for name in PRECISIONS}
+        record = replace(record, results={**record.results, **found})
     return record
 
 
@@ -71,9 +74,6 @@ def with_basics(record: Record, source: Source, place: Workspace, times: Mapping
     """The record with dimensions of the held-out images and accuracies on them, the same for every encoder.
 
     Without held-out images dimensions are those of the training images; without labels there are no accuracies.
-
-    Raises:
-        ValueError: the data is missing.
     """
     compute: dict[str, Any] = {"device": place.device, "cache": place.cache}
     found = measure_encoder(
@@ -93,28 +93,13 @@ def with_basics(record: Record, source: Source, place: Workspace, times: Mapping
     )
 
 
-def _speed(folder: RunFolder) -> dict[str, float]:
-    """Images per second, the median over the later part of the run, where it logged any."""
-    logged = [value for _, _, value in read_metrics(folder.metrics).get("images_per_second", [])]
-    return {"images_per_second": statistics.median(logged[int(SETTLED * len(logged)) :])} if logged else {}
-
-
-def _with_tsne(record: Record, test: Features) -> Record:
-    """t-SNE (van der Maaten and Hinton, JMLR 2008) of the first classes' images."""
-    kept = (test.labels >= 0) & (test.labels < SHOWN_CLASSES)
-    rows = spread(torch.nonzero(kept).squeeze(1), SHOWN_POINTS)
-    flat = _tsne(test.representations[rows])
-    labels = [test.classes[label] for label in test.labels[rows].tolist()]
-    return replace(record, tsne=[(across, up) for across, up in flat.tolist()], tsne_labels=labels)
-
-
 def _tsne(x: Tensor) -> Tensor:
-    """Points (N, 2); representations that all coincide stay one point."""
+    """Points (N, 2) by t-SNE (van der Maaten and Hinton, JMLR 2008); representations that coincide stay one point."""
     centered = x.double() - x.double().mean(0)
     scale = centered.square().sum(1).mean().sqrt()
     if not scale > 0:
         return torch.zeros(len(x), 2)
-    made = manifold.TSNE(perplexity=min(PERPLEXITY, (len(x) - 1) / 3), init="pca", random_state=0)
+    made = manifold.TSNE(perplexity=min(30.0, (len(x) - 1) / 3), init="pca", random_state=0)
     return torch.from_numpy(made.fit_transform((centered / scale).numpy()))
 
 
@@ -131,10 +116,3 @@ def _transfer(source: Source, place: Workspace) -> tuple[dict[str, float], dict[
         found[f"transfer/{name}"] = linear_on(source, data, protocol=protocol, device=place.device, cache=place.cache)
         tested[f"tested/{name}"] = len(load_images(data, "test"))
     return found, tested
-
-
-def _detection(source: Source, place: Workspace, folder: RunFolder) -> dict[str, float]:
-    from ldreg.evaluate.detection.run import detect  # pycocotools may not be installed
-
-    result = detect(source.encoder, place.detection_config(), out=folder.path / "detection")
-    return {name: getattr(result, name) for name in PRECISIONS}

@@ -1,6 +1,7 @@
 """How long runs would take and what memory they need, from rates that were measured."""
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ def estimate(job: Job, workspace: Workspace, records: Sequence[Record]) -> Estim
     gigabytes = _gigabytes(settings, workspace)
     alike = [record for record in records if _is_alike(record, job, cuda=_on_cuda(workspace))]
     if alike:
-        rates = [record.results["minutes"] / _epochs(record) for record in alike]
-        return Estimate(sum(rates) / len(rates) * settings.schedule.epochs, gigabytes, measured=True)
+        rate = statistics.fmean(record.results["minutes"] / float(record.origin["epochs"] or 1) for record in alike)
+        return Estimate(rate * settings.schedule.epochs, gigabytes, measured=True)
     return Estimate(_seconds(job, workspace) / 60, gigabytes)
 
 
@@ -67,7 +68,7 @@ def _on_cuda(workspace: Workspace) -> bool:
 
 def _is_alike(record: Record, job: Job, *, cuda: bool) -> bool:
     """Whether a record tells the time of such a run on a device like this one."""
-    found, settings = record.settings, job.settings
+    found, settings, epochs = record.settings, job.settings, record.origin.get("epochs")
     hardware = str(record.origin.get("hardware"))
     return (
         found.get("by", "ldreg") == job.arm.by
@@ -75,16 +76,12 @@ def _is_alike(record: Record, job: Job, *, cuda: bool) -> bool:
         and found.get("encoder.name") == settings.encoder.name
         and found.get("batch_size") == settings.run.batch_size
         and (found.get("moco.version") == "v3") == (method_of(job.arm) == "moco_v3")
-        and _epochs(record) > 0
+        and isinstance(epochs, int | float)
+        and epochs > 0
+        and not record.origin.get("failed")
         and record.results.get("minutes", math.nan) > 0
         and (hardware == torch.cuda.get_device_name() if cuda else hardware.endswith(" cores"))
     )
-
-
-def _epochs(record: Record) -> float:
-    """How many epochs a run had; 0 where it failed or its record does not say."""
-    found = record.origin.get("epochs")
-    return float(found) if isinstance(found, int | float) and not record.origin.get("failed") else 0.0
 
 
 def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
@@ -183,7 +180,7 @@ def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> 
     words = [f"{len(jobs)} runs, {len(records)} of them done;"]
     if timed:
         minutes = sum(need.minutes for need in timed) / processes
-        gigabytes = max((need.gigabytes for need in ahead if not math.isnan(need.gigabytes)), default=0.0)
+        gigabytes = max((need.gigabytes for need in timed if need.gigabytes > 0), default=math.nan)
         machine = torch.cuda.get_device_name() if _on_cuda(workspace) else f"a CPU with {available_cores()} cores"
         words.append(
             f"the others take about {duration(minutes)} here ({machine}), {processes} at a time, "
@@ -191,31 +188,29 @@ def plan_table(jobs: Sequence[Job], workspace: Workspace, *, processes: int) -> 
         )
         if not all(need.measured for need in timed):
             words.append("Times with ~ are by rates measured elsewhere and may be off by a factor of two or three.")
-        words.append(_on_h200([job for job, state in states if state != "done"], workspace))
+        words += _on_h200([job for job, state in states if state != "done"], workspace)
     elif not ahead:
         words.append("there is nothing left to train.")
     if len(timed) < len(ahead):
         words.append(f"No rate is known for the encoder of {len(ahead) - len(timed)} of them.")
     if any(DETECTION in job.measures for job in jobs):
         words.append("Fine-tuning for detection comes on top.")
-    return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), " ".join(word for word in words if word)
+    return Table(["Run", "State", "Epochs", "Time", "Memory"], rows), " ".join(words)
 
 
-def _on_h200(left: Sequence[Job], workspace: Workspace) -> str:
+def _on_h200(left: Sequence[Job], workspace: Workspace) -> list[str]:
     """What runs in half precision, which are made for a GPU, would take on an H200 that can hold them."""
-    if _on_cuda(workspace):
-        return ""
+    known = [(job, workspace.settings(job)) for job in left]
     fit = [
         job
-        for job in left
-        if (settings := workspace.settings(job)).trainer.precision != "fp32"
-        and _gigabytes(settings, workspace) <= _H200_GB
+        for job, settings in known
+        if settings.trainer.precision != "fp32" and _gigabytes(settings, workspace) <= _H200_GB
     ]
     seconds = sum(_seconds(job, workspace, on_h200=True) for job in fit)
-    if not fit or math.isnan(seconds):
-        return ""
+    if _on_cuda(workspace) or not fit or math.isnan(seconds):
+        return []
     these = "they" if len(fit) == len(left) else f"{len(fit)} of them"
-    return f"On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same rates."
+    return [f"On an H200 GPU {these} would take about {duration(seconds / 60)}, one at a time, by the same rates."]
 
 
 def _memory(gigabytes: float) -> str:

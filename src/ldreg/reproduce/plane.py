@@ -1,6 +1,6 @@
 """The paper's experiments in the plane: local collapse (Figure 1(c)) and reaching a target LID (Appendix A)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -109,10 +109,14 @@ def _descend(
             progress((step + 1) / steps)
 
 
+# What makes the clouds of a study, by its name.
+CLOUDS: Mapping[str, Callable[[], list[PointCloud]]] = {"figure1": collapse_and_cure, "targets": reach_targets}
+
+
 @cache
 def clouds(study: str) -> list[PointCloud]:
-    """The clouds of a study in the plane, which is "figure1" or "targets"."""
-    return collapse_and_cure() if study == "figure1" else reach_targets()
+    """The clouds of a study in the plane."""
+    return CLOUDS[study]()
 
 
 def cloud_figure(study: str) -> dict[str, Figure]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from ldreg.reproduce.studies import (
     method_of,
 )
 from ldreg.terminal import columns, print_text, show
-from ldreg.text import filled
+from ldreg.text import counted, filled
 from ldreg.train.settings import CHANGEABLE
 
 _WIDEST = 240  # columns of a terminal; these tables have more columns than those of other commands
@@ -99,23 +99,14 @@ class ReproduceOptions:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Studies, their runs, and the folders of both.
-
-    Args:
-        options: of the command.
-        studies: in the order of the command.
-        workspace: the folders.
-        jobs: the runs, each once.
-        settings: that every run is given, as far as they change it.
-        name: of the report.
-    """
+    """Studies, their runs, and the folders of both."""
 
     options: ReproduceOptions
     studies: Sequence[Study]
     workspace: Workspace
-    jobs: Sequence[Job]
-    settings: Options
-    name: str
+    jobs: Sequence[Job]  # each once
+    settings: Options  # given for every run, as far as they change it
+    name: str  # of the report
 
     @property
     def processes(self) -> int:
@@ -138,13 +129,7 @@ class Reproduction:
 
 
 def prepare(what: str, options: ReproduceOptions, settings: Sequence[tuple[str, str | None]] = ()) -> Reproduction:
-    """The runs that are asked for, and their folders.
-
-    Args:
-        what: names with commas between them: of studies, or all, tables, figures.
-        options: of the command.
-        settings: of every run, as of `ldreg pretrain`, and `detection.OPTION` as of `ldreg evaluate detection`; None
-            for one without a value.
+    """The runs that are asked for, and their folders; arguments as of `reproduce`.
 
     Raises:
         ValueError: an unknown name or setting, a value out of range, or an option that does not apply.
@@ -158,14 +143,15 @@ def prepare(what: str, options: ReproduceOptions, settings: Sequence[tuple[str, 
         if key == "detection":
             raise ValueError(f"--detection: expected an option of it, such as --detection.lr, got {value!r}")
     known = {key: "true" if value is None else value for key, value in settings}
-    detection = tuple(
-        (key.removeprefix("detection."), value) for key, value in known.items() if key.startswith("detection.")
-    )
-    run_settings = tuple(pair for pair in known.items() if not pair[0].startswith("detection."))
+    detection = {key.removeprefix("detection."): value for key, value in known.items() if key.startswith("detection.")}
+    of_runs = [pair for pair in known.items() if not pair[0].startswith("detection.")]
+    lasting = tuple(pair for pair in of_runs if pair[0] not in CHANGEABLE)
     given = {key: value for key, value in asdict(options).items() if value not in (None, False)} | known
     _check_mode(given, whole=whole)
     scale = SCALES[options.scale] if options.epochs is None else SCALES[options.scale].with_epochs(options.epochs)
-    studies = [study for study in chosen(what) if not whole or study in named or _is_part_of_all(study, options)]
+    left_out = {"table3"} if options.coco is None else set()
+    left_out |= {study.name for study in STUDIES.values() if study.only_named and options.write is None}
+    studies = [study for study in chosen(what) if not whole or study in named or study.name not in left_out]
     for study in named:
         others = [other.name for other in SCALES.values() if study.rows(other)]
         if others and not study.rows(scale):
@@ -177,15 +163,14 @@ def prepare(what: str, options: ReproduceOptions, settings: Sequence[tuple[str, 
         scale=scale,
         out=out,
         results=options.results or out / "results",
-        options=tuple(pair for pair in run_settings if pair[0] in CHANGEABLE),
+        options=tuple(pair for pair in of_runs if pair[0] in CHANGEABLE),
         datasets=_datasets(options.datasets, scale, known.get("data.name", scale.name)),
         coco=options.coco or str(out / "generated"),
         generated=not options.coco,
-        detection=(*usual.items(), *detection),
+        detection=(*usual.items(), *detection.items()),
     )
     if any(DETECTION in study.measures for study in studies):
         workspace.detection_config()  # which checks the options
-    lasting = tuple(pair for pair in run_settings if pair[0] not in CHANGEABLE)
     for study in studies:
         varied = {"method", "regularizer"} | {key for row in study.rows(scale) for key, _ in row.arm.options}
         for key, value in lasting:
@@ -197,17 +182,12 @@ def prepare(what: str, options: ReproduceOptions, settings: Sequence[tuple[str, 
 
 
 def _check_mode(given: Mapping[str, object], *, whole: bool) -> None:
-    """Reject options that have no effect in this mode; a plan takes those of the command without --plan.
-
-    Raises:
-        ValueError: which.
-    """
-    modes = [mode for mode in ("write", "show", "plan") if mode in given]
-    if len(modes) > 1:
-        raise ValueError(f"--{modes[0]}: expected to be given without --{modes[1]}, got both")
-    if not modes:
+    """Reject options that have no effect in this mode; a plan takes those of the command without --plan."""
+    mode, *others = [mode for mode in ("write", "show", "plan") if mode in given] or [""]
+    if others:
+        raise ValueError(f"--{mode}: expected to be given without --{others[0]}, got both")
+    if not mode:
         return
-    (mode,) = modes
     if mode == "write" and {"out", "results"} <= given.keys():
         raise ValueError("--out: expected to be given without --results, which --write reads in its place, got both")
     unused = {"minutes"}
@@ -218,19 +198,12 @@ def _check_mode(given: Mapping[str, object], *, whole: bool) -> None:
         unused |= {"seeds", "methods"}
     for key, value in given.items():
         if key in unused:
-            raise ValueError(
-                f"--{key}: expected to be left out with --{mode}, which trains nothing, got {str(value)!r}"
-            )
-
-
-def _is_part_of_all(study: Study, options: ReproduceOptions) -> bool:
-    if study.name == "table3":
-        return options.coco is not None
-    return not study.only_named or options.write is not None
+            expected = f"expected to be left out with --{mode}, which trains nothing"
+            raise ValueError(f"--{key}: {expected}, got {str(value)!r}")
 
 
 def _check_studies(given: Mapping[str, object], studies: Sequence[Study], scale: Scale) -> None:
-    """Reject options that apply to none of the studies. Raises ValueError."""
+    """Reject options that apply to none of the studies."""
     names, trained = ", ".join(study.name for study in studies), any(study.rows(scale) for study in studies)
     for key, value in given.items():
         measure, applies = _OF_STUDIES.get(key.partition(".")[0], ("", ""))
@@ -241,11 +214,7 @@ def _check_studies(given: Mapping[str, object], studies: Sequence[Study], scale:
 
 
 def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str]:
-    """Paths by name, of sets that need a path; that of the pretraining has an option of its own.
-
-    >>> _datasets("dtd=/data/dtd", SCALES["imagenet"], "imagenet")
-    {'dtd': '/data/dtd'}
-    """
+    """Paths by name, of sets that need a path; that of the pretraining has an option of its own."""
     found: dict[str, str] = {}
     known = [name for name in scale.datasets if name != trained_on and name not in WITHOUT_PATH]
     for entry in given.split(",") if given else ():
@@ -258,7 +227,7 @@ def _datasets(given: str | None, scale: Scale, trained_on: str) -> dict[str, str
 
 
 def _jobs(studies: Sequence[Study], workspace: Workspace, settings: Options, options: ReproduceOptions) -> list[Job]:
-    """The runs of all studies, each once, with settings that have been checked. Raises ValueError."""
+    """The runs of all studies, each once, with settings that have been checked."""
     seeds: Sequence[int] = range(options.seeds or 1)
     if options.show and options.seeds is None:
         seeds = sorted({0}.union(*record_paths(workspace.results).values()))
@@ -297,7 +266,7 @@ def reproduce(studies: str, *, config: ReproduceOptions, settings: Settings, com
     Args:
         studies: all, or names with commas between them
         config: the options.
-        settings: of every run, and of detection, as for `prepare`.
+        settings: of every run, as of `ldreg pretrain`, and `detection.OPTION` as of `ldreg evaluate detection`.
         command: as it was typed, for the report.
 
     Raises:
@@ -372,14 +341,10 @@ def _write(asked: Reproduction, path: Path, what: str) -> None:
         one_length=asked.options.epochs is not None,
     )
     write_document(made, path)
-    unused = f"; its end names {_count(made.unused, 'record')} that no table shows" if made.unused else ""
+    unused = f"; its end names {counted(len(made.unused), 'record')} that no table shows" if made.unused else ""
     studies = f"{made.studies} {'study' if made.studies == 1 else 'studies'}"
-    pictures = f", {_count(made.pictures, 'picture')} in {path.parent / folder}" if made.pictures else ""
-    print_text(f"{path}: {studies}, {_count(made.shown, 'run')}{pictures}{unused}")
-
-
-def _count(things: Sized, noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+    pictures = f", {counted(len(made.pictures), 'picture')} in {path.parent / folder}" if made.pictures else ""
+    print_text(f"{path}: {studies}, {counted(len(made.shown), 'run')}{pictures}{unused}")
 
 
 def _show_plan(asked: Reproduction) -> None:

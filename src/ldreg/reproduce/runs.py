@@ -9,10 +9,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,7 +25,7 @@ from ldreg.io.files import check_writable
 from ldreg.record import Record
 from ldreg.reproduce.jobs import GENERATED, Job, Workspace
 from ldreg.reproduce.studies import DETECTION, TRANSFER
-from ldreg.text import duration, number
+from ldreg.text import counted, duration, number
 
 _CONTINUES = "the same command goes on where this one stood"
 _GRACE = 10.0  # seconds that processes get to end
@@ -34,14 +33,6 @@ _GRACE = 10.0  # seconds that processes get to end
 
 class FailedRunsError(ArithmeticError):
     """Some runs failed though others of the same command did not."""
-
-
-class _TimeOverError(Exception):
-    pass
-
-
-class _TerminatedError(KeyboardInterrupt):
-    status = 143
 
 
 def check_data(jobs: Sequence[Job], workspace: Workspace) -> None:
@@ -98,15 +89,10 @@ def _generate(root: Path) -> None:
 def train_missing(
     jobs: Sequence[Job], workspace: Workspace, *, processes: int, seconds: float = math.inf
 ) -> tuple[int, FailedRunsError | None]:
-    """Train and measure every job that is not done; runs that were interrupted continue.
+    """Train and measure every job that is not done, several processes at a time; interrupted runs continue.
 
-    Once any run has been done, a run that fails does not keep the others from being tried.
-
-    Args:
-        jobs: the runs, each once.
-        workspace: their folders.
-        processes: number of runs at a time.
-        seconds: after which runs are stopped as by a signal, to continue another time.
+    After `seconds` runs are stopped as by a signal, to continue another time. Once any run has been done, a run that
+    fails does not keep the others from being tried.
 
     Returns:
         How many jobs are not done, and the error that names those that failed.
@@ -118,7 +104,8 @@ def train_missing(
     left = [job for job in jobs if workspace.state(job) != "done"]
     if jobs:
         before = len(jobs) - len(left)
-        _say(f"{_runs(len(left))} to do, {before} done before; {processes} at a time, into {workspace.out}")
+        runs = counted(len(left), "run")
+        _say(f"{runs} to do, {before} done before; {processes} at a time, into {workspace.out}")
     if not left:
         return 0, None
     _say(f"messages of runs under way are in {workspace.log}")
@@ -132,41 +119,67 @@ def train_missing(
     ahead, done = iter(left), 0
     failures: dict[str, Exception] = {}
 
+    def seconds_left() -> float:
+        return min(max(0.0, started + seconds - time.monotonic()), threading.TIMEOUT_MAX)  # wait() refuses more
+
     def submit() -> None:
         """Submit one run for each free process; a run that waits in the pool could not be called back."""
-        if time.monotonic() < started + seconds:
+        if seconds_left():
             running.update({pool.submit(_one, job, workspace): job for job in islice(ahead, processes - len(running))})
 
+    handler: Any = signal.signal(signal.SIGTERM, _terminate)
     try:
-        with _sigterm_as_interrupt(), _ended(pool):
+        submit()
+        while running and (ended := wait(running, timeout=seconds_left(), return_when=FIRST_COMPLETED).done):
+            for future in ended:
+                job, error = running.pop(future), _error_of(future)
+                if error is not None:
+                    if len(left) == len(jobs) and not done:
+                        raise error
+                    failures[job.name] = error
+                    continue
+                done += 1
+                minutes = (time.monotonic() - started) / done * (len(left) - done) / 60
+                rest = f"; about {duration(minutes)} left" if len(left) > done else ""
+                record = Record.from_json(workspace.record_path(job))
+                _say(f"{done}/{len(left)} {job.name}: {_brief(record)}{rest}")
             submit()
-            while running:
-                for future in _next_done(started + seconds, running):
-                    job, error = running.pop(future), _error_of(future)
-                    if error is not None:
-                        if len(left) == len(jobs) and not done:
-                            raise error
-                        failures[job.name] = error
-                        continue
-                    done += 1
-                    minutes = (time.monotonic() - started) / done * (len(left) - done) / 60
-                    rest = f"; about {duration(minutes)} left" if len(left) > done else ""
-                    record = Record.from_json(workspace.record_path(job))
-                    _say(f"{done}/{len(left)} {job.name}: {_brief(record)}{rest}")
-                submit()
-    except _TimeOverError:
-        pass
     except KeyboardInterrupt as stop:
         stop.args = stop.args or (f"interrupted; {_CONTINUES}",)
         raise
+    finally:
+        _shut_down(pool, stop=bool(running))
+        signal.signal(signal.SIGTERM, handler)
     not_done = sum(workspace.state(job) != "done" for job in left)  # a run may have ended after the time
     if not failures:
         return not_done, None
-    return not_done, FailedRunsError(_failure_text(failures, not_done, len(jobs), workspace.log))
+    (name, error), *others = failures.items()
+    first = f"{name}: {error or type(error).__name__}"
+    first += f", and {', '.join(other for other, _ in others)}" if others else ""
+    unfinished = f", {not_done - len(failures)} are left," if not_done > len(failures) else ""
+    return not_done, FailedRunsError(
+        f"{len(failures)} of {len(jobs)} runs failed{unfinished} ({first}); {workspace.log} has more, "
+        "and the same command tries again"
+    )
 
 
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
+def _terminate(number: int, frame: FrameType | None) -> None:
+    from ldreg.train.engine import InterruptedRunError
+
+    raise InterruptedRunError(f"terminated; {_CONTINUES}", 128 + number)
+
+
+def _shut_down(pool: ProcessPoolExecutor, *, stop: bool) -> None:
+    """Leave no worker behind; runs that are stopped, as by a signal, can continue later."""
+    workers = list((pool._processes or {}).values()) if stop else []
+    pool.shutdown(wait=not stop, cancel_futures=stop)
+    for worker in workers:
+        worker.terminate()
+    until = time.monotonic() + _GRACE
+    for worker in workers:
+        worker.join(max(0.0, until - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
 
 
 def _brief(record: Record) -> str:
@@ -183,15 +196,6 @@ def _check_writable(jobs: Sequence[Job], workspace: Workspace) -> None:
         check_writable(workspace.record_path(job))
     with workspace.log.open("a"):
         pass
-
-
-def _next_done(until: float, running: Iterable[Future[None]]) -> list[Future[None]]:
-    """The runs that end next. Raises _TimeOverError where none ends until then."""
-    seconds = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)  # wait() refuses more
-    finished, _ = wait(running, timeout=seconds, return_when=FIRST_COMPLETED)
-    if not finished:
-        raise _TimeOverError
-    return list(finished)
 
 
 def _error_of(future: Future[None]) -> Exception | None:
@@ -211,17 +215,6 @@ def _error_of(future: Future[None]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _failure_text(failures: Mapping[str, Exception], not_done: int, jobs: int, log: Path) -> str:
-    name, error = next(iter(failures.items()))
-    first = f"{name}: {error or type(error).__name__}"
-    others = f", and {', '.join(list(failures)[1:])}" if len(failures) > 1 else ""
-    left = f", {not_done - len(failures)} are left," if not_done > len(failures) else ""
-    return (
-        f"{len(failures)} of {jobs} runs failed{left} ({first}{others}); {log} has more, "
-        "and the same command tries again"
-    )
 
 
 def one(job: Job, workspace: Workspace) -> None:
@@ -293,36 +286,3 @@ def _set_up(log: str) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _ended(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """Leave no worker behind: after an error or a signal, runs are stopped as by a signal and can continue later."""
-    try:
-        yield
-    except BaseException:
-        workers = list((pool._processes or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.terminate()
-        until = time.monotonic() + _GRACE
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
-            if worker.is_alive():
-                worker.kill()
-        raise
-    pool.shutdown()
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Have SIGTERM end the work as SIGINT does."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError(f"terminated; {_CONTINUES}")
-
-    before: Any = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -25,23 +25,14 @@ _UNSURE_OF = {"effective_rank": 0.1}
 
 @dataclass(frozen=True)
 class Sample:
-    """One result of an arm by seed; accuracies and AP in percent.
+    """One result of an arm by seed; accuracies and AP in percent."""
 
-    Args:
-        by_seed: finite values.
-        test_size: images classified for an accuracy, else 0.
-        floor: a smaller difference is always noise.
-        unsure: share of the value below which a difference of single seeds is noise.
-        collapsed: whether there are no values because runs collapsed.
-        by: what trained the runs; seeds of two trainers have nothing in common.
-    """
-
-    by_seed: Mapping[int, float] = field(default_factory=dict)
-    test_size: int = 0
-    floor: float = 0.0
-    unsure: float = _UNSURE
-    collapsed: bool = False
-    by: str = "ldreg"
+    by_seed: Mapping[int, float] = field(default_factory=dict)  # finite values
+    test_size: int = 0  # images classified for an accuracy, else 0
+    floor: float = 0.0  # a smaller difference is always noise
+    unsure: float = _UNSURE  # share of the value below which a difference of single seeds is noise
+    collapsed: bool = False  # whether there are no values because runs collapsed
+    by: str = "ldreg"  # what trained the runs; seeds of two trainers have nothing in common
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -61,17 +52,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row beside its baseline by one metric.
+    """A row beside its baseline by one metric."""
 
-    Args:
-        difference: NaN where one of them has no values, as is `noise`.
-        noise: the difference that chance may make.
-        mark: of the direction, where the paper claims one.
-    """
-
-    difference: float = math.nan
-    noise: float = math.nan
-    mark: Mark = ""
+    difference: float = math.nan  # NaN where one of them has no values, as is `noise`
+    noise: float = math.nan  # the difference that chance may make
+    mark: Mark = ""  # of the direction, where the paper claims one
 
     @property
     def verdict(self) -> str:
@@ -125,9 +110,8 @@ class Section:
         other = self.rows[row.baseline]
         own, base = self.sample(row, metric), self.sample(other, metric)
         mark = direction(own, base, row.values.get(metric), other.values.get(metric)) if row.judged else ""
-        if not own.values or not base.values:
-            return Comparison(mark=mark)
-        return Comparison(difference(own, base), noise(own, base), mark)
+        both = own.values and base.values
+        return Comparison(difference(own, base), noise(own, base), mark) if both else Comparison(mark=mark)
 
 
 def sample(records: Sequence[Record], metric: str) -> Sample:

@@ -34,11 +34,6 @@ _SHORT = ("schedule.epochs", "views.jitter", "batch_size", "encoder.name", "data
 class Arm:
     """A recipe with options over it: one side of a comparison, run with one or several seeds.
 
-    Args:
-        recipe: its name.
-        options: over it, sorted by key.
-        by: what trains it; lightly has one recipe, and `recipe` is ldreg's version of it.
-
     >>> Arm("digits/simclr_ldreg", (("ldreg.beta", "0.2"),)).slug
     'simclr_ldreg-beta0.2'
     >>> Arm("cifar10/simclr_lightly", (("schedule.epochs", "30"),), by="lightly").slug
@@ -46,8 +41,8 @@ class Arm:
     """
 
     recipe: str
-    options: Options = ()
-    by: Trainer = "ldreg"
+    options: Options = ()  # sorted by key
+    by: Trainer = "ldreg"  # lightly has one recipe, and `recipe` is ldreg's version of it
 
     def but(self, **options: object) -> "Arm":
         """The arm with further options; two underscores stand for a dot.
@@ -55,8 +50,8 @@ class Arm:
         >>> Arm("digits/simclr").but(views__jitter=0.25).options
         (('views.jitter', '0.25'),)
         """
-        more = {key.replace("__", "."): str(value) for key, value in options.items()}
-        return replace(self, options=tuple(sorted({**dict(self.options), **more}.items())))
+        more = [(key.replace("__", "."), str(value)) for key, value in options.items()]
+        return replace(self, options=tuple(sorted(dict([*self.options, *more]).items())))
 
     def over(self, settings: Options) -> "Arm":
         """The arm over settings that are given for every run; its own options stay.
@@ -64,7 +59,7 @@ class Arm:
         >>> Arm("digits/simclr").but(views__jitter=0).over((("views.jitter", "1"), ("batch_size", "64"))).options
         (('batch_size', '64'), ('views.jitter', '0'))
         """
-        return replace(self, options=tuple(sorted({**dict(settings), **dict(self.options)}.items())))
+        return replace(self, options=tuple(sorted(dict([*settings, *self.options]).items())))
 
     @property
     def slug(self) -> str:
@@ -94,10 +89,7 @@ def _part(key: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """What depends on the size of the runs; `studies.yaml` explains the fields.
-
-    `epochs` is the length of every run, None for that of the recipes.
-    """
+    """What depends on the size of the runs; `studies.yaml` explains the fields."""
 
     name: ScaleName
     methods: tuple[str, ...]
@@ -114,7 +106,7 @@ class Scale:
     datasets: tuple[str, ...]
     linear: Literal["fast", "imagenet"]
     transfer: Literal["fast", "transfer"]
-    epochs: int | None = None
+    epochs: int | None = None  # of every run; None for those of the recipes
     anchor_epochs: int | None = None
     long_recipes: Mapping[str, str] = field(default_factory=dict, hash=False)
     search_rates: Mapping[str, Sequence[float]] = field(default_factory=dict, hash=False)
@@ -148,25 +140,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: its name, the arm that is trained for it, and the paper's values.
+    """One row of a table: its name, the arm that is trained for it, and the paper's values."""
 
-    Args:
-        names: the cells that name it.
-        arm: what is trained.
-        values: the paper's values by result; NaN stands for a collapse.
-        baseline: position of the row that it is compared with; None for none.
-        judged: whether the paper claims a direction of the difference from that row.
-        group: of rows on one line of a figure.
-        x: position on the axis of a figure.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the cells that name it
     arm: Arm
-    values: Mapping[str, float] = field(default_factory=dict)
-    baseline: int | None = None
-    judged: bool = True
-    group: str = ""
-    x: float = 0.0
+    values: Mapping[str, float] = field(default_factory=dict)  # the paper's by result; NaN stands for a collapse
+    baseline: int | None = None  # position of the row that it is compared with
+    judged: bool = True  # whether the paper claims a direction of the difference from that row
+    group: str = ""  # of rows on one line of a figure
+    x: float = 0.0  # position on the axis of a figure
 
 
 Records = Mapping[Arm, Sequence[Record]]
@@ -174,37 +156,21 @@ Records = Mapping[Arm, Sequence[Record]]
 
 @dataclass(frozen=True)
 class Study:
-    """A table or figure of the paper, or a question beyond it.
+    """A table or figure of the paper, or a question beyond it."""
 
-    Args:
-        name: on the command line.
-        title: its heading.
-        text: what it shows, and what the paper saw.
-        keys: titles of the columns that name a row.
-        entries: the rows as `studies.yaml` has them.
-        aliases: other names, as the paper numbers it.
-        metrics: results shown as columns; empty for those of the scale's datasets.
-        measures: what is measured beyond the results of every run.
-        only_named: whether it runs only where it is named and not with `all`.
-        every_length: whether it is shown at every number of epochs that has runs, not only at one.
-        scales: that have it; empty for all.
-        settings: options of every run by scale.
-        function: of `search.py`, that makes the rows instead of `entries`.
-    """
-
-    name: str
+    name: str  # on the command line
     title: str
-    text: str
-    keys: tuple[str, ...]
-    entries: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
-    aliases: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    measures: frozenset[str] = frozenset()
-    only_named: bool = False
-    every_length: bool = False
-    scales: tuple[str, ...] = ()
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    function: str = ""
+    text: str  # what it shows, and what the paper saw
+    keys: tuple[str, ...]  # titles of the columns that name a row
+    entries: Sequence[Mapping[str, Any]] = field(default=(), hash=False)  # the rows as `studies.yaml` has them
+    aliases: tuple[str, ...] = ()  # other names, as the paper numbers it
+    metrics: tuple[str, ...] = ()  # results shown as columns; empty for those of the scale's datasets
+    measures: frozenset[str] = frozenset()  # what is measured beyond the results of every run
+    only_named: bool = False  # whether it runs only where it is named and not with `all`
+    every_length: bool = False  # whether it is shown at every number of epochs that has runs, not only at one
+    scales: tuple[str, ...] = ()  # that have it; empty for all
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)  # of every run, by scale
+    function: str = ""  # of `search.py`, that makes the rows instead of `entries`
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         """The rows at this scale; empty for a study that trains nothing or that the scale does not have."""
@@ -351,12 +317,7 @@ _KINDS = {"all": "", "tables": "Table", "figures": "Figure"}
 
 
 def chosen(names: str) -> list[Study]:
-    """The studies named on the command line: "all", "tables", "figures", or names with commas between them.
-
-    Names are those of the studies, and their numbers in the paper.
-
-    Raises:
-        ValueError: no study has this name.
+    """The studies named on the command line: "all", "tables", "figures", or names and numbers with commas between them.
 
     >>> [study.name for study in chosen("table13,figure2b")]
     ['minlid', 'figure2b']

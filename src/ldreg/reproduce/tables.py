@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ldreg.bench.measure import Measurement
@@ -12,7 +11,7 @@ from ldreg.record import ACCURACIES, PRECISIONS, Record
 from ldreg.report.tables import Cell, Mark, Table, metric_title, table_markdown
 from ldreg.reproduce.statistics import TIMES, TRAIN_LID, Comparison, Sample, Section, collapses, in_percent
 from ldreg.reproduce.studies import PROSE, Row
-from ldreg.text import count, markdown_text, number, printable
+from ldreg.text import count, counted, markdown_text, number, printable
 
 COLLAPSED = "collapsed"
 NOTHING = "–"
@@ -91,43 +90,34 @@ def origins(records: Iterable[Record], key: str) -> str:
     return ", ".join([*map(str, numbers), *sorted(value for value in found if isinstance(value, str))])
 
 
-def study_table(section: Section) -> Table:
-    """One row for each of the study's rows: measured values with the paper's beside them."""
-    cells = [
-        [*map(Cell, row.names), *(_cell(section, row, metric) for metric in section.metrics)] for row in section.rows
-    ]
-    keys = section.study.keys
-    return Table([*keys, *map(column_title, section.metrics)], cells, keys=len(keys))
+def study_table(section: Section, *, with_seeds: bool = False) -> Table:
+    """One row for each of the study's rows: measured values with the paper's beside them.
 
-
-def _cell(section: Section, row: Row, metric: str) -> Cell:
-    found, own, paper = section.of(row), section.sample(row, metric), row.values.get(metric)
-    if own.collapsed and paper is not None and math.isnan(paper):
-        return Cell(COLLAPSED, paper_text(metric, paper), "agrees")
-    lost = collapses(found)
-    some = f" ({lost} of {len(found)} {COLLAPSED})" if lost else ""
-    text = COLLAPSED if own.collapsed else value_text(metric, own) + some
-    return Cell(text, paper_text(metric, paper), section.compared(row, metric).mark)
-
-
-def seeds_table(section: Section) -> Table:
-    """The study's table without rows that have no records, with a column of the number of seeds.
-
-    A value of fewer seeds than the row has says so.
+    `with_seeds` adds the number of seeds, says where a value has fewer, and leaves out rows that have no records.
     """
-    whole = study_table(section)
-    keys, cells = whole.keys, []
-    for row, texts in zip(section.rows, whole.rows, strict=True):
-        found = section.of(row)
-        if not found:
+    keys, rows = section.study.keys, []
+    for row in section.rows:
+        if with_seeds and not section.of(row):
             continue
-        usual, values = len(found) - collapses(found), []
-        for cell, metric in zip(texts[keys:], section.metrics, strict=True):
-            seeds = len(section.sample(row, metric).values)
-            fewer = f" (of {seeds} seed{'' if seeds == 1 else 's'})" if 0 < seeds < usual else ""
-            values.append(replace(cell, text=f"{cell.text}{fewer}"))
-        cells.append([*texts[:keys], Cell(str(len(found))), *values])
-    return Table([*whole.columns[:keys], "Seeds", *whole.columns[keys:]], cells, keys=keys)
+        seeds = [Cell(str(len(section.of(row))))] if with_seeds else []
+        values = [_cell(section, row, metric, with_seeds=with_seeds) for metric in section.metrics]
+        rows.append([*map(Cell, row.names), *seeds, *values])
+    columns = [*keys, *(["Seeds"] if with_seeds else []), *map(column_title, section.metrics)]
+    return Table(columns, rows, keys=len(keys))
+
+
+def _cell(section: Section, row: Row, metric: str, *, with_seeds: bool) -> Cell:
+    found, own, paper = section.of(row), section.sample(row, metric), row.values.get(metric)
+    lost, text = collapses(found), COLLAPSED
+    mark: Mark = section.compared(row, metric).mark
+    if own.collapsed and paper is not None and math.isnan(paper):
+        mark = "agrees"
+    if not own.collapsed:
+        text = value_text(metric, own)
+        text += f" ({lost} of {len(found)} {COLLAPSED})" if lost else ""
+        if with_seeds and 0 < len(own.values) < len(found) - lost:
+            text += f" (of {counted(len(own.values), 'seed')})"
+    return Cell(text, paper_text(metric, paper), mark)
 
 
 def difference_table(section: Section) -> Table:
@@ -163,10 +153,8 @@ def effects_sentence(table: Table) -> str:
     if not marks:
         return ""
     agree, disagree, within = (marks.count(mark) for mark in MARK_WORDS)
-    return (
-        f"Of {len(marks)} effect{'' if len(marks) == 1 else 's'}, {agree} with the paper's direction, "
-        f"{disagree} with the opposite one, {within} within noise."
-    )
+    effects = f"Of {counted(len(marks), 'effect')}, {agree} with the paper's direction"
+    return f"{effects}, {disagree} with the opposite one, {within} within noise."
 
 
 def overview_row(section: Section, claimed: Sequence[Mark]) -> list[Cell]:
@@ -186,23 +174,21 @@ def step_cost(paths: Sequence[Path]) -> list[str]:
         ValueError: a file is not the record of one run of that benchmark, or nothing was measured in it.
         OSError: a file cannot be read.
     """
-    texts = [text for path in paths for text in read_step_cost(path)]
-    return [PROSE["step_cost"], *texts] if texts else []
-
-
-def read_step_cost(path: Path) -> list[str]:
-    """The heading, table and origin of one record. Raises ValueError, OSError."""
-    try:
-        runs = from_json(read_text(path))
-        if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
-            raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
-        return _texts(runs[0])
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # as of a foreign file
-        found = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-        raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {found}") from error
+    texts = [PROSE["step_cost"]] if paths else []
+    for path in paths:
+        try:
+            runs = from_json(read_text(path))
+            if [run.benchmark for run in runs if run.measured] != ["step"] or len(runs) > 1:
+                raise ValueError(f"runs of {', '.join(run.benchmark for run in runs if run.measured) or 'nothing'}")
+            texts += _texts(runs[0])
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # as of a foreign file
+            found = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+            raise ValueError(f"{path}: expected a run of ldreg bench step as its --json has it, got {found}") from error
+    return texts
 
 
 def _texts(run: Run) -> list[str]:
+    """The heading, table and origin of one record."""
     rows = [_row(result, found) for result in run.results if (found := result.measured) is not None]
     who = "; ".join(_WHO[name] for name in dict.fromkeys(row[0].text for row in rows) if name in _WHO)
     skipped = dict.fromkeys(f"{result.contender} ({result.skipped})" for result in run.results if not result.measured)
