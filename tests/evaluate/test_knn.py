@@ -11,7 +11,7 @@ from lightly.utils.benchmarking import knn_predict
 from torch import Tensor
 from torch.nn import functional
 
-from ldreg.evaluate.knn import knn_accuracy, knn_predictions
+from ldreg.evaluate.probes import knn_accuracy, knn_predictions
 
 
 def clusters(seed: int = 0, classes: int = 5, rows: int = 300) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.probes import linear_accuracy
 
 Split = tuple[Tensor, Tensor, Tensor, Tensor]
 

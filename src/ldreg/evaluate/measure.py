@@ -8,8 +8,7 @@ from torch import Tensor
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import frechet_variance, geometric_mean, regular
 from ldreg.dimension.spectrum import effective_rank, relative_spread
-from ldreg.evaluate.knn import knn_accuracy, voters
-from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.probes import knn_accuracy, linear_accuracy, voters
 
 # Representations of training and test images, each followed by their classes; None, or a class of -1: unknown.
 Extracted = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
