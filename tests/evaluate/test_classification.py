@@ -18,8 +18,7 @@ from ldreg.data import DataConfig
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.classification import (
     check_classes,
-    finetune,
-    linear_evaluation,
+    classifier_accuracy,
     load_classification,
     stratified,
     transfer,
@@ -52,8 +51,7 @@ def setup(path: Path, progress: Progress | None = None, *, device: Any = "cpu", 
 
 
 def evaluate(encoder: LoadedEncoder, config: Any, path: Path, progress: Progress | None = None) -> Any:
-    run = finetune if isinstance(config, FinetuneConfig) else linear_evaluation
-    return run(encoder, DIGITS, config, setup(path, progress))
+    return classifier_accuracy(encoder, DIGITS, config, setup(path, progress))
 
 
 def saved(path: Path) -> Any:
@@ -242,7 +240,7 @@ def test_bf16_trains_and_a_training_that_diverges_says_so(untrained: LoadedEncod
         evaluate(untrained, LinearConfig("transfer", epochs=1, lr=1e30, **FAST), tmp_path)
     assert not list((tmp_path / "work").rglob(LAST))
     config = LinearConfig("transfer", epochs=4, lr=0.3, **FAST)
-    assert linear_evaluation(untrained, DIGITS, config, setup(tmp_path, precision="bf16")).accuracy > 0.7
+    assert classifier_accuracy(untrained, DIGITS, config, setup(tmp_path, precision="bf16")).accuracy > 0.7
 
 
 def test_representations_that_are_not_finite_are_refused(pixels: LoadedEncoder, tmp_path: Path) -> None:
@@ -320,10 +318,10 @@ def test_on_a_gpu_it_learns_too_and_the_encoder_comes_back(untrained: LoadedEnco
     config = LinearConfig("transfer", epochs=8, lr=0.1, min_scale=0.5, batch_size=64)
     for precision in ("fp32", "bf16"):
         on_gpu = setup(tmp_path, device="cuda", precision=precision)
-        assert linear_evaluation(untrained, DIGITS, config, on_gpu).accuracy > 0.85
+        assert classifier_accuracy(untrained, DIGITS, config, on_gpu).accuracy > 0.85
     assert {parameter.device.type for parameter in untrained.module.parameters()} == {"cpu"}
     fast = [
-        linear_evaluation(untrained, DIGITS, LinearConfig("fast"), setup(tmp_path, device=device)).accuracy
+        classifier_accuracy(untrained, DIGITS, LinearConfig("fast"), setup(tmp_path, device=device)).accuracy
         for device in ("cpu", "cuda")
     ]
     assert fast[0] == pytest.approx(fast[1], abs=0.01)
@@ -417,9 +415,9 @@ def test_finished_datasets_are_not_evaluated_again(
     def broken(encoder: LoadedEncoder, data: DataConfig, *others: Any) -> Any:
         if data.name == "folder":
             raise KeyboardInterrupt
-        return linear_evaluation(encoder, data, *others)
+        return classifier_accuracy(encoder, data, *others)
 
-    monkeypatch.setattr("ldreg.evaluate.classification.linear_evaluation", broken)
+    monkeypatch.setattr("ldreg.evaluate.classification.classifier_accuracy", broken)
     with pytest.raises(KeyboardInterrupt):
         transfer(untrained, sets, config, run)
     (first,) = (tmp_path / "work").rglob(LAST)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,8 +64,7 @@ def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet
     Training images without a label (STL-10 has 100,000) are left out, with a warning if `say` is true.
 
     Raises:
-        ValueError: a split is missing or has no labels, test has them in part, the classes of both differ, a class has
-            no image in one of them, or there is only one class.
+        ValueError: a split is missing, or its labels do not fit.
 
     >>> train, test = load_classification(DataConfig())
     >>> len(train), len(test)
@@ -119,24 +118,28 @@ def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearConfig, setup: Setup) -> ClassifierResult:
-    """The accuracy of a linear classifier on the encoder's representations of a set with labels and both splits.
+def classifier_accuracy(
+    encoder: LoadedEncoder, data: DataConfig, config: LinearConfig | FinetuneConfig, setup: Setup
+) -> ClassifierResult:
+    """The accuracy of a linear classifier on the frozen encoder, or trained with a copy of it for a `FinetuneConfig`.
 
-    The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
-    whose representations are cached; the fast one takes both from the cache. After an interruption the same call
-    resumes after the last whole epoch; a finished training is not repeated.
+    The paper's protocols and fine-tuning train on random resized crops with flips and test on plain images; a frozen
+    encoder's representations of these are cached. The fast protocol takes all representations from the cache. After an
+    interruption the same call resumes after the last whole epoch; a finished training is not repeated.
 
     Raises:
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
     train, test = load_classification(data)
-    _check_options(config, setup, images=len(train))
-    if config.protocol == "fast":
+    if isinstance(config, LinearConfig) and config.protocol == "fast":
+        _check_options(config, setup, images=len(train))
         return _fitted(encoder, data, config, setup, train=train, test=test)
+    if isinstance(config, FinetuneConfig) and config.fraction < 1:
+        train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
     from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
 
-    return train_classifier(f"linear-{config.protocol}", encoder, data, config, setup, train=train, test=test)
+    return train_classifier(encoder, data, config, setup, train=train, test=test)
 
 
 def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
@@ -144,20 +147,6 @@ def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
         fitted_plan(config, images=images, devices=setup.devices)
     elif setup.devices > 1:
         raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
-
-
-def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, setup: Setup) -> ClassifierResult:
-    """The accuracy of a copy of the encoder after training it with a linear classifier on it.
-
-    Images are augmented by random resized crops and flips. Interruptions and errors are those of `linear_evaluation`.
-    The checkpoint in the work folder holds the network.
-    """
-    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
-
-    train, test = load_classification(data)
-    if config.fraction < 1:
-        train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    return train_classifier("finetune", encoder, data, config, setup, train=train, test=test)
 
 
 def folder_name(title: str, identity: Any) -> str:
@@ -220,24 +209,19 @@ def linear_on(
     data: DataConfig,
     *,
     protocol: ProtocolName = "fast",
-    device: str = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     cache: Path | None = None,
 ) -> float:
-    """Accuracy of a linear classifier on any set with labels and both splits, as by `linear_evaluation`."""
+    """Accuracy of a linear classifier on any set with labels and both splits."""
     config = with_run_augmentation(LinearConfig(protocol), source)
-    setup = Setup(source.results_folder, device, cache=cache)  # type: ignore[arg-type]  # which torch_device checks
-    return linear_evaluation(source.encoder, data, config, setup).accuracy
+    setup = Setup(source.results_folder, device, cache=cache)
+    return classifier_accuracy(source.encoder, data, config, setup).accuracy
 
 
 def transfer(
     encoder: LoadedEncoder, datasets: Mapping[str, DataConfig], config: LinearConfig, setup: Setup
 ) -> dict[str, ClassifierResult]:
-    """Linear evaluation over datasets by name; all are checked before the first is evaluated.
-
-    Raises:
-        ValueError: a dataset, which is named, cannot be evaluated; nothing has been evaluated then.
-        ArithmeticError: a training diverged.
-    """
+    """Linear accuracy on datasets by name; all are checked before the first is evaluated, and errors name them."""
     for name, data in datasets.items():
         with _naming(name, data):
             train, _ = load_classification(data, say=False)
@@ -246,7 +230,7 @@ def transfer(
     for place, (name, data) in enumerate(datasets.items()):
         part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))
         with _naming(name, data):
-            found[name] = linear_evaluation(encoder, data, config, part)
+            found[name] = classifier_accuracy(encoder, data, config, part)
     return found
 
 

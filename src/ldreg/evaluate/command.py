@@ -21,7 +21,7 @@ from ldreg.data.datasets import MissingSplitError
 from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
 from ldreg.encoders.build import BEGINNINGS
-from ldreg.evaluate.classification import ClassifierResult, finetune, linear_evaluation, load_classification, transfer
+from ldreg.evaluate.classification import ClassifierResult, classifier_accuracy, load_classification, transfer
 from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.features import Setup
 from ldreg.evaluate.probes import KnnConfig, knn_accuracy, voters
@@ -69,18 +69,12 @@ class Evaluation(NamedTuple):
     writers: Mapping[str, Callable[[str], None]] = {}  # of further files, by the options that name these files
 
 
-def _linear(config: LinearConfig, source: Source, setup: Setup) -> Evaluation:
-    config = with_run_augmentation(config, source)
-    found = linear_evaluation(source.encoder, source.images, config, setup)
-    return _of_classifier("linear", f"linear-{config.protocol}", f"linear, {config.protocol}", found)
-
-
-def _finetune(config: FinetuneConfig, source: Source, setup: Setup) -> Evaluation:
-    found = finetune(source.encoder, source.images, with_run_augmentation(config, source), setup)
-    return _of_classifier("finetune", "finetune", "fine-tuned", found)
-
-
-def _of_classifier(kind: str, title: str, name: str, found: ClassifierResult) -> Evaluation:
+def _classifier(config: LinearConfig | FinetuneConfig, source: Source, setup: Setup) -> Evaluation:
+    found = classifier_accuracy(source.encoder, source.images, with_run_augmentation(config, source), setup)
+    if isinstance(config, LinearConfig):
+        kind, title, name = "linear", f"linear-{config.protocol}", f"linear, {config.protocol}"
+    else:
+        kind, title, name = "finetune", "finetune", "fine-tuned"
     rows = {name: number(found.accuracy)}
     if found.best is not None:
         rows["best epoch"] = f"{number(found.best)}  (chosen by the test images; not to be reported)"
@@ -238,9 +232,9 @@ _TRAINED = ("device", "devices", "precision")
 _CACHED = ("device", "precision", "cache")
 
 KINDS: Mapping[str, Kind] = {
-    "linear": Kind(LinearConfig, _linear, (*_TRAINED, "cache")),
+    "linear": Kind(LinearConfig, _classifier, (*_TRAINED, "cache")),
     "knn": Kind(KnnConfig, _knn, _CACHED),
-    "finetune": Kind(FinetuneConfig, _finetune, _TRAINED),
+    "finetune": Kind(FinetuneConfig, _classifier, _TRAINED),
     "dimension": Kind(DimensionConfig, _dimension, _CACHED),
     "transfer": Kind(TransferConfig, _transfer, (*_TRAINED, "cache"), data=READING),
     "detection": Kind(DetectionConfig, _detection, (), data=()),

@@ -224,7 +224,7 @@ class OutputConfig:
     json: str | None = None
 
 
-Trained = TypeVar("Trained", LinearConfig, FinetuneConfig)
+Trained = TypeVar("Trained", bound=LinearConfig | FinetuneConfig)
 
 
 def _check_options(options: LinearConfig | FinetuneConfig) -> None:
