@@ -99,7 +99,6 @@ def test_a_plain_checkpoint_needs_a_name_of_data(tmp_path: Path) -> None:
         ([("data.path", "x")], r"data\.path: expected none for digits"),
         ([("data.name", "cifar1")], r"data\.name: expected a known dataset, got 'cifar1'"),
         ([("data.size", "16")], r"data\.size: expected to be left out"),
-        ([("batch_size", "3")], "data: expected options such as data.path, got 'batch_size'"),
     ],
 )
 def test_wrong_options_are_named(options: list[tuple[str, str | None]], message: str, run: Path) -> None:

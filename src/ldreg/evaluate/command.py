@@ -88,9 +88,9 @@ def _classifier(config: LinearConfig | FinetuneConfig, source: Source, setup: Se
 
 def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
     """The results of a classifier: accuracy after the last epoch as KIND, of the best epoch as KIND_best."""
-    names = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")
-    values = {kind: found.accuracy, f"{kind}_best": found.best, **{name: getattr(found, name) for name in names}}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {kind: found.accuracy, f"{kind}_best": found.best, **vars(found)}
+    left_out = ("accuracy", "best", "minutes", "history")
+    return {name: value for name, value in values.items() if value is not None and name not in left_out}
 
 
 def _images(train: int, test: int) -> str:
@@ -266,15 +266,12 @@ def _default(option: Option, default: str) -> Option:
 
 
 def evaluate(name: str, source: str, options: Settings, *, command: str = "") -> Evaluation:
-    """Evaluate an encoder, print the result, and write it to the folder of results once it is complete.
-
-    Raises:
-        ValueError: a source, data or options that do not fit.
-        ArithmeticError: a training diverged.
-        OSError: a file cannot be read or written.
-    """
+    """Evaluate an encoder, print the result, and write it to the folder of results once it is complete."""
     kind, values = KINDS[name], typed(kind_options(name), options)
-    config, output = _built(kind.config, values), _built(OutputConfig, values)
+    config, output = (
+        built(made, {entry.name: values[entry.name] for entry in fields(made) if entry.name in values})
+        for made in (kind.config, OutputConfig)
+    )
     shared = {option: values[option] for option in kind.shared if option != "cache"}
     given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
     encoder = built(EncoderConfig, given, "encoder.") if given else None
@@ -325,9 +322,10 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         **found.details,
     }
     text = json.dumps(json_values(content), indent=2, allow_nan=False) + "\n"
-    datasets = [opened.data] if kind.data is None and opened.data is not None else []
     if isinstance(config, TransferConfig):
         datasets = [*dataset_configs(config.datasets, own=opened.data, reading=setup.reading).values()]
+    else:
+        datasets = [opened.data] if kind.data is None and opened.data is not None else []
     named = label(
         found.title,
         config,
@@ -342,18 +340,14 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
     write_atomically(path, text)
     if output.json is not None:
         write_atomically(output.json, text)
-    written = {option: file for option, file in files.items() if file is not None}
-    for option, file in written.items():
-        found.writers[option](file)
+    for option, file in files.items():
+        if file is not None:
+            found.writers[option](file)
     print(found.text)
     print(f"done in {duration(found.minutes)}; the result is in {path}")
-    for file in filter(None, (output.json, *written.values())):
+    for file in filter(None, (output.json, *files.values())):
         say(f"wrote {file}")
     return found
-
-
-def _built(config: type, values: Mapping[str, Any]) -> Any:
-    return built(config, {entry.name: values[entry.name] for entry in fields(config) if entry.name in values})
 
 
 def label(
