@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from lightning_fabric.utilities import move_data_to_device
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from pytorch_lightning.callbacks import LambdaCallback
@@ -21,7 +22,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from ldreg.data.config import available_cores
+from ldreg.data.config import DataConfig, worker_count
 from ldreg.data.order import derived_seed
 from ldreg.distributed import active, world
 from ldreg.encoders.checkpoints import LoadedEncoder
@@ -60,6 +61,7 @@ class Detecting(pl.LightningModule):
         self.precisions: dict[Literal["bbox", "segm"], Precision] = {}
         self._train, self._val, self._progress = train, val, progress
         self._found: list[Found] = []
+        self._workers = worker_count(DataConfig(workers=config.workers), processes=config.devices)
 
     def train_dataloader(self) -> Any:
         """The batches up to the next checkpoint."""
@@ -84,9 +86,8 @@ class Detecting(pl.LightningModule):
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Samples on the device."""
-        if self.trainer.testing:
-            return [(index, readable(sample).to(device)) for index, sample in batch]
-        return [readable(sample).to(device, non_blocking=True) for sample in batch]
+        checked = [(one[0], readable(one[1])) for one in batch] if self.trainer.testing else [*map(readable, batch)]
+        return move_data_to_device(checked, device)
 
     def test_dataloader(self) -> Any:
         """This process's share of the validation images, one by one."""
@@ -102,7 +103,8 @@ class Detecting(pl.LightningModule):
             total = config.total_iterations
             loader = self._batches(total, total + config.precise_iterations)
             torch.manual_seed(derived_seed(config.seed, total, self.global_rank))
-            measure_statistics(self.model, ([readable(one).to(self.device) for one in batch] for batch in loader))
+            batches = (move_data_to_device([*map(readable, batch)], self.device) for batch in loader)
+            measure_statistics(self.model, batches)
         self.model.eval()
 
     def test_step(self, batch: Any, batch_index: int) -> None:
@@ -135,11 +137,6 @@ class Detecting(pl.LightningModule):
         for kind in ("bbox", "segm"):
             self.precisions[kind] = average_precision(self._val.annotations, found, kind=kind)
 
-    @property
-    def _workers(self) -> int:
-        given = self.config.workers
-        return max(1, min(16, available_cores() // self.config.devices)) if given is None else given
-
     def _batches(self, start: int, stop: int) -> Any:
         """The training samples of iterations start to stop on this process."""
         config, scenes, processes = self.config, self._train.scenes, self.trainer.world_size
@@ -166,11 +163,10 @@ def parameter_groups(model: nn.Module, config: DetectionConfig) -> list[dict[str
     """What SGD moves: weights and biases, which decay, and the parameters of norms, which do not (as detectron2)."""
     norms = {id(own) for part in model.modules() if isinstance(part, _BatchNorm) for own in part.parameters()}
     moved = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = (
-        ([parameter for parameter in moved if id(parameter) not in norms], config.weight_decay),
-        ([parameter for parameter in moved if id(parameter) in norms], 0.0),
-    )
-    return [{"params": chosen, "weight_decay": decay} for chosen, decay in groups if chosen]
+    spared = [parameter for parameter in moved if id(parameter) in norms]
+    decayed = [parameter for parameter in moved if id(parameter) not in norms]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 @torch.no_grad()
@@ -289,8 +285,6 @@ def detect(
         ValueError: an encoder that is not a ResNet, data that is missing or broken, an `out` that another process uses
             or that was made with other settings, or an image that cannot be read.
         ArithmeticError: the loss became NaN; the last good checkpoint stays.
-        InterruptedRunError: by a signal.
-        OSError: a file cannot be written.
     """
     check_encoder(encoder)
     check_hardware(config.device, config.devices, 1, config.precision)
