@@ -21,7 +21,7 @@ from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.command import KINDS, kind_options, label
 from ldreg.evaluate.features import features
-from ldreg.evaluate.probes import KnnConfig
+from ldreg.evaluate.measure import KnnConfig
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, dataset_configs, with_run_augmentation
 from ldreg.evaluate.source import open_source
 from ldreg.inspection import inspect

@@ -11,7 +11,7 @@ import torch
 from ldreg.data import DataConfig
 from ldreg.encoders import EncoderConfig
 from ldreg.evaluate.command import label
-from ldreg.evaluate.probes import KnnConfig
+from ldreg.evaluate.measure import KnnConfig
 from ldreg.evaluate.source import open_source, reading_settings
 
 

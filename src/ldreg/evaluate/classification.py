@@ -18,7 +18,7 @@ from ldreg.data import DataConfig, ImageSet, derived_seed, load_images
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.features import Progress, Setup
-from ldreg.evaluate.probes import linear_accuracy
+from ldreg.evaluate.measure import linear_accuracy
 from ldreg.evaluate.protocols import (
     FinetuneConfig,
     LinearConfig,

@@ -24,7 +24,7 @@ from ldreg.encoders.build import BEGINNINGS
 from ldreg.evaluate.classification import ClassifierResult, classifier_accuracy, load_classification, transfer
 from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.features import Setup
-from ldreg.evaluate.probes import KnnConfig, knn_accuracy, voters
+from ldreg.evaluate.measure import KnnConfig, knn_accuracy, voters
 from ldreg.evaluate.protocols import (
     NEIGHBORS,
     DimensionConfig,

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from ldreg.data import DataConfig
 from ldreg.data.config import DATASETS
 from ldreg.dimension.estimators import Convention, Estimator
-from ldreg.evaluate.probes import LARGEST_STRENGTH
+from ldreg.evaluate.measure import LARGEST_STRENGTH
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import check_settings
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr

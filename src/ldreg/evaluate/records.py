@@ -15,8 +15,7 @@ from ldreg.data.datasets import MissingSplitError
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.features import Features, Progress, features
-from ldreg.evaluate.measure import measure
-from ldreg.evaluate.probes import KnnConfig, knn_accuracy, linear_accuracy, voters
+from ldreg.evaluate.measure import KnnConfig, knn_accuracy, linear_accuracy, measure, voters
 from ldreg.evaluate.protocols import LinearConfig
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import quick_report
