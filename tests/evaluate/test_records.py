@@ -89,17 +89,6 @@ def test_dimensions_are_those_of_all_training_images(made: Record, source: Sourc
     assert made.results["linear"] > 0.6
 
 
-def test_settings_curves_and_origin_come_from_the_folder(made: Record, run: Path) -> None:
-    assert made.name == "run"
-    assert made.settings["ldreg.k"] == 8
-    assert "ldreg.estimator" not in made.settings  # which nobody changed
-    assert [epoch for epoch, _ in made.curves["lid"]] == [epoch for epoch, _ in made.curves["lid_low"]] == [0, 1]
-    assert made.curves["loss"]
-    assert made.origin["command"] == "ldreg pretrain --test"
-    assert (made.origin["seed"], made.origin["epochs"]) == (0, 1)
-    assert made.results["minutes"] == json.loads((run / "card.json").read_text())["minutes"]
-
-
 def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: Record, source: Source) -> None:
     assert source.data is not None
     images = load_images(source.data, "train")

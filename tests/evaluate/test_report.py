@@ -194,10 +194,3 @@ def test_small_sets_need_a_smaller_k(runs: Path, capsys: pytest.CaptureFixture[s
     assert "k: expected fewer than the 12 training images, got 16; --k N asks for fewer" in capsys.readouterr().err
     assert report(runs / "simclr", "--data.limit", 12, "--k", 5, "--thumbnails", 0) == 0
     assert "12 training images, k = 5" in Path("comparison.html").read_text(encoding="utf-8")
-
-
-def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:
-    shutil.copy(runs / "simclr" / "encoder.safetensors", "mine.safetensors")
-    words = ["--data.name", "digits", "--data.limit", 100, "--k", 8, "--thumbnails", 0]
-    assert report("mine.safetensors", *words, "--json", "records") == 0
-    assert Record.from_json("records/mine.json").points == 100
