@@ -36,15 +36,10 @@ def named(value: object) -> str:
     [
         (EncoderConfig(), 1, 8, 128),
         (EncoderConfig(), 3, 32, 128),
-        (EncoderConfig(), 3, 17, 128),
-        (EncoderConfig("resnet18"), 3, 32, 512),
         (EncoderConfig("resnet18", stem="cifar"), 1, 8, 512),
-        (EncoderConfig("resnet50", stem="imagenet"), 3, 64, 2048),
         (EncoderConfig("resnet50", stem="cifar"), 3, 16, 2048),
         (EncoderConfig("vit_tiny"), 3, 224, 192),
         (EncoderConfig("vit_tiny", patch_size=2), 1, 8, 192),
-        (EncoderConfig("vit_small", patch_size=4), 3, 32, 384),
-        (EncoderConfig("vit_base"), 3, 32, 768),
         (EncoderConfig("convnext_atto", drop_path=0.1), 3, 64, 320),
         # A head of its own before the classifier: the model calls its width 576, its outputs have 1024.
         (EncoderConfig("mobilenetv3_small_100"), 1, 32, 1024),

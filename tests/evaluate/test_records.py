@@ -16,7 +16,7 @@ from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
 from ldreg.evaluate import records
 from ldreg.evaluate.features import Features, features
-from ldreg.evaluate.records import evaluated, record, rows_of
+from ldreg.evaluate.records import evaluated, evaluation_rows, record
 from ldreg.evaluate.source import Source, open_source
 from ldreg.inspection import inspect
 from ldreg.record import PRECISIONS, Record
@@ -208,7 +208,7 @@ def write(copy: Source, name: str, **content: Any) -> Path:
 
 def rows(copy: Source) -> tuple[dict[str, float], list[str]]:
     found, notes = evaluated(copy)
-    return rows_of(found, {}, None, copy), notes
+    return evaluation_rows(found, {}, None, copy), notes
 
 
 def test_what_was_evaluated_is_in_the_record_once(copy: Source) -> None:

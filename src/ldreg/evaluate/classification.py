@@ -17,7 +17,7 @@ from torch import Tensor
 from ldreg.data import DataConfig, ImageSet, derived_seed, load_images
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.features import Progress, Setup
+from ldreg.evaluate.features import Setup
 from ldreg.evaluate.measure import linear_accuracy
 from ldreg.evaluate.protocols import (
     FinetuneConfig,
@@ -103,7 +103,7 @@ def check_classes(
 
 
 def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
-    """Positions (M,), ascending, of a share of each class of labels (N,), at least one of each; the same for a seed.
+    """Ascending positions (M,) of a share of each class of labels (N,): at least one of each, the same for a seed.
 
     >>> labels = torch.tensor([0] * 20 + [1] * 10 + [2] * 3)
     >>> labels[stratified(labels, 0.1, seed=0)].tolist()
@@ -170,8 +170,6 @@ def read_fit(path: Path) -> SavedFit | None:
         return None
     try:
         fit = SavedFit(**json.loads(read_text(path)))
-        if [type(value) for value in fit] != [float, int, bool, float]:
-            raise ValueError("expected an accuracy, iterations, whether they converged, and minutes")
         if not (0 <= fit.accuracy <= 1 and fit.iterations >= 0 and 0 <= fit.minutes < math.inf):
             raise ValueError("expected an accuracy from 0 to 1, and no negative number")
         return fit
@@ -226,11 +224,15 @@ def transfer(
         with _naming(name, data):
             train, _ = load_classification(data, say=False)
             _check_options(config, setup, images=len(train))
-    found = {}
-    for place, (name, data) in enumerate(datasets.items()):
-        part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))
+    found: dict[str, ClassifierResult] = {}
+
+    def progress(step: str, fraction: float) -> None:
+        if setup.progress is not None:
+            setup.progress(f"{name}: {step}", (len(found) + fraction) / len(datasets))
+
+    for name, data in datasets.items():
         with _naming(name, data):
-            found[name] = classifier_accuracy(encoder, data, config, part)
+            found[name] = classifier_accuracy(encoder, data, config, replace(setup, progress=progress))
     return found
 
 
@@ -252,8 +254,3 @@ def _has_classes(data: DataConfig) -> bool:
         return all(load_images(data, split).labeled for split in ("train", "test"))
     except ValueError:
         return False
-
-
-def _part(progress: Progress | None, name: str, place: int, count: int) -> Progress | None:
-    """The progress of one of several datasets as progress of the whole."""
-    return progress and (lambda step, fraction: progress(f"{name}: {step}", (place + fraction) / count))

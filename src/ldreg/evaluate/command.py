@@ -20,7 +20,7 @@ from ldreg.data import DataConfig
 from ldreg.data.datasets import MissingSplitError
 from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
-from ldreg.encoders.build import BEGINNINGS
+from ldreg.encoders.build import INITIALIZATION
 from ldreg.evaluate.classification import ClassifierResult, classifier_accuracy, load_classification, transfer
 from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.features import Setup
@@ -50,18 +50,18 @@ from ldreg.train.folder import check_outputs, environment, say
 logger = logging.getLogger("ldreg")
 
 _FEW_VOTERS = 20  # the other usual number of neighbors
-_OF_THE_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
+_FOUND_FROM_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
 # Options that the title of a kind names already, or that do not change the result.
-_UNNAMED = {"protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers"}
-_UNNAMED |= {"checkpoint_iterations"}
-_PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
-_LONGEST = 100  # characters of a name; a hash stands for the rest
+_NOT_IN_NAME = {"protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers"}
+_NOT_IN_NAME |= {"checkpoint_iterations"}
+_NAMED_BY_PATH = ("folder", "imagenet")  # sets that are whatever lies at their path
+_LONGEST_NAME = 100  # characters of a name; a hash stands for the rest
 
 
 class Evaluation(NamedTuple):
     """The result of one evaluation."""
 
-    title: str  # of the kind of result, with which the name of its file begins
+    title: str  # with which the name of its file begins
     results: dict[str, Any]
     text: str  # to print
     minutes: float  # over all interruptions
@@ -123,7 +123,7 @@ def _knn(config: KnnConfig, source: Source, setup: Setup) -> Evaluation:
 
 
 def smallest_class(names: Sequence[str]) -> tuple[int, str]:
-    """How many images the smallest class has, also in words.
+    """How many images the smallest class has, and the same in words.
 
     >>> smallest_class("aaaaabbbb")
     (4, '4 images of class b')
@@ -155,7 +155,7 @@ def _detection(config: DetectionConfig, source: Source, setup: Setup) -> Evaluat
     from ldreg.evaluate.detection.run import detect  # pycocotools may be missing
 
     found = detect(source.encoder, config, out=setup.out / "detection", progress=setup.progress)
-    return Evaluation("detection", asdict(found), _lines(dict(found.rows())), found.minutes)
+    return Evaluation("detection", asdict(found), _lines(found.rows()), found.minutes)
 
 
 def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluation:
@@ -252,9 +252,9 @@ def kind_options(name: str) -> list[Option]:
         if option.name != "size" and (kind.data is None or option.name in kind.data)
     ]
     encoder = [
-        _default(option, "found from the weights") if option.name in _OF_THE_WEIGHTS else option
+        _default(option, "found from the weights") if option.name in _FOUND_FROM_WEIGHTS else option
         for option in fields_of(EncoderConfig, "encoder")
-        if option.name not in BEGINNINGS
+        if option.name not in INITIALIZATION
     ]
     shared = [option for option in fields_of(Setup, only=kind.shared) if option.name != "cache"]
     return [*own, *shared, *output, *data, *encoder]
@@ -326,7 +326,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         datasets = [*dataset_configs(config.datasets, own=opened.data, reading=setup.reading).values()]
     else:
         datasets = [opened.data] if kind.data is None and opened.data is not None else []
-    named = label(
+    named = result_name(
         found.title,
         config,
         datasets,
@@ -350,34 +350,34 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
     return found
 
 
-def label(
+def result_name(
     title: str, config: Any, datasets: Sequence[DataConfig] = (), *, own: DataConfig | None = None, **more: Any
 ) -> str:
     """The name of a result: its title, the options that differ from their defaults, and the images.
 
     Settings of images that are the run's `own` are not named, nor are further options that are None or empty.
 
-    >>> label("knn", KnnConfig(), [DataConfig()]), label("knn", KnnConfig(k=20), [DataConfig(limit=500)])
+    >>> result_name("knn", KnnConfig(), [DataConfig()]), result_name("knn", KnnConfig(k=20), [DataConfig(limit=500)])
     ('knn-digits', 'knn-k20-digits-limit500')
     """
     changed = {
         option.name: getattr(config, option.name)
         for option in fields(config)
-        if option.name not in _UNNAMED and getattr(config, option.name) != option.default
+        if option.name not in _NOT_IN_NAME and getattr(config, option.name) != option.default
     }
     parts = [title, *_named({**changed, **more})]
     if getattr(config, "path", None) is not None:
-        parts.append(_place(config.path))
+        parts.append(_folder_label(config.path))
     if datasets:
         parts.append("+".join(_data_name(each, own) for each in datasets))
     whole = "-".join(parts)
-    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 9]}-{_digits(whole)}"
+    return whole if len(whole) <= _LONGEST_NAME else f"{whole[: _LONGEST_NAME - 9]}-{_short_hash(whole)}"
 
 
 def _named(options: Mapping[str, Any]) -> list[str]:
     """Options as parts of a name: words by themselves, numbers after the option's name."""
     given = {name: value for name, value in options.items() if value not in (None, "")}
-    return [_safe(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
+    return [_file_name(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
 
 
 def _data_name(data: DataConfig, own: DataConfig | None) -> str:
@@ -387,19 +387,19 @@ def _data_name(data: DataConfig, own: DataConfig | None) -> str:
         named["validation"] = data.validation
     if named.get("limit", 0) is None:
         named["limit"] = "all"
-    place = [_place(data.path)] if data.name in _PLAIN and data.path not in (None, usual.path) else []
+    place = [_folder_label(data.path)] if data.name in _NAMED_BY_PATH and data.path not in (None, usual.path) else []
     return "-".join([data.name, *place, *_named(named)])
 
 
-def _place(path: str | None) -> str:
+def _folder_label(path: str | None) -> str:
     """A folder's own name, and digits that distinguish it from others of that name."""
     whole = Path(path or ".").resolve()
-    return f"{_safe(whole.name)[:40]}-{_digits(str(whole))}"
+    return f"{_file_name(whole.name)[:40]}-{_short_hash(str(whole))}"
 
 
-def _safe(text: str) -> str:
+def _file_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text)
 
 
-def _digits(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -157,7 +157,7 @@ def record(
     return Record(
         source.name if name is None else name,
         settings=_settings(source, measured=images is not None),
-        results={**results, **rows_of(evaluations, results, fields.get("voters"), source), **minutes},
+        results={**results, **evaluation_rows(evaluations, results, fields.get("voters"), source), **minutes},
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, settings),
         notes=notes,
@@ -200,10 +200,10 @@ def _known_accuracies(evaluations: Mapping[str, Record], data: DataConfig, k: in
     return found
 
 
-def rows_of(
+def evaluation_rows(
     evaluations: Mapping[str, Record], results: Mapping[str, float], voters: int | None, source: Source
 ) -> dict[str, float]:
-    """Results of evaluations, without those that the record has already."""
+    """Results of evaluations by the names of their rows, without those that the record has already."""
     rows: dict[str, float] = {}
     alike = {"linear/fast protocol": "linear", f"knn/k = {voters}": "knn"}
     for stem, one in evaluations.items():
@@ -243,7 +243,7 @@ def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
 
 
 def _listed(train: Features, report: DimensionReport) -> dict[str, Any]:
-    """Counts, and what a record lists of each point, or of an even choice of many."""
+    """Counts, and the values of each point, or of evenly chosen ones where there are many."""
     rows = torch.linspace(0, report.measured - 1, min(LISTED_POINTS, report.measured)).round().long()
     return {
         "images": len(train.labels),

@@ -1,7 +1,7 @@
 """Object detection and instance segmentation with an encoder: the training, the evaluation and the result."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
@@ -31,13 +31,14 @@ from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
 from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
 from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, readable
 from ldreg.evaluate.extract import torch_device
+from ldreg.evaluate.features import Progress
 from ldreg.io.files import check_writable, read_text, write_atomically
 from ldreg.io.locks import exclusive
+from ldreg.record import PRECISIONS
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
 from ldreg.train.engine import SAME_COMMAND, check_hardware, fit, interruptible, quiet
 
-Progress = Callable[[str, float], None]
-Found = dict[str, Any]  # a detection in COCO's result format
+CocoDetection = dict[str, Any]  # a detection in COCO's result format
 Precision = tuple[float, float, float]  # over overlaps of 0.5 to 0.95, at 0.5, and at 0.75
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 _MADE_WITH = "out: expected a new folder or the settings that {} was made with"
@@ -46,7 +47,7 @@ _DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss
 _CHANGEABLE = {"path", "schedule", "iterations", "warmup_iterations", "device", "workers", "checkpoint_iterations"}
 
 
-class Detecting(pl.LightningModule):
+class DetectorTraining(pl.LightningModule):
     """A detector with its data and optimizer.
 
     The images of an iteration, their augmentation and the sampled regions are functions of the seed, the iteration and
@@ -60,7 +61,7 @@ class Detecting(pl.LightningModule):
         self.model, self.config = model, config
         self.precisions: dict[Literal["bbox", "segm"], Precision] = {}
         self._train, self._val, self._progress = train, val, progress
-        self._found: list[Found] = []
+        self._found: list[CocoDetection] = []
         self._workers = worker_count(DataConfig(workers=config.workers), processes=config.devices)
 
     def train_dataloader(self) -> Any:
@@ -96,7 +97,7 @@ class Detecting(pl.LightningModule):
         return DataLoader(samples, batch_size=1, collate_fn=list, num_workers=self._workers)
 
     def on_test_start(self) -> None:
-        """Find the statistics of the batch norms that the evaluation takes."""
+        """Measure the batch-norm statistics that the evaluation uses."""
         config = self.config
         if config.norm == "batch" and config.precise_iterations:
             self._show("measuring batch statistics", 0.0)
@@ -112,12 +113,14 @@ class Detecting(pl.LightningModule):
         ((index, sample),) = batch
         _, (detections,) = self.model([sample])
         shape = (sample.image.shape[1], sample.image.shape[2])
-        self._found += as_found(detections, self._val.scenes[index], shape=shape, categories=self._train.categories)
+        self._found += in_coco_format(
+            detections, self._val.scenes[index], shape=shape, categories=self._train.categories
+        )
         share = (batch_index + 1) * self.trainer.world_size / len(self._val.scenes)
         self._show("evaluating", min(1.0, share))
 
     def show_step(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, *rest: Any) -> None:
-        """Show the loss of a training step; on a GPU not of each, as showing it makes the host wait."""
+        """Show the loss of a training step; on a GPU only of some, as reading it makes the host wait."""
         done, total = trainer.global_step, self.config.total_iterations
         due = self.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == total
         if due and self._progress is not None and trainer.is_global_zero:
@@ -128,8 +131,8 @@ class Detecting(pl.LightningModule):
             self._progress(text, share)
 
     def on_test_end(self) -> None:
-        """Judge what all processes found."""
-        parts: list[list[Found]] = [self._found] * world()
+        """Compute the average precisions of the detections of all processes."""
+        parts: list[list[CocoDetection]] = [self._found] * world()
         if active():
             dist.all_gather_object(parts, self._found)
         # In the order of images whatever the number of processes, as equal scores are ranked by place.
@@ -160,7 +163,7 @@ class Detecting(pl.LightningModule):
 
 
 def parameter_groups(model: nn.Module, config: DetectionConfig) -> list[dict[str, Any]]:
-    """What SGD moves: weights and biases, which decay, and the parameters of norms, which do not (as detectron2)."""
+    """Parameters for SGD: weights and biases decay, those of norms do not (as in detectron2)."""
     norms = {id(own) for part in model.modules() if isinstance(part, _BatchNorm) for own in part.parameters()}
     moved = [parameter for parameter in model.parameters() if parameter.requires_grad]
     spared = [parameter for parameter in moved if id(parameter) in norms]
@@ -193,7 +196,7 @@ def measure_statistics(model: MaskRCNN, batches: Any) -> None:
 
 
 def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
-    """What multiplies the peak learning rate in iteration `iteration`, counted from 0.
+    """The factor on the peak learning rate at an iteration, counted from 0.
 
     It rises linearly from 1/1000 to 1, and is divided by 10 after 2/3 and again after 8/9 of all iterations, which is
     detectron2's WarmupMultiStepLR with the steps of its 1x and 2x schedules.
@@ -206,7 +209,7 @@ def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
     return float(rise * (1.0, 0.1, 0.01)[passed])
 
 
-def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Literal["bbox", "segm"]) -> Precision:
+def average_precision(annotations: COCO, found: Sequence[CocoDetection], *, kind: Literal["bbox", "segm"]) -> Precision:
     """COCO's average precision of the detections in all images of the annotations; 0 if there are none."""
     if not found:  # which pycocotools cannot load
         return (0.0, 0.0, 0.0)
@@ -222,9 +225,9 @@ def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Litera
     return (whole, half, strict)
 
 
-def as_found(
+def in_coco_format(
     detections: Detections, scene: Scene, *, shape: tuple[int, int], categories: Mapping[int, str]
-) -> list[Found]:
+) -> list[CocoDetection]:
     """Detections in an image of height and width `shape`, in COCO's format and in the pixels of the scene."""
     boxes = detections["boxes"]
     scale = boxes.new_tensor([scene.width / shape[1], scene.height / shape[0]] * 2)
@@ -260,17 +263,15 @@ class DetectionResult:
     images: int  # evaluated
     dropped: int  # annotations with an empty box or mask
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Names and values as people read them, precisions in percent."""
-        names = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75")
-        shares = (getattr(self, name.lower().replace(" ", "_")) for name in names)
-        return [
-            *((name, f"{100 * share:.2f}") for name, share in zip(names, shares, strict=True)),
-            ("iterations", f"{self.iterations:,}"),
-            ("images evaluated", f"{self.images:,}"),
-            ("annotations left out", f"{self.dropped:,}"),
-            ("minutes", f"{self.minutes:.1f}"),
-        ]
+    def rows(self) -> dict[str, str]:
+        """Values by names as people read them, precisions in percent."""
+        return {
+            **{name.replace("_ap", " AP"): f"{100 * getattr(self, name):.2f}" for name in PRECISIONS},
+            "iterations": f"{self.iterations:,}",
+            "images evaluated": f"{self.images:,}",
+            "annotations left out": f"{self.dropped:,}",
+            "minutes": f"{self.minutes:.1f}",
+        }
 
 
 def detect(
@@ -301,7 +302,7 @@ def detect(
         model = build_model(encoder, config, classes=len(train.categories))
         if config.devices > 1 and torch_device(config.device).type == "cuda" and config.norm == "batch":
             model = cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
-        module = Detecting(model, config, train, val, progress)
+        module = DetectorTraining(model, config, train, val, progress)
         fitted = fit(
             module,
             out,

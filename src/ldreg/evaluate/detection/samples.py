@@ -1,4 +1,4 @@
-"""Scenes to what a detector is trained on: drawn in an order, flipped, resized, with boxes and masks alike."""
+"""Samples for a detector: scenes drawn in order, flipped and resized together with their boxes and masks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
