@@ -5,12 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -114,20 +113,11 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
 
 
-def write_photos(root: Path, *, seed: int = 0, shades: Sequence[str] = ("dark", "light")) -> None:
-    """A folder of images in two splits, with a class for each shade."""
-    generator = np.random.default_rng(seed)
-    for split, number in (("train", 12), ("test", 6)):
-        for place, shade in enumerate(shades):
-            (root / split / shade).mkdir(parents=True)
-            for index in range(number):
-                array = generator.integers(0, 60, (30, 26, 3)) + 150 // (len(shades) - 1) * place
-                Image.fromarray(array.astype(np.uint8)).save(root / split / shade / f"{index}.png")
-
-
-def test_transfer_is_one_table_of_datasets_and_folders(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_photos(Path("a/photos"))
-    write_photos(Path("b/photos"), seed=1, shades=("dark", "gray", "light"))
+def test_transfer_is_one_table_of_datasets_and_folders(
+    run: Path, write_images: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, shades in (("a/photos", ("dark", "light")), ("b/photos", ("dark", "gray", "light"))):
+        write_images(name=name, train=dict.fromkeys(shades, 12), test=dict.fromkeys(shades, 6))
     sets = "digits,first=a/photos,folder=a/photos,second=b/photos"
     evaluate_command(["transfer", str(run), "--datasets", sets, "--protocol", "fast", "--data.workers", "0"])
     (path,) = (run / "evaluation").glob("transfer-fast-digits+folder-photos-*+folder-photos-*.json")

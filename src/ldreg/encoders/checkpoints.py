@@ -256,11 +256,7 @@ def content_key(module: nn.Module, description: str) -> str:
 
 
 def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
-    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none.
-
-    Raises:
-        ValueError: a run would not write this.
-    """
+    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none."""
     file = path.with_name(CARD)
     if "ldreg" not in metadata and not (path.name == ENCODER and file.is_file()):
         return None
@@ -281,9 +277,6 @@ def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
 
 def name_normalization(mean: list[float], std: list[float], *, channels: int) -> Normalization:
     """The normalization with this mean and deviation; for one-channel images, the average of its three channels.
-
-    Raises:
-        ValueError: none has them.
 
     >>> name_normalization([0.449], [0.226], channels=1)
     'imagenet'

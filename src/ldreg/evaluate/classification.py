@@ -133,20 +133,14 @@ def classifier_accuracy(
     """
     train, test = load_classification(data)
     if isinstance(config, LinearConfig) and config.protocol == "fast":
-        _check_options(config, setup, images=len(train))
+        if setup.devices > 1:
+            raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
         return _fitted(encoder, data, config, setup, train=train, test=test)
     if isinstance(config, FinetuneConfig) and config.fraction < 1:
         train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
     from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
 
     return train_classifier(encoder, data, config, setup, train=train, test=test)
-
-
-def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
-    if config.protocol != "fast":
-        fitted_plan(config, images=images, devices=setup.devices)
-    elif setup.devices > 1:
-        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
 
 
 def folder_name(title: str, identity: Any) -> str:
@@ -223,7 +217,8 @@ def transfer(
     for name, data in datasets.items():
         with _naming(name, data):
             train, _ = load_classification(data, say=False)
-            _check_options(config, setup, images=len(train))
+            if config.protocol != "fast":
+                fitted_plan(config, images=len(train), devices=setup.devices)
     found: dict[str, ClassifierResult] = {}
 
     def progress(step: str, fraction: float) -> None:

@@ -92,20 +92,12 @@ def record(
     on the test images, if there are labels; those that `ldreg evaluate` has measured are not measured again. Without
     the images, the record has what was logged, and a note that says why the rest is missing.
 
-    Args:
-        source: the encoder.
-        name: of the record; None: that of the source.
-        device: auto, cpu or cuda.
-        thumbnails: images of lowest LID; a third as many of the highest are added.
-        points: LID is estimated for so many images drawn at random; None: for all.
-        k: neighbors that LID is estimated from; None: those of the run's monitor.
-        required: whether missing images are an error.
-        cache: folder of representations.
-        progress: called with what is done and the fraction that is done.
+    LID is estimated for `points` images drawn at random (None: all) from `k` neighbors (None: those of the run's
+    monitor). The record shows `thumbnails` images of lowest LID, and a third as many of highest.
 
     Raises:
-        ValueError: settings that do not fit the images, or a file of the run that cannot be used.
-        OSError: a file cannot be read.
+        ValueError: settings that do not fit the images, images that are missing but `required`, or a file of the run
+            that cannot be used.
     """
     folder, settings, data = source.folder, source.settings, source.data
     card = None if folder is None or not folder.card.exists() else Record.from_json(folder.card)

@@ -34,7 +34,6 @@ def make_records(
 
     Raises:
         ValueError: no run or an unfinished one, another number of names than of runs, or a wrong output.
-        OSError: a file cannot be read or written.
     """
     if names is not None and len(names) != len(runs):
         raise ValueError(f"--names: expected one for each of the {len(runs)} run(s), got {len(names)}")
@@ -104,7 +103,6 @@ def write_report(
 
     Raises:
         ValueError: a file would replace one of the `inputs`, a file of a run, or one that is no page or record.
-        OSError: something cannot be written.
     """
     from ldreg.report.pages import comparison_page
     from ldreg.report.tables import run_names

@@ -35,11 +35,7 @@ class Source:
 
     @property
     def images(self) -> DataConfig:
-        """The images to evaluate on.
-
-        Raises:
-            ValueError: nothing says which.
-        """
+        """The images to evaluate on; ValueError if nothing says which."""
         if self.data is None:
             raise ValueError(
                 f"--data.name: expected a dataset, as {self.path} is no run folder, got none; "
