@@ -18,7 +18,7 @@ ORDER = (
     *("options", "terminal"),
     *("dimension", "optim", "io", "views", "methods", "regularizers", "thumbnails", "record", "inspection", "report"),
     *("data", "evaluate.extract", "train.checkpoints", "train.engine", "encoders"),
-    *("evaluate.knn", "evaluate.linear", "evaluate.features", "evaluate.measure"),
+    *("evaluate.features", "evaluate.measure"),
     *("monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
     *("commands", "demo", "cli", "__main__"),

@@ -17,8 +17,7 @@ from torch.nn import functional
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.spectrum import effective_rank
-from ldreg.evaluate.knn import knn_accuracy, voters
-from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.measure import knn_accuracy, linear_accuracy, voters
 from ldreg.extras import missing
 from ldreg.inspection import inspect
 from ldreg.inspection.report import DimensionReport, findings_in_words

@@ -13,7 +13,7 @@ from PIL import Image
 from pycocotools import mask as coco
 from pycocotools.coco import COCO
 
-from ldreg.evaluate.detection.coco import encode, fills, rasterize, read_coco, read_split, write_generated
+from ldreg.evaluate.detection.coco import covers, encode, rasterize, read_coco, read_split, write_generated
 
 Tree = dict[str, Any]
 
@@ -90,15 +90,15 @@ def test_run_lengths_are_pycocotools_and_fill_the_image() -> None:
         for one, found in zip(masks, encode(masks), strict=True):
             assert (rasterize(found, height=height, width=width) == one.numpy()).all()
             assert coco.area(found) == one.sum()
-            assert fills(found["counts"], height * width)
-            assert not fills(found["counts"], height * width + 1)
+            assert covers(found["counts"], height * width)
+            assert not covers(found["counts"], height * width + 1)
     assert encode(masks[:0]) == []
     assert rasterize({"size": [2, 2], "counts": [1, 2, 1]}, height=2, width=2).tolist() == [[0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize("counts", ["", "0", "garbage", "o" * 99, "ñ", [-1, 5], [4.0], [True, 3], None, 4])
 def test_other_values_are_no_run_lengths(counts: object) -> None:
-    assert not fills(counts, 4)
+    assert not covers(counts, 4)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from ldreg.encoders import EncoderConfig, LoadedEncoder, build_encoder
+from ldreg.encoders import LoadedEncoder
 from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.detection.coco import read_coco
 from ldreg.evaluate.detection.model import (
@@ -68,14 +68,6 @@ def test_strides_and_widths(
         next(model.backbone.parameters()).add_(1)
         assert torch.allclose(pooled, loaded.module(images), atol=1e-5)  # a copy was changed
     assert isinstance(model.heads.box_head.norm, nn.BatchNorm2d)  # MoCo's extra norm
-
-
-@pytest.mark.parametrize("name", ["vit_tiny", "small_cnn", "convnext_atto"])
-def test_other_encoders_are_refused(name: str) -> None:
-    config = EncoderConfig(name, patch_size=16) if name == "vit_tiny" else EncoderConfig(name)
-    loaded = LoadedEncoder(build_encoder(config, channels=3, size=64), config, 3, 64, "imagenet", "ldreg", "")
-    with pytest.raises(ValueError, match=f"^encoder: expected a ResNet.* got {name}$"):
-        build_model(loaded, CONFIG, classes=3)
 
 
 def test_anchors_by_hand() -> None:

@@ -5,7 +5,6 @@ import pytest
 import timm
 import torch
 import torchvision
-from lightly.models import ResNetGenerator
 from timm.layers.drop import DropPath
 from timm.models import is_model_in_modules
 from torch import Tensor, nn
@@ -37,15 +36,10 @@ def named(value: object) -> str:
     [
         (EncoderConfig(), 1, 8, 128),
         (EncoderConfig(), 3, 32, 128),
-        (EncoderConfig(), 3, 17, 128),
-        (EncoderConfig("resnet18"), 3, 32, 512),
         (EncoderConfig("resnet18", stem="cifar"), 1, 8, 512),
-        (EncoderConfig("resnet50", stem="imagenet"), 3, 64, 2048),
         (EncoderConfig("resnet50", stem="cifar"), 3, 16, 2048),
         (EncoderConfig("vit_tiny"), 3, 224, 192),
         (EncoderConfig("vit_tiny", patch_size=2), 1, 8, 192),
-        (EncoderConfig("vit_small", patch_size=4), 3, 32, 384),
-        (EncoderConfig("vit_base"), 3, 32, 768),
         (EncoderConfig("convnext_atto", drop_path=0.1), 3, 64, 320),
         # A head of its own before the classifier: the model calls its width 576, its outputs have 1024.
         (EncoderConfig("mobilenetv3_small_100"), 1, 32, 1024),
@@ -60,28 +54,6 @@ def test_images_become_representations(config: EncoderConfig, channels: int, siz
     assert representations.dtype == torch.float32
     assert dimension(encoder) == expected
     assert dimension(copy.deepcopy(encoder)) == expected
-
-
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        (EncoderConfig(), 8),
-        (EncoderConfig("resnet18", stem="cifar"), 16),
-        (EncoderConfig("resnet50"), 64),
-        (EncoderConfig("vit_tiny", patch_size=4), 8),
-    ],
-    ids=named,
-)
-def test_gradients_reach_every_parameter(config: EncoderConfig, size: int) -> None:
-    torch.manual_seed(0)
-    encoder = build_encoder(config, channels=3, size=size)
-    for part in encoder.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            nn.init.ones_(part.weight)  # residual branches start at 0, and with them the gradients inside
-    outputs = encoder(torch.randn(8, 3, size, size))
-    (outputs * torch.randn_like(outputs)).sum().backward()
-    without = [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    assert without == []
 
 
 @pytest.mark.parametrize(("name", "stem"), [("resnet18", None), ("resnet50", None), ("resnet18", "cifar")])
@@ -159,25 +131,6 @@ def test_unknown_names_are_answered_with_near_ones(name: str, nearest: str) -> N
         EncoderConfig(name)
     with pytest.raises(ValueError, match=r"vit_base or a model of timm, got '!!!!'$"):
         EncoderConfig("!!!!")
-
-
-def test_a_resnet_can_begin_as_lightlys_does() -> None:
-    torch.manual_seed(0)
-    begun = build_encoder(EncoderConfig("resnet18", stem="cifar", init="torch", zero_init=False), channels=3, size=32)
-    lightlys = ResNetGenerator("resnet-18")
-    ours, theirs = (
-        {name: part.weight for name, part in module.named_modules() if isinstance(part, nn.Conv2d | nn.BatchNorm2d)}
-        for module in (begun, lightlys)
-    )
-    assert len(ours) == len(theirs) == 40
-    for (name, own), their in zip(ours.items(), theirs.values(), strict=True):
-        assert own.shape == their.shape, name
-        assert own.std().item() == pytest.approx(their.std().item(), rel=0.1), name
-        assert own.abs().max().item() == pytest.approx(their.abs().max().item(), rel=0.1), name
-    # Unless asked, the stem begins at the scale of the other convolutions: He's by fan-out.
-    weights = state(build_encoder(EncoderConfig("resnet18", stem="cifar"), channels=3, size=32))
-    for name in ("conv1.weight", "layer1.0.conv1.weight"):
-        assert weights[name].std() == pytest.approx((2 / 576) ** 0.5, rel=0.1)
 
 
 def test_a_resnet_begins_as_timms_unless_asked() -> None:

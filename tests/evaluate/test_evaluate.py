@@ -5,23 +5,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.nn import functional
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
-from ldreg.evaluate.command import KINDS, kind_options, label
+from ldreg.evaluate.command import KINDS, kind_options, result_name
 from ldreg.evaluate.features import features
-from ldreg.evaluate.knn import KnnConfig
+from ldreg.evaluate.measure import KnnConfig
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, dataset_configs, with_run_augmentation
 from ldreg.evaluate.source import open_source
 from ldreg.inspection import inspect
@@ -64,58 +62,28 @@ def results(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_linear_fast(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate_command(["linear", str(run), "--device", "cpu", "--json", "mine.json"])
-    document = results(run / "evaluation" / "linear-fast-digits.json")
-    assert document == results(Path("mine.json"))
-    assert document["results"]["linear"] > 0.85
-    assert "linear_best" not in document["results"]
-    assert document["environment"]["command"] == f"ldreg evaluate linear {run} --device cpu --json mine.json"
-    assert document["environment"]["packages"]["torch"] == torch.__version__.partition("+")[0]
-    assert (document["kind"], document["seed"], document["source"]["layout"]) == ("linear", None, "ldreg")
-    assert document["minutes"] > 0
-    said = capsys.readouterr()
-    assert said.out.split()[:3] == ["linear,", "fast", f"{document['results']['linear']:.3f}"]
-    assert "mine.json" in said.err
-
-
 def test_a_trained_protocol_reports_the_last_epoch_and_names_the_best(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = run / "evaluation" / "linear-transfer-epochs3-batch_size64-lr0.2-digits.json"
+    words = ["--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2", "--json", "mine.json"]
     documents = []
     for _ in range(2):
-        evaluate_command(
-            ["linear", str(run), "--protocol", "transfer", "--epochs", "3", "--batch_size", "64", "--lr", "0.2"]
-        )
+        evaluate_command(["linear", str(run), *words])
         documents.append(results(path))
     assert documents[0]["history"] == documents[1]["history"]
     found, accuracies = documents[0]["results"], [epoch["accuracy"] for epoch in documents[0]["history"]]
     assert (found["linear"], found["linear_best"]) == (accuracies[-1], max(accuracies))
     assert [found[name] for name in ("epochs", "batch_size", "lr", "steps")] == [3, 64, 0.2, 3 * 22]
-    assert documents[0]["seed"] == 0
-    lines = [line[:20].strip() for line in capsys.readouterr().out.splitlines()]
+    assert documents[1] == results(Path("mine.json"))
+    assert (documents[0]["kind"], documents[0]["seed"], documents[0]["source"]["layout"]) == ("linear", 0, "ldreg")
+    environment = documents[0]["environment"]
+    assert environment["command"] == f"ldreg evaluate linear {run} {' '.join(words)}"
+    assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
+    said = capsys.readouterr()
+    lines = [line[:20].strip() for line in said.out.splitlines()]
     assert lines[:4] == ["linear, transfer", "best epoch", "epochs", "images"]
-
-
-def test_knn_is_a_float64_vote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate_command(["knn", str(run), "--k", "20"])
-    found = results(run / "evaluation" / "knn-k20-digits.json")["results"]
-    encoder = open_source(run).encoder
-    train, test = (features(encoder, DataConfig(), split) for split in ("train", "test"))
-    assert train.reused
-    assert test.reused
-    rows, asked = (functional.normalize(part.representations.double(), dim=1) for part in (train, test))
-    right = 0
-    for row, digit in zip(asked, test.labels.tolist(), strict=True):
-        cosines = rows @ row
-        votes = np.zeros(10)
-        for index in cosines.argsort(descending=True)[:20].tolist():
-            votes[train.labels[index]] += np.exp(cosines[index].item() / 0.1)
-        right += int(votes.argmax() == digit)
-    assert found["knn"] == pytest.approx(right / 360, abs=1e-9)
-    assert found["k"] == 20
-    assert "kNN, k = 20" in capsys.readouterr().out
+    assert "mine.json" in said.err
 
 
 def test_more_voters_than_a_class_has_images_give_a_warning(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,28 +113,11 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (other["results"]["images"], len(other["report"]["lid"])) == (1437, 100)
 
 
-def test_finetune(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate_command(["finetune", str(run), "--epochs", "2", "--fraction", "0.5", "--batch-size", "64", "--lr", "0.4"])
-    found = results(run / "evaluation" / "finetune-epochs2-batch_size64-lr0.4-fraction0.5-digits.json")["results"]
-    assert found["finetune_best"] >= found["finetune"] > 0.3
-    assert (found["train_images"], found["test_images"]) == (719, 360)
-    assert "fine-tuned" in capsys.readouterr().out
-
-
-def write_photos(root: Path, *, seed: int = 0, shades: Sequence[str] = ("dark", "light")) -> None:
-    """A folder of images in two splits, with a class for each shade."""
-    generator = np.random.default_rng(seed)
-    for split, number in (("train", 12), ("test", 6)):
-        for place, shade in enumerate(shades):
-            (root / split / shade).mkdir(parents=True)
-            for index in range(number):
-                array = generator.integers(0, 60, (30, 26, 3)) + 150 // (len(shades) - 1) * place
-                Image.fromarray(array.astype(np.uint8)).save(root / split / shade / f"{index}.png")
-
-
-def test_transfer_is_one_table_of_datasets_and_folders(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_photos(Path("a/photos"))
-    write_photos(Path("b/photos"), seed=1, shades=("dark", "gray", "light"))
+def test_transfer_is_one_table_of_datasets_and_folders(
+    run: Path, write_images: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, shades in (("a/photos", ("dark", "light")), ("b/photos", ("dark", "gray", "light"))):
+        write_images(name=name, train=dict.fromkeys(shades, 12), test=dict.fromkeys(shades, 6))
     sets = "digits,first=a/photos,folder=a/photos,second=b/photos"
     evaluate_command(["transfer", str(run), "--datasets", sets, "--protocol", "fast", "--data.workers", "0"])
     (path,) = (run / "evaluation").glob("transfer-fast-digits+folder-photos-*+folder-photos-*.json")
@@ -211,28 +162,19 @@ def test_augmentation_defaults_to_that_of_the_run(run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "kind: expected one of linear, knn, finetune, dimension, transfer, detection, got nothing"),
-        (["linaer", "RUN"], "got 'linaer'; did you mean 'linear'?"),
-        (["linear"], "expected SOURCE, got nothing"),
         (["knn", "RUN", "--devices", "2"], "unknown option --devices; did you mean '--device'?"),
-        (["knn", "RUN", "--data.nam", "x"], "unknown option --data.nam; did you mean '--data.name'?"),
-        (["knn", "RUN", "--k", "0"], "k: expected at least 1, got 0"),
         (["knn", "RUN", "--k", "1438"], "k: expected at most the 1437 training images, got 1438"),
-        (["knn", "RUN", "--device", "tpu"], "--device: expected one of 'auto', 'cpu', 'cuda', got tpu"),
         (["knn", "RUN", "--normalization", "x"], "normalization: expected one of imagenet, cifar, half, none, got 'x'"),
         (["knn", "RUN", "--data.limit", "12"], "digits: expected training images of every class, got none of "),
         (["knn", "RUN", "--data.name", "cifar10"], "path: expected the folder or archive of cifar10, got None"),
         (["knn", "RUN", "--encoder.name", "resnet50"], "encoder.name: expected small_cnn"),
-        (["linear", "RUN", "--lr", "0.1"], "lr: expected to be left out, as protocol fast has none, got 0.1"),
         (["dimension", "RUN", "--seed", "-3"], "seed: expected 0 to 2**63 - 1, got -3"),
-        (["linear", "nowhere"], "nowhere: expected a run folder or a checkpoint, got no such file"),
         (["dimension", "RUN", "--html", "d.html", "--json", "./d.html"], "another output has the same name"),
         (["linear", "RUN", "--devices", "2"], "devices: expected 1 with protocol fast"),
         (["dimension", "RUN", "--k", "360"], "k: expected fewer than the 360 test images, got 360"),
         (["dimension", "RUN", "--representations", "no/x.npy"], "cannot write 'no/x.npy'"),
         (["dimension", "RUN", "--representations", "x.pt"], "representations: expected the name of a .npy file, got"),
         (["RUN"], "the kind comes first: ldreg evaluate KIND "),
-        (["transfer", "RUN"], "--datasets: expected a value, got none"),
         (["transfer", "RUN", "--datasets", "digit"], "datasets: name: expected a known dataset, got 'digit'"),
         (["transfer", "RUN", "--datasets", "cifar1O=x"], "cifar1O: path: expected folders train/<class>/"),
         (["transfer", "RUN", "--datasets", "cifar10"], "cifar10: path: expected the folder or archive of cifar10"),
@@ -294,8 +236,8 @@ def name_of(kind: str, *words: str) -> str:
     data = resolve({}, [(key, value) for key, value in pairs if key.startswith("data.")]).data
     if kind == "transfer":
         datasets = dataset_configs(config.datasets, own=DataConfig(), reading=DataConfig())
-        return label("transfer", config, [*datasets.values()])
-    return label(kind, config, [data], own=DataConfig())
+        return result_name("transfer", config, [*datasets.values()])
+    return result_name(kind, config, [data], own=DataConfig())
 
 
 def test_other_settings_and_images_have_results_of_their_own() -> None:
@@ -320,12 +262,12 @@ def test_other_settings_and_images_have_results_of_their_own() -> None:
 
 def test_what_has_no_say_in_a_result_does_not_rename_it() -> None:
     own = DataConfig("folder", "/data/images", limit=400)
-    assert label("knn", KnnConfig(), [own], own=own, precision=None, size=None) == "knn-folder"
-    assert label("knn", KnnConfig(), [replace(own, workers=3, cache="x")], own=own) == "knn-folder"
-    assert label("knn", KnnConfig(), [replace(own, limit=None)], own=own) == "knn-folder-all"
+    assert result_name("knn", KnnConfig(), [own], own=own, precision=None, size=None) == "knn-folder"
+    assert result_name("knn", KnnConfig(), [replace(own, workers=3, cache="x")], own=own) == "knn-folder"
+    assert result_name("knn", KnnConfig(), [replace(own, limit=None)], own=own) == "knn-folder-all"
     assert name_of("dimension", "--html", "x.html") == "dimension-digits"
-    assert label("knn", KnnConfig(), [DataConfig("cifar10", "/a")]) == "knn-cifar10"
-    assert label("knn", KnnConfig(), [DataConfig()], precision="bf16", size=16) == "knn-bf16-size16-digits"
+    assert result_name("knn", KnnConfig(), [DataConfig("cifar10", "/a")]) == "knn-cifar10"
+    assert result_name("knn", KnnConfig(), [DataConfig()], precision="bf16", size=16) == "knn-bf16-size16-digits"
 
 
 def test_k_defaults_to_that_of_the_run_and_small_classes_give_a_warning(
@@ -344,31 +286,6 @@ def test_k_defaults_to_that_of_the_run_and_small_classes_give_a_warning(
     for words, k in (([str(run / "encoder.safetensors")], 18), (["alone.safetensors", "--data.name", "digits"], 64)):
         evaluate_command(["dimension", *words, "--out", "there"])
         assert results(Path("there") / "dimension-test-digits.json")["results"]["k"] == k
-
-
-def test_help_lists_the_options_of_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    kinds = ("linear", "knn", "finetune", "dimension", "transfer", "detection")
-    texts = {}
-    for kind in kinds:
-        assert main(["evaluate", kind, "somewhere", "--help"]) == 0
-        texts[kind] = " ".join(capsys.readouterr().out.split())
-    assert [kind for kind in kinds if "--temperature" in texts[kind]] == ["knn"]
-    assert [kind for kind in kinds if "--fraction" in texts[kind]] == ["finetune"]
-    assert [kind for kind in kinds if "--data.path" in texts[kind]] == ["linear", "knn", "finetune", "dimension"]
-    assert "--data.size" not in "".join(texts.values())
-    assert texts["knn"].count("(default: the run's own)") > 5
-    assert "(default: found from the weights)" in texts["knn"]
-    assert "--strength X weight of the penalty of fast" in texts["transfer"]  # inherited from linear
-
-
-def test_progress_is_lines_without_a_terminal(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for place, pause in enumerate((1e9, 0.0)):
-        monkeypatch.setattr("ldreg.terminal._PAUSE", pause)
-        monkeypatch.setenv("LDREG_CACHE", str(run.parent / str(place)))
-        evaluate_command(["knn", str(run)])
-        assert ("100 %  representations of digits" in capsys.readouterr().err) == (pause == 0)
 
 
 def test_a_run_that_breaks_leaves_no_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Representations are computed once, cached by all that they depend on, and computed again if the file is damaged."""
+"""Representations: those of the encoder, computed once, and again if anything they depend on changed or is damaged."""
 
 import json
 import os
@@ -12,12 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.data.pictures import save_transparent
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data import DataConfig, ImageFiles, ResidentImages, load_images
 from ldreg.data.images import transparency_note
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.evaluate.extract import representations, undisturbed
 from ldreg.evaluate.features import content_key, features, images_key
 
 DIGITS = DataConfig()
@@ -161,14 +163,6 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
     assert "cannot be kept" in caplog.text
 
 
-def test_bf16_is_close_and_cached_separately(untrained: LoadedEncoder, tmp_path: Path) -> None:
-    exact = features(untrained, DIGITS, "test", device="cpu", cache=tmp_path).representations
-    coarse = features(untrained, DIGITS, "test", device="cpu", precision="bf16", cache=tmp_path).representations
-    assert coarse.dtype == torch.float32
-    assert not torch.equal(exact, coarse)
-    torch.testing.assert_close(exact, coarse, atol=0.05, rtol=0.05)
-
-
 def test_channels_and_sizes_become_the_encoders(pixels: LoadedEncoder, tmp_path: Path, write_images: Write) -> None:
     gray, color, large = (
         features(encoder, DIGITS, "test", device="cpu", cache=tmp_path).representations
@@ -226,3 +220,61 @@ def test_representations_that_are_not_finite_are_refused_and_not_cached(pixels: 
     assert not (tmp_path / "representations").exists()
     with pytest.raises(ValueError, match="device: expected auto, cpu or cuda, got 'tpu'"):
         features(pixels, DIGITS, "test", device="tpu")
+
+
+# extraction
+
+
+def noise(count: int = 10) -> Tensor:
+    return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def small_encoder() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.Flatten())
+
+
+def test_rows_are_the_encoders_output_in_eval_mode_and_in_order() -> None:
+    model, x, y = small_encoder(), noise(), torch.arange(10)
+    model[1].running_mean = torch.tensor([1.0, 2.0, 3.0])
+    found, labels = representations(model, zip(x.split(4), y.split(4), strict=True), device="cpu")
+    by_hand = torch.stack([model[0](image) for image in x]) - torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    by_hand = by_hand / (1 + 1e-5) ** 0.5  # the running variance is 1
+    torch.testing.assert_close(found, by_hand.flatten(1))
+    assert torch.equal(labels, y)
+    assert not found.requires_grad
+
+
+def test_modes_buffers_and_generators_stay_as_they_were() -> None:
+    model = small_encoder()
+    model[1].eval()  # a frozen part, which must not be set to train afterwards
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    loader = DataLoader(TensorDataset(noise(), torch.arange(10)), batch_size=5)
+    iter(loader)
+    assert not torch.equal(torch.get_rng_state(), state)  # what extraction has to guard against
+    torch.set_rng_state(state)
+    representations(model, loader, device="cpu")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [part.training for part in model.modules()] == [True, True, False, True, True]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(RuntimeError), undisturbed(model, torch.device("cpu")):
+        raise RuntimeError
+    assert [part.training for part in model.modules()] == [True, True, False, True, True]
+
+
+def test_a_lower_precision_is_computed_in_and_float32_returned() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8))
+    batches = [(noise(), torch.zeros(10, dtype=torch.int64))]
+    exact, _ = representations(model, batches, device="cpu")
+    coarse, _ = representations(model, batches, device="cpu", autocast=torch.bfloat16, store="cpu")
+    assert coarse.dtype == torch.float32
+    assert torch.equal(coarse, coarse.bfloat16().float())
+    torch.testing.assert_close(coarse, exact, rtol=0.05, atol=0.05)
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(ValueError, match="batches: expected at least one"):
+        representations(small_encoder(), [], device="cpu")
+    with pytest.raises(ValueError, match=r"encoder: expected output of shape \(10, D\), got \(10, 1, 4, 4\)"):
+        representations(nn.Identity(), [(noise(), torch.arange(10))], device="cpu")

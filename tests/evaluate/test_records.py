@@ -16,7 +16,7 @@ from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
 from ldreg.evaluate import records
 from ldreg.evaluate.features import Features, features
-from ldreg.evaluate.records import evaluated, record, rows_of
+from ldreg.evaluate.records import evaluated, evaluation_rows, record
 from ldreg.evaluate.source import Source, open_source
 from ldreg.inspection import inspect
 from ldreg.record import PRECISIONS, Record
@@ -87,17 +87,6 @@ def test_dimensions_are_those_of_all_training_images(made: Record, source: Sourc
     assert made.labels == ["bright"] * 16 + ["dark"] * 16 + ["noisy"] * 16
     assert 0 <= made.results["knn"] <= 1
     assert made.results["linear"] > 0.6
-
-
-def test_settings_curves_and_origin_come_from_the_folder(made: Record, run: Path) -> None:
-    assert made.name == "run"
-    assert made.settings["ldreg.k"] == 8
-    assert "ldreg.estimator" not in made.settings  # which nobody changed
-    assert [epoch for epoch, _ in made.curves["lid"]] == [epoch for epoch, _ in made.curves["lid_low"]] == [0, 1]
-    assert made.curves["loss"]
-    assert made.origin["command"] == "ldreg pretrain --test"
-    assert (made.origin["seed"], made.origin["epochs"]) == (0, 1)
-    assert made.results["minutes"] == json.loads((run / "card.json").read_text())["minutes"]
 
 
 def test_thumbnails_are_the_images_of_lowest_and_highest_lid(made: Record, source: Source) -> None:
@@ -219,7 +208,7 @@ def write(copy: Source, name: str, **content: Any) -> Path:
 
 def rows(copy: Source) -> tuple[dict[str, float], list[str]]:
     found, notes = evaluated(copy)
-    return rows_of(found, {}, None, copy), notes
+    return evaluation_rows(found, {}, None, copy), notes
 
 
 def test_what_was_evaluated_is_in_the_record_once(copy: Source) -> None:

@@ -32,24 +32,6 @@ def one_error(capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def test_two_runs_on_one_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("report.html").write_text("of ldreg inspect")  # by the name that its documentation gives it
-    assert report(runs / "simclr", runs / "simclr_ldreg", "--thumbnails", 6) == 0
-    output = capsys.readouterr()
-    assert "simclr_ldreg" in output.out
-    assert "LID, geometric mean" in output.out
-    assert "wrote comparison.html" in output.err
-    assert "warning" not in output.err
-    assert Path("report.html").read_text() == "of ldreg inspect"
-    page = Path("comparison.html")
-    assert headings(page) == [
-        "simclr and simclr_ldreg", "Over training", "After training", "Maps", "Most collapsed images",
-    ]  # fmt: skip
-    text = page.read_text(encoding="utf-8")
-    assert text.count("<img") == 2 * (6 + 2)
-    assert "The runs differ in regularizer, ldreg.k and ldreg.beta." in text
-
-
 def test_records_travel_as_json(runs: Path) -> None:
     assert report(runs / "simclr", "--json", "records", "--names", "SimCLR / here", "--thumbnails", 2) == 0
     path = Path("records/SimCLR_here.json")
@@ -108,23 +90,9 @@ def moved(runs: Path) -> None:
     config.write_text(config.read_text().replace("name: digits", "name: folder").replace("path: null", "path: /x", 1))
 
 
-def test_images_that_are_gone_leave_the_curves(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    moved(runs)
-    assert report("moved", runs / "simclr") == 0
-    said = "moved: dimensions, maps and images could not be measured: "
-    output = capsys.readouterr()
-    assert f"warning: {said}" in output.err
-    assert "/x" in output.err
-    page = Path("comparison.html").read_text(encoding="utf-8")
-    assert said in page
-    assert "Over training" in page
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "expected RUN, got nothing"),
-        (["nothing"], "nothing: expected a run folder or the JSON record of a run, got nothing there"),
         (["empty"], "empty: expected a run folder or the JSON record of a run, got neither"),
         (["half"], "half: expected a finished run, got one without encoder.safetensors; ldreg pretrain --resume half"),
         (["text.json"], "text.json: expected the record of a run, got "),
@@ -194,10 +162,3 @@ def test_small_sets_need_a_smaller_k(runs: Path, capsys: pytest.CaptureFixture[s
     assert "k: expected fewer than the 12 training images, got 16; --k N asks for fewer" in capsys.readouterr().err
     assert report(runs / "simclr", "--data.limit", 12, "--k", 5, "--thumbnails", 0) == 0
     assert "12 training images, k = 5" in Path("comparison.html").read_text(encoding="utf-8")
-
-
-def test_a_checkpoint_is_measured_on_images_that_are_named(runs: Path) -> None:
-    shutil.copy(runs / "simclr" / "encoder.safetensors", "mine.safetensors")
-    words = ["--data.name", "digits", "--data.limit", 100, "--k", 8, "--thumbnails", 0]
-    assert report("mine.safetensors", *words, "--json", "records") == 0
-    assert Record.from_json("records/mine.json").points == 100

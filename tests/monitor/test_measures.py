@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 import ldreg
-from ldreg.evaluate.knn import knn_accuracy
-from ldreg.evaluate.linear import linear_accuracy
-from ldreg.evaluate.measure import measure, measure_set, spread
+from ldreg.evaluate.measure import knn_accuracy, linear_accuracy, measure, measure_set, spread
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> Tensor:

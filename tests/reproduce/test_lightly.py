@@ -20,8 +20,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from ldreg.data import DataConfig, ResidentImages, load_images
-from ldreg.evaluate.linear import linear_accuracy
-from ldreg.evaluate.measure import measure
+from ldreg.evaluate.measure import linear_accuracy, measure
 from ldreg.record import Record
 from ldreg.reproduce import lightly
 from ldreg.reproduce.jobs import UNTOLD, Job, Workspace

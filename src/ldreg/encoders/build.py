@@ -27,7 +27,7 @@ FAMILIES: dict[str, Family] = {
 }
 KNOWN = ("small_cnn", *FAMILIES)
 # Options of the initialization, which a trained encoder no longer depends on.
-BEGINNINGS = ("init", "zero_init")
+INITIALIZATION = ("init", "zero_init")
 # Output channels and stride of each block of the small CNN: 8 px images end at 2x2, 32 px images at 8x8.
 BLOCKS = ((16, 1), (32, 2), (64, 2), (128, 1))
 # Errors of timm's models, when built or called, for image sizes that they cannot take.

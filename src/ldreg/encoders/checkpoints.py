@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from ldreg.encoders.build import BEGINNINGS, EncoderConfig, build_encoder, create
+from ldreg.encoders.build import INITIALIZATION, EncoderConfig, build_encoder, create
 from ldreg.encoders.layouts import (
     Layout,
     Weights,
@@ -71,7 +71,7 @@ class Card:
             return
         if encoder.timm_name != self.encoder.timm_name:
             raise ValueError(f"encoder.name: expected {self.encoder.name}, as in its card, got {encoder.name}")
-        for field in (field for field in fields(EncoderConfig)[1:] if field.name not in BEGINNINGS):
+        for field in (field for field in fields(EncoderConfig)[1:] if field.name not in INITIALIZATION):
             asked, own = getattr(encoder, field.name), getattr(self.encoder, field.name)
             if asked not in (field.default, own):
                 raise ValueError(f"encoder.{field.name}: expected {own}, as in its card, got {asked}")
@@ -137,7 +137,7 @@ def load_encoder(
         module = build_encoder(card.encoder, channels=card.channels, size=card.size)
     fill(module, weights, file=file, name=card.encoder.name)
     description = asdict(card)
-    for name in BEGINNINGS:
+    for name in INITIALIZATION:
         del description["encoder"][name]
     key = content_key(module, json.dumps(description, sort_keys=True))
     return LoadedEncoder(module.eval(), card.encoder, card.channels, card.size, card.normalization, layout, key)
@@ -256,11 +256,7 @@ def content_key(module: nn.Module, description: str) -> str:
 
 
 def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
-    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none.
-
-    Raises:
-        ValueError: a run would not write this.
-    """
+    """The card in the metadata of a safetensors file, else next to a run's encoder; None if there is none."""
     file = path.with_name(CARD)
     if "ldreg" not in metadata and not (path.name == ENCODER and file.is_file()):
         return None
@@ -281,9 +277,6 @@ def read_card(path: Path, metadata: Mapping[str, str]) -> Card | None:
 
 def name_normalization(mean: list[float], std: list[float], *, channels: int) -> Normalization:
     """The normalization with this mean and deviation; for one-channel images, the average of its three channels.
-
-    Raises:
-        ValueError: none has them.
 
     >>> name_normalization([0.449], [0.226], channels=1)
     'imagenet'

@@ -63,10 +63,7 @@ RESNET_SIZES: dict[Stem | None, int] = {"cifar": 32, "imagenet": 224}
 
 
 def unwrap(content: object) -> Weights:
-    """The state dict inside a checkpoint, without the prefix that all its keys share.
-
-    Raises:
-        ValueError: there is none, or more than one.
+    """The one state dict inside a checkpoint, without the prefix that all its keys share.
 
     >>> import torch
     >>> unwrap({"epoch": torch.tensor(3), "model": {"module.conv1.weight": torch.zeros(1)}})
@@ -97,10 +94,8 @@ def in_timm_names(weights: Weights) -> tuple[Layout, Weights]:
     """The layout of the weights, and the weights under timm's names, still with classifiers and projectors.
 
     The authors' checkpoints (github.com/HanxunH/LDReg) also hold a projector, predictor, decoder or online probe, and
-    the encoder's keys may begin with `encoder.`. ResNets are named alike in torchvision and timm and count as timm's.
-
-    Raises:
-        ValueError: some keys begin with `encoder.`, and others are not a known part of pretraining.
+    the encoder's keys may begin with `encoder.`; then all others must be known parts of pretraining. ResNets are named
+    alike in torchvision and timm and count as timm's.
 
     >>> import torch
     >>> in_timm_names({"encoder.conv1.weight": torch.zeros(1), "projector.0.weight": torch.zeros(2)})
@@ -146,9 +141,6 @@ def recognize(
 
     Stem, patch size and channels come from the weights, a ViT's size from its position embedding. A ResNet's size is
     not in its weights: it defaults to 224, or 32 with the CIFAR stem.
-
-    Raises:
-        ValueError: the encoder or the size is not in the weights, or a given value contradicts them.
 
     >>> import timm
     >>> model = timm.create_model("resnet18", num_classes=0, in_chans=1)

@@ -1,7 +1,6 @@
 """What representations are worth: extraction from an encoder, k nearest neighbors, linear probes."""
 
 from ldreg.evaluate.extract import representations
-from ldreg.evaluate.knn import knn_accuracy
-from ldreg.evaluate.linear import LinearResult, linear_accuracy
+from ldreg.evaluate.measure import LinearResult, knn_accuracy, linear_accuracy
 
 __all__ = ["LinearResult", "knn_accuracy", "linear_accuracy", "representations"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from torch import Tensor
 from ldreg.data import DataConfig, ImageSet, derived_seed, load_images
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
-from ldreg.evaluate.features import Progress, Setup
-from ldreg.evaluate.linear import linear_accuracy
+from ldreg.evaluate.features import Setup
+from ldreg.evaluate.measure import linear_accuracy
 from ldreg.evaluate.protocols import (
     FinetuneConfig,
     LinearConfig,
@@ -64,8 +64,7 @@ def load_classification(data: DataConfig, *, say: bool = True) -> tuple[ImageSet
     Training images without a label (STL-10 has 100,000) are left out, with a warning if `say` is true.
 
     Raises:
-        ValueError: a split is missing or has no labels, test has them in part, the classes of both differ, a class has
-            no image in one of them, or there is only one class.
+        ValueError: a split is missing, or its labels do not fit.
 
     >>> train, test = load_classification(DataConfig())
     >>> len(train), len(test)
@@ -104,7 +103,7 @@ def check_classes(
 
 
 def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
-    """Positions (M,), ascending, of a share of each class of labels (N,), at least one of each; the same for a seed.
+    """Ascending positions (M,) of a share of each class of labels (N,): at least one of each, the same for a seed.
 
     >>> labels = torch.tensor([0] * 20 + [1] * 10 + [2] * 3)
     >>> labels[stratified(labels, 0.1, seed=0)].tolist()
@@ -119,45 +118,29 @@ def stratified(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def linear_evaluation(encoder: LoadedEncoder, data: DataConfig, config: LinearConfig, setup: Setup) -> ClassifierResult:
-    """The accuracy of a linear classifier on the encoder's representations of a set with labels and both splits.
+def classifier_accuracy(
+    encoder: LoadedEncoder, data: DataConfig, config: LinearConfig | FinetuneConfig, setup: Setup
+) -> ClassifierResult:
+    """The accuracy of a linear classifier on the frozen encoder, or trained with a copy of it for a `FinetuneConfig`.
 
-    The paper's protocols train on random resized crops with flips through the frozen encoder and test on plain images,
-    whose representations are cached; the fast one takes both from the cache. After an interruption the same call
-    resumes after the last whole epoch; a finished training is not repeated.
+    The paper's protocols and fine-tuning train on random resized crops with flips and test on plain images; a frozen
+    encoder's representations of these are cached. The fast protocol takes all representations from the cache. After an
+    interruption the same call resumes after the last whole epoch; a finished training is not repeated.
 
     Raises:
         ValueError: data without usable labels, an option that does not fit, representations that are not finite.
         ArithmeticError: the training diverged.
     """
     train, test = load_classification(data)
-    _check_options(config, setup, images=len(train))
-    if config.protocol == "fast":
+    if isinstance(config, LinearConfig) and config.protocol == "fast":
+        if setup.devices > 1:
+            raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
         return _fitted(encoder, data, config, setup, train=train, test=test)
-    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
-
-    return train_classifier(f"linear-{config.protocol}", encoder, data, config, setup, train=train, test=test)
-
-
-def _check_options(config: LinearConfig, setup: Setup, *, images: int) -> None:
-    if config.protocol != "fast":
-        fitted_plan(config, images=images, devices=setup.devices)
-    elif setup.devices > 1:
-        raise ValueError(f"devices: expected 1 with protocol fast, which trains on no images, got {setup.devices}")
-
-
-def finetune(encoder: LoadedEncoder, data: DataConfig, config: FinetuneConfig, setup: Setup) -> ClassifierResult:
-    """The accuracy of a copy of the encoder after training it with a linear classifier on it.
-
-    Images are augmented by random resized crops and flips. Interruptions and errors are those of `linear_evaluation`.
-    The checkpoint in the work folder holds the network.
-    """
-    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
-
-    train, test = load_classification(data)
-    if config.fraction < 1:
+    if isinstance(config, FinetuneConfig) and config.fraction < 1:
         train = train.take(stratified(train.labels, config.fraction, seed=config.seed))
-    return train_classifier("finetune", encoder, data, config, setup, train=train, test=test)
+    from ldreg.evaluate.classifier import train_classifier  # Lightning takes seconds
+
+    return train_classifier(encoder, data, config, setup, train=train, test=test)
 
 
 def folder_name(title: str, identity: Any) -> str:
@@ -181,8 +164,6 @@ def read_fit(path: Path) -> SavedFit | None:
         return None
     try:
         fit = SavedFit(**json.loads(read_text(path)))
-        if [type(value) for value in fit] != [float, int, bool, float]:
-            raise ValueError("expected an accuracy, iterations, whether they converged, and minutes")
         if not (0 <= fit.accuracy <= 1 and fit.iterations >= 0 and 0 <= fit.minutes < math.inf):
             raise ValueError("expected an accuracy from 0 to 1, and no negative number")
         return fit
@@ -220,33 +201,33 @@ def linear_on(
     data: DataConfig,
     *,
     protocol: ProtocolName = "fast",
-    device: str = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     cache: Path | None = None,
 ) -> float:
-    """Accuracy of a linear classifier on any set with labels and both splits, as by `linear_evaluation`."""
+    """Accuracy of a linear classifier on any set with labels and both splits."""
     config = with_run_augmentation(LinearConfig(protocol), source)
-    setup = Setup(source.results_folder, device, cache=cache)  # type: ignore[arg-type]  # which torch_device checks
-    return linear_evaluation(source.encoder, data, config, setup).accuracy
+    setup = Setup(source.results_folder, device, cache=cache)
+    return classifier_accuracy(source.encoder, data, config, setup).accuracy
 
 
 def transfer(
     encoder: LoadedEncoder, datasets: Mapping[str, DataConfig], config: LinearConfig, setup: Setup
 ) -> dict[str, ClassifierResult]:
-    """Linear evaluation over datasets by name; all are checked before the first is evaluated.
-
-    Raises:
-        ValueError: a dataset, which is named, cannot be evaluated; nothing has been evaluated then.
-        ArithmeticError: a training diverged.
-    """
+    """Linear accuracy on datasets by name; all are checked before the first is evaluated, and errors name them."""
     for name, data in datasets.items():
         with _naming(name, data):
             train, _ = load_classification(data, say=False)
-            _check_options(config, setup, images=len(train))
-    found = {}
-    for place, (name, data) in enumerate(datasets.items()):
-        part = replace(setup, progress=_part(setup.progress, name, place, len(datasets)))
+            if config.protocol != "fast":
+                fitted_plan(config, images=len(train), devices=setup.devices)
+    found: dict[str, ClassifierResult] = {}
+
+    def progress(step: str, fraction: float) -> None:
+        if setup.progress is not None:
+            setup.progress(f"{name}: {step}", (len(found) + fraction) / len(datasets))
+
+    for name, data in datasets.items():
         with _naming(name, data):
-            found[name] = linear_evaluation(encoder, data, config, part)
+            found[name] = classifier_accuracy(encoder, data, config, replace(setup, progress=progress))
     return found
 
 
@@ -268,8 +249,3 @@ def _has_classes(data: DataConfig) -> bool:
         return all(load_images(data, split).labeled for split in ("train", "test"))
     except ValueError:
         return False
-
-
-def _part(progress: Progress | None, name: str, place: int, count: int) -> Progress | None:
-    """The progress of one of several datasets as progress of the whole."""
-    return progress and (lambda step, fraction: progress(f"{name}: {step}", (place + fraction) / count))

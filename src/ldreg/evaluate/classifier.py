@@ -217,7 +217,6 @@ def _crop(views: Views, image: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def train_classifier(
-    title: str,
     encoder: LoadedEncoder,
     data: DataConfig,
     config: LinearConfig | FinetuneConfig,
@@ -230,11 +229,6 @@ def train_classifier(
 
     Everything that the result depends on is hashed into the name of the folder. The history of a finished training
     comes from its checkpoint.
-
-    Raises:
-        ValueError: options that do not fit together, or a folder that another process uses.
-        ArithmeticError: the training diverged.
-        InterruptedRunError: by a signal; the same call resumes after the last whole epoch.
     """
     plan, views = fitted_plan(config, images=len(train), devices=setup.devices), augmentation(config, data)
     warn_small(plan, config, images=len(train), data=data.name)
@@ -262,6 +256,7 @@ def train_classifier(
         precision=setup.precision,
         workers=worker_count(data, processes=setup.devices),
     )
+    title = f"linear-{config.protocol}" if isinstance(config, LinearConfig) else "finetune"
     minutes = _fit(classifier, setup.out / "work" / folder_name(f"{title}-{data.name}", settings), settings, setup)
     history = classifier.history
     return ClassifierResult(

@@ -20,11 +20,11 @@ from ldreg.data import DataConfig
 from ldreg.data.datasets import MissingSplitError
 from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
-from ldreg.encoders.build import BEGINNINGS
-from ldreg.evaluate.classification import ClassifierResult, finetune, linear_evaluation, load_classification, transfer
+from ldreg.encoders.build import INITIALIZATION
+from ldreg.evaluate.classification import ClassifierResult, classifier_accuracy, load_classification, transfer
 from ldreg.evaluate.detection import DetectionConfig
 from ldreg.evaluate.features import Setup
-from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
+from ldreg.evaluate.measure import KnnConfig, knn_accuracy, voters
 from ldreg.evaluate.protocols import (
     NEIGHBORS,
     DimensionConfig,
@@ -50,18 +50,18 @@ from ldreg.train.folder import check_outputs, environment, say
 logger = logging.getLogger("ldreg")
 
 _FEW_VOTERS = 20  # the other usual number of neighbors
-_OF_THE_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
+_FOUND_FROM_WEIGHTS = ("name", "drop_path", "freeze_patch_embedding")
 # Options that the title of a kind names already, or that do not change the result.
-_UNNAMED = {"protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers"}
-_UNNAMED |= {"checkpoint_iterations"}
-_PLAIN = ("folder", "imagenet")  # sets that are whatever lies at their path
-_LONGEST = 100  # characters of a name; a hash stands for the rest
+_NOT_IN_NAME = {"protocol", "split", "datasets", "path", "html", "representations", "device", "devices", "workers"}
+_NOT_IN_NAME |= {"checkpoint_iterations"}
+_NAMED_BY_PATH = ("folder", "imagenet")  # sets that are whatever lies at their path
+_LONGEST_NAME = 100  # characters of a name; a hash stands for the rest
 
 
 class Evaluation(NamedTuple):
     """The result of one evaluation."""
 
-    title: str  # of the kind of result, with which the name of its file begins
+    title: str  # with which the name of its file begins
     results: dict[str, Any]
     text: str  # to print
     minutes: float  # over all interruptions
@@ -69,18 +69,12 @@ class Evaluation(NamedTuple):
     writers: Mapping[str, Callable[[str], None]] = {}  # of further files, by the options that name these files
 
 
-def _linear(config: LinearConfig, source: Source, setup: Setup) -> Evaluation:
-    config = with_run_augmentation(config, source)
-    found = linear_evaluation(source.encoder, source.images, config, setup)
-    return _of_classifier("linear", f"linear-{config.protocol}", f"linear, {config.protocol}", found)
-
-
-def _finetune(config: FinetuneConfig, source: Source, setup: Setup) -> Evaluation:
-    found = finetune(source.encoder, source.images, with_run_augmentation(config, source), setup)
-    return _of_classifier("finetune", "finetune", "fine-tuned", found)
-
-
-def _of_classifier(kind: str, title: str, name: str, found: ClassifierResult) -> Evaluation:
+def _classifier(config: LinearConfig | FinetuneConfig, source: Source, setup: Setup) -> Evaluation:
+    found = classifier_accuracy(source.encoder, source.images, with_run_augmentation(config, source), setup)
+    if isinstance(config, LinearConfig):
+        kind, title, name = "linear", f"linear-{config.protocol}", f"linear, {config.protocol}"
+    else:
+        kind, title, name = "finetune", "finetune", "fine-tuned"
     rows = {name: number(found.accuracy)}
     if found.best is not None:
         rows["best epoch"] = f"{number(found.best)}  (chosen by the test images; not to be reported)"
@@ -94,9 +88,9 @@ def _of_classifier(kind: str, title: str, name: str, found: ClassifierResult) ->
 
 def _numbers(kind: str, found: ClassifierResult) -> dict[str, Any]:
     """The results of a classifier: accuracy after the last epoch as KIND, of the best epoch as KIND_best."""
-    names = ("epochs", "steps", "batch_size", "lr", "classes", "train_images", "test_images")
-    values = {kind: found.accuracy, f"{kind}_best": found.best, **{name: getattr(found, name) for name in names}}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {kind: found.accuracy, f"{kind}_best": found.best, **vars(found)}
+    left_out = ("accuracy", "best", "minutes", "history")
+    return {name: value for name, value in values.items() if value is not None and name not in left_out}
 
 
 def _images(train: int, test: int) -> str:
@@ -129,7 +123,7 @@ def _knn(config: KnnConfig, source: Source, setup: Setup) -> Evaluation:
 
 
 def smallest_class(names: Sequence[str]) -> tuple[int, str]:
-    """How many images the smallest class has, also in words.
+    """How many images the smallest class has, and the same in words.
 
     >>> smallest_class("aaaaabbbb")
     (4, '4 images of class b')
@@ -161,7 +155,7 @@ def _detection(config: DetectionConfig, source: Source, setup: Setup) -> Evaluat
     from ldreg.evaluate.detection.run import detect  # pycocotools may be missing
 
     found = detect(source.encoder, config, out=setup.out / "detection", progress=setup.progress)
-    return Evaluation("detection", asdict(found), _lines(dict(found.rows())), found.minutes)
+    return Evaluation("detection", asdict(found), _lines(found.rows()), found.minutes)
 
 
 def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluation:
@@ -238,9 +232,9 @@ _TRAINED = ("device", "devices", "precision")
 _CACHED = ("device", "precision", "cache")
 
 KINDS: Mapping[str, Kind] = {
-    "linear": Kind(LinearConfig, _linear, (*_TRAINED, "cache")),
+    "linear": Kind(LinearConfig, _classifier, (*_TRAINED, "cache")),
     "knn": Kind(KnnConfig, _knn, _CACHED),
-    "finetune": Kind(FinetuneConfig, _finetune, _TRAINED),
+    "finetune": Kind(FinetuneConfig, _classifier, _TRAINED),
     "dimension": Kind(DimensionConfig, _dimension, _CACHED),
     "transfer": Kind(TransferConfig, _transfer, (*_TRAINED, "cache"), data=READING),
     "detection": Kind(DetectionConfig, _detection, (), data=()),
@@ -258,9 +252,9 @@ def kind_options(name: str) -> list[Option]:
         if option.name != "size" and (kind.data is None or option.name in kind.data)
     ]
     encoder = [
-        _default(option, "found from the weights") if option.name in _OF_THE_WEIGHTS else option
+        _default(option, "found from the weights") if option.name in _FOUND_FROM_WEIGHTS else option
         for option in fields_of(EncoderConfig, "encoder")
-        if option.name not in BEGINNINGS
+        if option.name not in INITIALIZATION
     ]
     shared = [option for option in fields_of(Setup, only=kind.shared) if option.name != "cache"]
     return [*own, *shared, *output, *data, *encoder]
@@ -272,15 +266,12 @@ def _default(option: Option, default: str) -> Option:
 
 
 def evaluate(name: str, source: str, options: Settings, *, command: str = "") -> Evaluation:
-    """Evaluate an encoder, print the result, and write it to the folder of results once it is complete.
-
-    Raises:
-        ValueError: a source, data or options that do not fit.
-        ArithmeticError: a training diverged.
-        OSError: a file cannot be read or written.
-    """
+    """Evaluate an encoder, print the result, and write it to the folder of results once it is complete."""
     kind, values = KINDS[name], typed(kind_options(name), options)
-    config, output = _built(kind.config, values), _built(OutputConfig, values)
+    config, output = (
+        built(made, {entry.name: values[entry.name] for entry in fields(made) if entry.name in values})
+        for made in (kind.config, OutputConfig)
+    )
     shared = {option: values[option] for option in kind.shared if option != "cache"}
     given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
     encoder = built(EncoderConfig, given, "encoder.") if given else None
@@ -331,10 +322,11 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         **found.details,
     }
     text = json.dumps(json_values(content), indent=2, allow_nan=False) + "\n"
-    datasets = [opened.data] if kind.data is None and opened.data is not None else []
     if isinstance(config, TransferConfig):
         datasets = [*dataset_configs(config.datasets, own=opened.data, reading=setup.reading).values()]
-    named = label(
+    else:
+        datasets = [opened.data] if kind.data is None and opened.data is not None else []
+    named = result_name(
         found.title,
         config,
         datasets,
@@ -348,48 +340,44 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
     write_atomically(path, text)
     if output.json is not None:
         write_atomically(output.json, text)
-    written = {option: file for option, file in files.items() if file is not None}
-    for option, file in written.items():
-        found.writers[option](file)
+    for option, file in files.items():
+        if file is not None:
+            found.writers[option](file)
     print(found.text)
     print(f"done in {duration(found.minutes)}; the result is in {path}")
-    for file in filter(None, (output.json, *written.values())):
+    for file in filter(None, (output.json, *files.values())):
         say(f"wrote {file}")
     return found
 
 
-def _built(config: type, values: Mapping[str, Any]) -> Any:
-    return built(config, {entry.name: values[entry.name] for entry in fields(config) if entry.name in values})
-
-
-def label(
+def result_name(
     title: str, config: Any, datasets: Sequence[DataConfig] = (), *, own: DataConfig | None = None, **more: Any
 ) -> str:
     """The name of a result: its title, the options that differ from their defaults, and the images.
 
     Settings of images that are the run's `own` are not named, nor are further options that are None or empty.
 
-    >>> label("knn", KnnConfig(), [DataConfig()]), label("knn", KnnConfig(k=20), [DataConfig(limit=500)])
+    >>> result_name("knn", KnnConfig(), [DataConfig()]), result_name("knn", KnnConfig(k=20), [DataConfig(limit=500)])
     ('knn-digits', 'knn-k20-digits-limit500')
     """
     changed = {
         option.name: getattr(config, option.name)
         for option in fields(config)
-        if option.name not in _UNNAMED and getattr(config, option.name) != option.default
+        if option.name not in _NOT_IN_NAME and getattr(config, option.name) != option.default
     }
     parts = [title, *_named({**changed, **more})]
     if getattr(config, "path", None) is not None:
-        parts.append(_place(config.path))
+        parts.append(_folder_label(config.path))
     if datasets:
         parts.append("+".join(_data_name(each, own) for each in datasets))
     whole = "-".join(parts)
-    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 9]}-{_digits(whole)}"
+    return whole if len(whole) <= _LONGEST_NAME else f"{whole[: _LONGEST_NAME - 9]}-{_short_hash(whole)}"
 
 
 def _named(options: Mapping[str, Any]) -> list[str]:
     """Options as parts of a name: words by themselves, numbers after the option's name."""
     given = {name: value for name, value in options.items() if value not in (None, "")}
-    return [_safe(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
+    return [_file_name(value if isinstance(value, str) else f"{name}{value}") for name, value in given.items()]
 
 
 def _data_name(data: DataConfig, own: DataConfig | None) -> str:
@@ -399,19 +387,19 @@ def _data_name(data: DataConfig, own: DataConfig | None) -> str:
         named["validation"] = data.validation
     if named.get("limit", 0) is None:
         named["limit"] = "all"
-    place = [_place(data.path)] if data.name in _PLAIN and data.path not in (None, usual.path) else []
+    place = [_folder_label(data.path)] if data.name in _NAMED_BY_PATH and data.path not in (None, usual.path) else []
     return "-".join([data.name, *place, *_named(named)])
 
 
-def _place(path: str | None) -> str:
+def _folder_label(path: str | None) -> str:
     """A folder's own name, and digits that distinguish it from others of that name."""
     whole = Path(path or ".").resolve()
-    return f"{_safe(whole.name)[:40]}-{_digits(str(whole))}"
+    return f"{_file_name(whole.name)[:40]}-{_short_hash(str(whole))}"
 
 
-def _safe(text: str) -> str:
+def _file_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", text)
 
 
-def _digits(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 import torch
 from PIL import Image
@@ -120,7 +120,6 @@ def features(
 
     Raises:
         ValueError: the data is missing or unreadable, or a representation is not finite.
-        OSError: a file cannot be read.
     """
     place = torch_device(device)  # before the work
     images = load_images(data, split) if images is None else images
@@ -137,9 +136,9 @@ def features(
 
 
 def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, device: str, precision: Precision) -> str:
-    """Hex digits that change with everything that the representations depend on.
+    """A hash of everything that the representations depend on.
 
-    The type of the device is part of it, as a GPU may round to TF32, and so is whether the device decodes the files.
+    The device counts, as a GPU may round to TF32, and so does whether it decodes the files.
     """
     parts = {
         "version": VERSION,
@@ -158,10 +157,7 @@ def content_key(encoder: LoadedEncoder, images: ImageSet, *, split: Split, devic
 
 
 def images_key(images: ImageSet) -> str:
-    """Hex digits that change with the images of a set, their order, labels and classes.
-
-    Arrays count by their bytes, files by path, size and time of change.
-    """
+    """A hash of the images of a set, their order, labels and classes; files count by path, size and time of change."""
     digest = hashlib.sha256()
     if isinstance(images, ImageFiles):
         digest.update(f"files {fingerprint(images)} {images.size}".encode())
@@ -264,30 +260,31 @@ def _read(path: Path, key: str, images: ImageSet) -> Features | None:
 
 def _check(images: ImageSet, *, representations: Tensor, labels: Tensor, indices: Tensor) -> None:
     """Check that there is a finite row for each of the images, in order, except for unreadable files."""
-    x, count = representations, len(indices) if indices.ndim == 1 else 0
-    kinds = [part.dtype for part in (x, labels, indices)]
-    if kinds != [torch.float32, torch.int64, torch.int64] or x.ndim != 2 or not len(x) == len(labels) == count:
-        raise ValueError("expected float32 (N, D) with N labels and indices")
-    if not 0 < count <= len(images) or (count < len(images) and not isinstance(images, ImageFiles)):
-        raise ValueError(f"expected a row for each of the {len(images)} images, got {count}")
-    if indices[0] < 0 or indices[-1] >= len(images) or not bool((indices.diff() > 0).all()):
-        raise ValueError(f"expected ascending indices of the {len(images)} images")
-    if not torch.equal(labels, images.labels[indices]) or not bool(x.isfinite().all()):
-        raise ValueError("expected finite representations with the labels of the images")
+    x, rows = representations, len(indices) if indices.ndim == 1 else 0
+    if (
+        [part.dtype for part in (x, labels, indices)] != [torch.float32, torch.int64, torch.int64]
+        or x.ndim != 2
+        or not len(x) == len(labels) == rows
+        or not (0 < rows <= len(images) if isinstance(images, ImageFiles) else rows == len(images))
+        or indices[0] < 0
+        or indices[-1] >= len(images)
+        or not bool((indices.diff() > 0).all())
+        or not torch.equal(labels, images.labels[indices])
+        or not bool(x.isfinite().all())
+    ):
+        raise ValueError(f"expected a finite row for each of the {len(images)} images, in order")
 
 
 def _write(path: Path, found: Features) -> None:
     """Write representations in one step, so that no other process sees a part; warn if that fails."""
-    temporary = None
+    temporary = path.with_name(f".writing-{uuid4().hex}")
+    tensors = {name: getattr(found, name).contiguous() for name in ("representations", "labels", "indices")}
+    metadata = {"key": found.key, "classes": json.dumps(found.classes), "transparent": str(found.transparent)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-        os.close(handle)
-        tensors = {name: getattr(found, name).contiguous() for name in ("representations", "labels", "indices")}
-        metadata = {"key": found.key, "classes": json.dumps(found.classes), "transparent": str(found.transparent)}
         save_file(tensors, temporary, metadata=metadata)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the representations cannot be kept (%s)", path, error)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from ldreg.data import DataConfig
 from ldreg.data.config import DATASETS
 from ldreg.dimension.estimators import Convention, Estimator
-from ldreg.evaluate.linear import LARGEST_STRENGTH
+from ldreg.evaluate.measure import LARGEST_STRENGTH
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import check_settings
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
@@ -67,9 +67,6 @@ def usual_plan(config: "LinearConfig | FinetuneConfig") -> Plan:
     appendix B.5: SGD with Nesterov momentum, learning rate 0.05 · batch / 256 without warm-up, crops and flips alone,
     no weight decay, 30 epochs, or 60 with 1 % of the labels. Their batch of 4096 is 256 here, which needs 16 times less
     memory; the learning rate follows by the same rule.
-
-    >>> usual_plan(FinetuneConfig()).schedule.epochs, usual_plan(FinetuneConfig(fraction=0.01)).schedule.epochs
-    (30, 60)
     """
     if isinstance(config, LinearConfig):
         return PROTOCOLS[config.protocol]
@@ -224,7 +221,7 @@ class OutputConfig:
     json: str | None = None
 
 
-Trained = TypeVar("Trained", LinearConfig, FinetuneConfig)
+Trained = TypeVar("Trained", bound=LinearConfig | FinetuneConfig)
 
 
 def _check_options(options: LinearConfig | FinetuneConfig) -> None:
@@ -252,11 +249,8 @@ def with_run_augmentation(config: Trained, source: Source) -> Trained:
     if source.settings is None or (isinstance(config, LinearConfig) and config.protocol == "fast"):
         return config
     views = source.settings.views
-    return replace(
-        config,
-        flip=views.flip if config.flip is None else config.flip,
-        min_scale=views.min_scale if config.min_scale is None else config.min_scale,
-    )
+    named = {name: getattr(views, name) for name in ("flip", "min_scale") if getattr(config, name) is None}
+    return replace(config, **named)
 
 
 def augmentation(options: LinearConfig | FinetuneConfig, data: DataConfig) -> dict[str, float]:
@@ -271,9 +265,6 @@ def fitted_plan(options: LinearConfig | FinetuneConfig, *, images: int, devices:
 
     A usual batch larger than the set becomes the largest power of two that fits. A batch given as an option must fit.
 
-    Raises:
-        ValueError: the batch does not fit the images or the processes, or the learning rate ends above its peak.
-
     >>> plan = fitted_plan(FinetuneConfig(epochs=3), images=200, devices=1)
     >>> plan.batch_size, plan.peak_lr, plan.schedule.epochs
     (128, 0.025, 3)
@@ -286,13 +277,11 @@ def fitted_plan(options: LinearConfig | FinetuneConfig, *, images: int, devices:
         batch_size = 2 ** (images.bit_length() - 1)
     if batch_size % devices or batch_size // devices < 2:
         raise ValueError(f"batch_size: expected a multiple of the {devices} processes, of 2 each, got {batch_size}")
-    lr = usual.optimizer.lr if options.lr is None else options.lr
-    decay = usual.optimizer.weight_decay if options.weight_decay is None else options.weight_decay
+    changed = {name: getattr(options, name) for name in ("lr", "weight_decay") if getattr(options, name) is not None}
     schedule = replace(usual.schedule, epochs=options.epochs or usual.schedule.epochs)
-    plan = Plan(replace(usual.optimizer, lr=lr, weight_decay=decay), schedule, batch_size, options.seed or 0)
+    plan = Plan(replace(usual.optimizer, **changed), schedule, batch_size, options.seed or 0)
     if schedule.min_lr > plan.peak_lr:
-        expected = f"a peak of at least {schedule.min_lr}, where the schedule ends"
-        raise ValueError(f"lr: expected {expected}, got {plan.peak_lr}")
+        raise ValueError(f"lr: expected a peak of at least {schedule.min_lr}, the schedule's end, got {plan.peak_lr}")
     return plan
 
 
@@ -309,9 +298,6 @@ def warn_small(plan: Plan, options: LinearConfig | FinetuneConfig, *, images: in
 
 def dataset_paths(text: str) -> dict[str, str | None]:
     """Datasets and their paths from names separated by commas.
-
-    Raises:
-        ValueError: there is none, or one comes twice.
 
     >>> dataset_paths("cifar10=/data/cifar10, digits")
     {'cifar10': '/data/cifar10', 'digits': None}
@@ -331,9 +317,6 @@ def dataset_configs(text: str, *, own: DataConfig | None, reading: DataConfig) -
     """The datasets of a list such as "cifar10=PATH,digits,photos=PATH"; the source's `own` images need no path.
 
     An unknown name with a path is a folder of images.
-
-    Raises:
-        ValueError: an unknown name without a path, or a path that should not be there.
     """
     found = {}
     for name, path in dataset_paths(text).items():

@@ -4,20 +4,18 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, load_images
 from ldreg.data.datasets import MissingSplitError
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.features import Features, Progress, features
-from ldreg.evaluate.knn import KnnConfig, knn_accuracy, voters
-from ldreg.evaluate.linear import linear_accuracy
-from ldreg.evaluate.measure import measure
+from ldreg.evaluate.measure import KnnConfig, knn_accuracy, linear_accuracy, measure, voters
 from ldreg.evaluate.protocols import LinearConfig
 from ldreg.evaluate.source import READING, Source
 from ldreg.inspection import quick_report
@@ -36,35 +34,18 @@ _CONTRAST = 3  # times as many images of lowest as of highest LID
 _FILE_STEP = 1e-8  # accuracies in files are rounded to this or less
 
 
-class Measured(NamedTuple):
-    """An encoder measured on a data set."""
-
-    results: dict[str, float]  # dimensions and accuracies by name
-    points: int  # images that dimensions were measured on
-    held_out: int  # test images
-
-
-class Accuracies(NamedTuple):
-    """Accuracies on labeled test images; empty if labels or test images are missing."""
-
-    results: dict[str, float]
-    tested: int | None = None
-    voters: int | None = None
-
-
 def measure_encoder(
     encoder: LoadedEncoder,
     data: DataConfig,
-    split: Literal["train", "test"],
     k: int,
     *,
     linear: Callable[[], float],
     device: str = "auto",
     cache: Path | None = None,
-) -> Measured:
-    """Measure the dimensions of a split and accuracies; `linear` measures linear accuracy if there are labels.
+) -> tuple[dict[str, float], int, int]:
+    """Dimensions and accuracies of test images, the number of images measured, and the number of test images.
 
-    Without test images dimensions are those of the training images.
+    `linear` measures linear accuracy, if there are labels. Without test images, the training images are measured.
 
     Raises:
         ValueError: the data is missing, or k is not below the number of images.
@@ -74,32 +55,23 @@ def measure_encoder(
         test = features(encoder, data, "test", device=device, cache=cache)
     except MissingSplitError:
         test = None
-    chosen = train if split == "train" or test is None else test
+    chosen = test or train
     results = measure(chosen.representations.to(torch_device(device)), k=k)
-    results |= accuracies(train, test, device=device, ways={"linear": linear}).results
-    return Measured(results, len(chosen.labels), 0 if test is None else len(test.labels))
+    if four := _labeled(train, test, device):
+        results |= {"linear": linear(), "knn": knn_accuracy(*four, k=voters(len(four[1])))}
+    return results, len(chosen.labels), 0 if test is None else len(test.labels)
 
 
-def accuracies(
-    train: Features,
-    test: Features | None,
-    *,
-    device: str = "auto",
-    knn_k: int | None = None,
-    ways: Mapping[str, Callable[[], float]],
-) -> Accuracies:
-    """Linear and kNN accuracy of representations, each measured by its function in `ways` if there is one."""
-    labeled, asked = train.labels >= 0, (test.labels if test is not None else train.labels[:0]) >= 0
-    if test is None or len(train.labels[labeled].unique()) < 2 or not asked.any():
-        return Accuracies({})
-    parts = train.representations[labeled], train.labels[labeled], test.representations[asked], test.labels[asked]
+def _labeled(train: Features, test: Features | None, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Representations and labels of both splits, where labels are known; None if too few are."""
+    if test is None:
+        return None
+    known, asked = train.labels >= 0, test.labels >= 0
+    if len(train.labels[known].unique()) < 2 or not asked.any():
+        return None
+    parts = train.representations[known], train.labels[known], test.representations[asked], test.labels[asked]
     x, y, x_test, y_test = (part.to(torch_device(device)) for part in parts)
-    k = voters(len(y), knn_k)
-    usual: dict[str, Callable[[], float]] = {
-        "linear": lambda: linear_accuracy(x, y, x_test, y_test).accuracy,
-        "knn": lambda: knn_accuracy(x, y, x_test, y_test, k=k),
-    }
-    return Accuracies({name: way() for name, way in {**usual, **ways}.items()}, len(y_test), k)
+    return x, y, x_test, y_test
 
 
 def record(
@@ -120,36 +92,28 @@ def record(
     on the test images, if there are labels; those that `ldreg evaluate` has measured are not measured again. Without
     the images, the record has what was logged, and a note that says why the rest is missing.
 
-    Args:
-        source: the encoder.
-        name: of the record; None: that of the source.
-        device: auto, cpu or cuda.
-        thumbnails: images of lowest LID; a third as many of the highest are added.
-        points: LID is estimated for so many images drawn at random; None: for all.
-        k: neighbors that LID is estimated from; None: those of the run's monitor.
-        required: whether missing images are an error.
-        cache: folder of representations.
-        progress: called with what is done and the fraction that is done.
+    LID is estimated for `points` images drawn at random (None: all) from `k` neighbors (None: those of the run's
+    monitor). The record shows `thumbnails` images of lowest LID, and a third as many of highest.
 
     Raises:
-        ValueError: settings that do not fit the images, or a file of the run that cannot be used.
-        OSError: a file cannot be read.
+        ValueError: settings that do not fit the images, images that are missing but `required`, or a file of the run
+            that cannot be used.
     """
-    folder, settings = source.folder, source.settings
+    folder, settings, data = source.folder, source.settings, source.data
     card = None if folder is None or not folder.card.exists() else Record.from_json(folder.card)
-    images, reason = _training_images(source.data)
+    images, reason = _training_images(data)
     if images is None and required:
         raise ValueError(reason)
     evaluations, notes = evaluated(source)
     findings: list[Finding] = []
     results: dict[str, float] = {}
     fields: dict[str, Any] = {}
-    if images is None or source.data is None:
+    if images is None or data is None:
         notes.insert(0, f"dimensions, maps and images could not be measured: {reason}")
     else:
         shared: dict[str, Any] = {"device": device, "cache": cache, "progress": progress}
         monitor = MonitorConfig() if settings is None else settings.monitor
-        train = features(source.encoder, source.data, "train", images=images, **shared)
+        train = features(source.encoder, data, "train", images=images, **shared)
         near = monitor.k if k is None else k
         if near >= len(train.labels):
             expected = f"fewer than the {len(train.labels)} training images"
@@ -157,32 +121,35 @@ def record(
         report = quick_report(
             train.representations, train.names(), near, sample=points, device=device, plane=True, progress=progress
         )
-        try:
-            with named("data", DataConfig):
-                test = features(source.encoder, source.data, "test", **shared)
-        except MissingSplitError:
-            test = None
-        known = _known_accuracies(evaluations, source, voters(int((train.labels >= 0).sum()), monitor.knn_k))
-        found = accuracies(train, test, device=device, knn_k=monitor.knn_k, ways=known)
         results = {
             "lid": report.mean.value,
             "lid_low": report.lid_low,
             "effective_rank": report.effective_rank,
             "frechet_variance": report.frechet_variance,
             "degenerate": report.degenerate_share,
-            **found.results,
         }
         findings = findings_in_words(report, "representations", train.indices.tolist())
-        fields = _listed(train, report, found) | _pictures(images, train, report, count=thumbnails)
-        if settings is not None and source.data.name != settings.data.name:
-            notes.insert(0, f"measured on {source.data.name}; trained on {settings.data.name}")
+        fields = _listed(train, report) | _pictures(images, train, report, count=thumbnails)
+        try:
+            with named("data", DataConfig):
+                test = features(source.encoder, data, "test", **shared)
+        except MissingSplitError:
+            test = None
+        if four := _labeled(train, test, device):
+            k_votes = voters(len(four[1]), monitor.knn_k)
+            known = _known_accuracies(evaluations, data, k_votes)
+            results["linear"] = known["linear"] if "linear" in known else linear_accuracy(*four).accuracy
+            results["knn"] = known["knn"] if "knn" in known else knn_accuracy(*four, k=k_votes)
+            fields |= {"tested": len(four[3]), "voters": k_votes}
+        if settings is not None and data.name != settings.data.name:
+            notes.insert(0, f"measured on {data.name}; trained on {settings.data.name}")
     if card is not None:  # whose findings in the representations are measured anew
         findings += [one for one in card.findings if (images is None if one.of == "representations" else one.serious)]
     minutes = {} if card is None or "minutes" not in card.results else {"minutes": card.results["minutes"]}
     return Record(
         source.name if name is None else name,
         settings=_settings(source, measured=images is not None),
-        results={**results, **rows_of(evaluations, results, fields.get("voters"), source), **minutes},
+        results={**results, **evaluation_rows(evaluations, results, fields.get("voters"), source), **minutes},
         curves={} if folder is None else curves_of(folder),
         origin={} if folder is None else origin_of(folder, settings),
         notes=notes,
@@ -212,25 +179,23 @@ def evaluated(source: Source) -> tuple[dict[str, Record], list[str]]:
     return found, notes
 
 
-def _known_accuracies(evaluations: Mapping[str, Record], source: Source, voters: int) -> dict[str, Callable[[], float]]:
-    """Linear and kNN accuracy that were evaluated with default options on the source's images."""
-    found: dict[str, Callable[[], float]] = {}
-    if source.data is None:
-        return found
-    images = {f"data.{key}": value for key, value in asdict(source.data).items() if key not in READING}
-    defaults = {"linear": asdict(LinearConfig()), "knn": asdict(KnnConfig()) | {"k": voters}}
+def _known_accuracies(evaluations: Mapping[str, Record], data: DataConfig, k: int) -> dict[str, float]:
+    """Linear and kNN accuracy that were evaluated with default options, and with k voters, on these images."""
+    images = {f"data.{key}": value for key, value in asdict(data).items() if key not in READING}
+    defaults = {"linear": asdict(LinearConfig()), "knn": asdict(KnnConfig()) | {"k": k}}
+    found: dict[str, float] = {}
     for one in evaluations.values():
         kind, options = str(one.settings.get("kind")), {**one.settings, "k": one.voters}
         usual = {**defaults.get(kind, {}), **images, "precision": "fp32"}
         if kind in defaults and all(options.get(key) == value for key, value in usual.items()):
-            found[kind] = partial(float, next(iter(one.results.values())))
+            found[kind] = float(next(iter(one.results.values())))
     return found
 
 
-def rows_of(
+def evaluation_rows(
     evaluations: Mapping[str, Record], results: Mapping[str, float], voters: int | None, source: Source
 ) -> dict[str, float]:
-    """Results of evaluations, without those that the record has already."""
+    """Results of evaluations by the names of their rows, without those that the record has already."""
     rows: dict[str, float] = {}
     alike = {"linear/fast protocol": "linear", f"knn/k = {voters}": "knn"}
     for stem, one in evaluations.items():
@@ -269,13 +234,11 @@ def _settings(source: Source, *, measured: bool) -> dict[str, Any]:
     return known if source.data is None else {**known, "data.name": source.data.name}
 
 
-def _listed(train: Features, report: DimensionReport, found: Accuracies) -> dict[str, Any]:
-    """Counts, and what a record lists of each point, or of an even choice of many."""
+def _listed(train: Features, report: DimensionReport) -> dict[str, Any]:
+    """Counts, and the values of each point, or of evenly chosen ones where there are many."""
     rows = torch.linspace(0, report.measured - 1, min(LISTED_POINTS, report.measured)).round().long()
     return {
         "images": len(train.labels),
-        "tested": found.tested,
-        "voters": found.voters,
         "classes": {each.label: each.mean.value for each in report.classes},
         "lid": report.lid[rows].tolist(),
         "map": [(across, up) for across, up in report.coordinates[rows].tolist()],

@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from ldreg.options import Settings as Options
 from ldreg.record import MOST_THUMBNAILS, Record
 from ldreg.terminal import progress_bar
 from ldreg.train.folder import RunFolder, check_outputs
+
+_CHECKPOINTS = (".pt", ".pth", ".safetensors", ".ckpt", ".tar")
 
 
 def make_records(
@@ -29,11 +30,10 @@ def make_records(
 ) -> list[Record]:
     """The records of runs: run folders and checkpoints are measured, JSON files of records are read.
 
-    Warnings on stderr name what cannot be measured. Options are those of `ldreg report`; all are checked first.
+    All options, which are those of `ldreg report`, are checked first. Warnings on stderr name what cannot be measured.
 
     Raises:
         ValueError: no run or an unfinished one, another number of names than of runs, or a wrong output.
-        OSError: a file cannot be read or written.
     """
     if names is not None and len(names) != len(runs):
         raise ValueError(f"--names: expected one for each of the {len(runs)} run(s), got {len(names)}")
@@ -51,7 +51,7 @@ def make_records(
     records = []
     named: Sequence[str | None] = names or [None] * len(runs)
     for path, name in zip(paths, named, strict=True):
-        if path.is_file() and not _checkpoint(path):
+        if path.is_file() and path.suffix.lower() not in _CHECKPOINTS:
             made = Record.from_json(path)
             made = made if name is None else replace(made, name=name)
         else:
@@ -62,9 +62,12 @@ def make_records(
             print(f"measuring {path} ...", file=sys.stderr, flush=True)
             required = not {"data.name", "data.path"}.isdisjoint(dict(data))
             options: dict[str, Any] = {"device": device, "thumbnails": thumbnails, "points": points, "k": k}
-            with _naming(path), progress_bar(lines=True) as progress:
-                source = open_source(path, data=data)
-                made = record(source, name=name, required=required, progress=progress, **options)
+            with progress_bar(lines=True) as progress:
+                try:
+                    source = open_source(path, data=data)
+                    made = record(source, name=name, required=required, progress=progress, **options)
+                except ValueError as error:
+                    raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
         for note in made.notes:
             print(f"ldreg report: warning: {path}: {note}", file=sys.stderr, flush=True)
         records.append(made)
@@ -74,31 +77,16 @@ def make_records(
 def _check_run(path: Path, data: Options) -> None:
     """Check that a path is a finished run, a record, or a checkpoint with the name of data to measure it on."""
     expected = f"{path}: expected a run folder or the JSON record of a run"
-    folder = RunFolder(path)
-    if _checkpoint(path) and path.is_file() and "data.name" not in dict(data):
-        raise ValueError(f"{expected}, got a checkpoint; --data.name says on which images to measure it")
     if path.is_file():
+        if path.suffix.lower() in _CHECKPOINTS and "data.name" not in dict(data):
+            raise ValueError(f"{expected}, got a checkpoint; --data.name says on which images to measure it")
         return
+    folder = RunFolder(path)
     if not folder.config.is_file():
         raise ValueError(f"{expected}, got neither: there is no config.yaml")
     if not folder.encoder.is_file():
         unfinished = f"expected a finished run, got one without {folder.encoder.name}"
         raise ValueError(f"{path}: {unfinished}; ldreg pretrain --resume {path} goes on with it")
-
-
-def _checkpoint(path: Path) -> bool:
-    return path.suffix.lower() in (".pt", ".pth", ".safetensors", ".ckpt", ".tar")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the run in an error."""
-    try:
-        yield
-    except ValueError as error:
-        if str(path) in str(error):
-            raise
-        raise ValueError(f"{path}: {error}") from error
 
 
 def write_report(
@@ -115,7 +103,6 @@ def write_report(
 
     Raises:
         ValueError: a file would replace one of the `inputs`, a file of a run, or one that is no page or record.
-        OSError: something cannot be written.
     """
     from ldreg.report.pages import comparison_page
     from ldreg.report.tables import run_names

@@ -35,11 +35,7 @@ class Source:
 
     @property
     def images(self) -> DataConfig:
-        """The images to evaluate on.
-
-        Raises:
-            ValueError: nothing says which.
-        """
+        """The images to evaluate on; ValueError if nothing says which."""
         if self.data is None:
             raise ValueError(
                 f"--data.name: expected a dataset, as {self.path} is no run folder, got none; "
@@ -83,34 +79,28 @@ def open_source(
 
 
 def _data(settings: Settings | None, options: Sequence[tuple[str, str | None]]) -> DataConfig | None:
-    for key, _ in options:
-        if not key.startswith("data."):
-            raise ValueError(f"data: expected options such as data.path, got {key!r}")
-        if key == "data.size":
-            raise ValueError("data.size: expected to be left out, as the encoder decides; --size gives it where it can")
-    if settings is not None:
-        own, tree = settings.data, settings.tree["data"]
-        if dict(options).get("data.name", own.name) != own.name:  # of other images, only how they are read
-            tree = {key: tree[key] for key in READING}
-        found = resolve({"data": tree}, options).data
-        if found.name == own.name and found.validation not in (0, own.validation):
-            raise ValueError(
-                f"data.validation: expected 0 or the run's own {own.validation:g}, as the run was trained on the other "
-                f"images, got {found.validation:g}"
-            )
-        return found
-    if not options:
-        return None
-    if not dict(options).get("data.name"):
-        raise ValueError("data.name: expected the name of a dataset, as a plain checkpoint has none, got none")
-    return resolve({}, options).data
+    given = dict(options)
+    if "data.size" in given:
+        raise ValueError("data.size: expected to be left out, as the encoder decides; --size gives it where it can")
+    if settings is None:
+        if options and not given.get("data.name"):
+            raise ValueError("data.name: expected the name of a dataset, as a plain checkpoint has none, got none")
+        return resolve({}, options).data if options else None
+    own = settings.data
+    same = given.get("data.name", own.name) == own.name
+    found = resolve({"data": settings.tree["data"] if same else _reading(settings)}, options).data
+    if same and found.validation not in (0, own.validation):
+        raise ValueError(
+            f"data.validation: expected 0 or the run's own {own.validation:g}, as the run was trained on the other "
+            f"images, got {found.validation:g}"
+        )
+    return found
 
 
 def reading_settings(source: Source, options: Sequence[tuple[str, str | None]]) -> DataConfig:
-    """How images are read (cache, workers, ...): as in the run, unless these options replace it.
+    """How images are read (cache, workers, ...): as in the run, unless these options replace it."""
+    return resolve({} if source.settings is None else {"data": _reading(source.settings)}, options).data
 
-    Raises:
-        ValueError: an option of the wrong type or range.
-    """
-    tree = {} if source.settings is None else {"data": {key: source.settings.tree["data"][key] for key in READING}}
-    return resolve(tree, options).data
+
+def _reading(settings: Settings) -> dict[str, Any]:
+    return {key: settings.tree["data"][key] for key in READING}

@@ -76,19 +76,18 @@ def with_basics(record: Record, source: Source, place: Workspace, times: Mapping
     Without held-out images dimensions are those of the training images; without labels there are no accuracies.
     """
     compute: dict[str, Any] = {"device": place.device, "cache": place.cache}
-    found = measure_encoder(
+    results, points, held_out = measure_encoder(
         source.encoder,
         source.images,
-        "test",
         place.scale.k,
         linear=lambda: linear_on(source, source.images, protocol=place.scale.linear, **compute),
         **compute,
     )
     return replace(
         record,
-        results={**found.results, **times},
-        origin={**record.origin, "held_out": found.held_out},
-        points=found.points,
+        results={**results, **times},
+        origin={**record.origin, "held_out": held_out},
+        points=points,
         k=place.scale.k,
     )
 

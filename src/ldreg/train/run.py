@@ -17,7 +17,7 @@ from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages, device_
 from ldreg.data.datasets import MissingSplitError
 from ldreg.data.images import transparency_note
 from ldreg.distributed import first_process
-from ldreg.encoders.build import BEGINNINGS
+from ldreg.encoders.build import INITIALIZATION
 from ldreg.encoders.checkpoints import restore
 from ldreg.evaluate.extract import torch_device
 from ldreg.io.files import read_text
@@ -282,7 +282,7 @@ def card(settings: Settings, result: Result) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "ldreg": __version__,
-        "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in BEGINNINGS},
+        "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in INITIALIZATION},
         "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
         "dimension": result.module.method.dimension,
         "input": {"channels": views.channels, "size": views.size, "mean": mean, "std": deviation},

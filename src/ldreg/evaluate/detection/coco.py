@@ -52,7 +52,7 @@ class Scene(NamedTuple):
 class Scenes(Sequence[Scene]):
     """Scenes packed into one array of bytes.
 
-    Worker processes share it without copying. Of Python objects they would copy the pages, as reference counts change.
+    Worker processes share it without copying. Python objects would be copied, as their reference counts change.
     """
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
@@ -172,34 +172,39 @@ def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant}, which is no number of JSON")
 
 
-def _is_int(value: object) -> bool:
+def _is_id(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def _is_number(value: object) -> bool:
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
 
 
-def _is_rle(value: object) -> bool:
-    return isinstance(value, dict) and {"size", "counts"} <= value.keys()
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(map(_is_number, value))
+
+
+def _is_segmentation(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, dict) and {"size", "counts"} <= value.keys())
 
 
 _KEYS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "images": {
-        "id": _is_int,
-        "file_name": lambda value: isinstance(value, str) and value != "",
-        "height": lambda value: _is_int(value) and value > 0,
-        "width": lambda value: _is_int(value) and value > 0,
-    },
+    "images": {"id": _is_id, "file_name": _is_name, "height": _is_side, "width": _is_side},
     "annotations": {
-        "id": _is_int,
-        "image_id": _is_int,
-        "category_id": _is_int,
-        "bbox": lambda value: isinstance(value, list) and len(value) == 4 and all(map(_is_number, value)),
+        **dict.fromkeys(("id", "image_id", "category_id"), _is_id),
+        "bbox": _is_box,
         "area": _is_number,
-        "segmentation": lambda value: isinstance(value, list) or _is_rle(value),
+        "segmentation": _is_segmentation,
     },
-    "categories": {"id": _is_int, "name": lambda value: isinstance(value, str) and value != ""},
+    "categories": {"id": _is_id, "name": _is_name},
 }
 
 
@@ -266,7 +271,7 @@ def _valid(found: Segmentation, height: int, width: int) -> Segmentation:
     if isinstance(found, dict):
         if found["size"] != [height, width]:
             raise ValueError(f"to be of size {[height, width]}, got {_brief(found['size'])}")
-        if not fills(found["counts"], height * width):
+        if not covers(found["counts"], height * width):
             raise ValueError(f"to have runs that fill the image, got {_brief(found['counts'])}")
         return found
     far = 2 * max(height, width)
@@ -277,7 +282,7 @@ def _valid(found: Segmentation, height: int, width: int) -> Segmentation:
 
 
 def _within(polygon: object, far: float) -> bool:
-    """Whether it is a list of numbers of at most `far`; there are tens of millions of them, so C does the loops."""
+    """Whether it is a list of numbers of at most `far`; there are tens of millions, so the loops run in C."""
     if not isinstance(polygon, list) or not set(map(type, polygon)) <= {int, float}:
         return False
     return not polygon or (min(polygon) >= -far and max(polygon) <= far)
@@ -326,10 +331,10 @@ def _without_numpy_advice() -> Iterator[None]:
         yield
 
 
-def fills(counts: object, pixels: int) -> bool:
+def covers(counts: object, pixels: int) -> bool:
     """Whether run lengths, as numbers or as COCO's text, are valid and cover exactly so many pixels.
 
-    >>> fills([1, 2, 1], 4), fills([1, 2], 4), fills("junk", 4)
+    >>> covers([1, 2, 1], 4), covers([1, 2], 4), covers("junk", 4)
     (True, False, False)
     """
     if isinstance(counts, list):

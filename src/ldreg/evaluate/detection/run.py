@@ -1,7 +1,7 @@
 """Object detection and instance segmentation with an encoder: the training, the evaluation and the result."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from lightning_fabric.utilities import move_data_to_device
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from pytorch_lightning.callbacks import LambdaCallback
@@ -21,7 +22,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from ldreg.data.config import available_cores
+from ldreg.data.config import DataConfig, worker_count
 from ldreg.data.order import derived_seed
 from ldreg.distributed import active, world
 from ldreg.encoders.checkpoints import LoadedEncoder
@@ -30,13 +31,14 @@ from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
 from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
 from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, readable
 from ldreg.evaluate.extract import torch_device
+from ldreg.evaluate.features import Progress
 from ldreg.io.files import check_writable, read_text, write_atomically
 from ldreg.io.locks import exclusive
+from ldreg.record import PRECISIONS
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
 from ldreg.train.engine import SAME_COMMAND, check_hardware, fit, interruptible, quiet
 
-Progress = Callable[[str, float], None]
-Found = dict[str, Any]  # a detection in COCO's result format
+CocoDetection = dict[str, Any]  # a detection in COCO's result format
 Precision = tuple[float, float, float]  # over overlaps of 0.5 to 0.95, at 0.5, and at 0.75
 RESULT, WEIGHTS = "detection.json", "detector.safetensors"
 _MADE_WITH = "out: expected a new folder or the settings that {} was made with"
@@ -45,7 +47,7 @@ _DISPLAY_STEPS = 20  # steps on a GPU between two displays of the loss
 _CHANGEABLE = {"path", "schedule", "iterations", "warmup_iterations", "device", "workers", "checkpoint_iterations"}
 
 
-class Detecting(pl.LightningModule):
+class DetectorTraining(pl.LightningModule):
     """A detector with its data and optimizer.
 
     The images of an iteration, their augmentation and the sampled regions are functions of the seed, the iteration and
@@ -59,7 +61,8 @@ class Detecting(pl.LightningModule):
         self.model, self.config = model, config
         self.precisions: dict[Literal["bbox", "segm"], Precision] = {}
         self._train, self._val, self._progress = train, val, progress
-        self._found: list[Found] = []
+        self._found: list[CocoDetection] = []
+        self._workers = worker_count(DataConfig(workers=config.workers), processes=config.devices)
 
     def train_dataloader(self) -> Any:
         """The batches up to the next checkpoint."""
@@ -84,9 +87,8 @@ class Detecting(pl.LightningModule):
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Samples on the device."""
-        if self.trainer.testing:
-            return [(index, readable(sample).to(device)) for index, sample in batch]
-        return [readable(sample).to(device, non_blocking=True) for sample in batch]
+        checked = [(one[0], readable(one[1])) for one in batch] if self.trainer.testing else [*map(readable, batch)]
+        return move_data_to_device(checked, device)
 
     def test_dataloader(self) -> Any:
         """This process's share of the validation images, one by one."""
@@ -95,14 +97,15 @@ class Detecting(pl.LightningModule):
         return DataLoader(samples, batch_size=1, collate_fn=list, num_workers=self._workers)
 
     def on_test_start(self) -> None:
-        """Find the statistics of the batch norms that the evaluation takes."""
+        """Measure the batch-norm statistics that the evaluation uses."""
         config = self.config
         if config.norm == "batch" and config.precise_iterations:
             self._show("measuring batch statistics", 0.0)
             total = config.total_iterations
             loader = self._batches(total, total + config.precise_iterations)
             torch.manual_seed(derived_seed(config.seed, total, self.global_rank))
-            measure_statistics(self.model, ([readable(one).to(self.device) for one in batch] for batch in loader))
+            batches = (move_data_to_device([*map(readable, batch)], self.device) for batch in loader)
+            measure_statistics(self.model, batches)
         self.model.eval()
 
     def test_step(self, batch: Any, batch_index: int) -> None:
@@ -110,12 +113,14 @@ class Detecting(pl.LightningModule):
         ((index, sample),) = batch
         _, (detections,) = self.model([sample])
         shape = (sample.image.shape[1], sample.image.shape[2])
-        self._found += as_found(detections, self._val.scenes[index], shape=shape, categories=self._train.categories)
+        self._found += in_coco_format(
+            detections, self._val.scenes[index], shape=shape, categories=self._train.categories
+        )
         share = (batch_index + 1) * self.trainer.world_size / len(self._val.scenes)
         self._show("evaluating", min(1.0, share))
 
     def show_step(self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, *rest: Any) -> None:
-        """Show the loss of a training step; on a GPU not of each, as showing it makes the host wait."""
+        """Show the loss of a training step; on a GPU only of some, as reading it makes the host wait."""
         done, total = trainer.global_step, self.config.total_iterations
         due = self.device.type == "cpu" or done % _DISPLAY_STEPS == 0 or done == total
         if due and self._progress is not None and trainer.is_global_zero:
@@ -126,19 +131,14 @@ class Detecting(pl.LightningModule):
             self._progress(text, share)
 
     def on_test_end(self) -> None:
-        """Judge what all processes found."""
-        parts: list[list[Found]] = [self._found] * world()
+        """Compute the average precisions of the detections of all processes."""
+        parts: list[list[CocoDetection]] = [self._found] * world()
         if active():
             dist.all_gather_object(parts, self._found)
         # In the order of images whatever the number of processes, as equal scores are ranked by place.
         found = sorted((one for part in parts for one in part), key=lambda one: one["image_id"])
         for kind in ("bbox", "segm"):
             self.precisions[kind] = average_precision(self._val.annotations, found, kind=kind)
-
-    @property
-    def _workers(self) -> int:
-        given = self.config.workers
-        return max(1, min(16, available_cores() // self.config.devices)) if given is None else given
 
     def _batches(self, start: int, stop: int) -> Any:
         """The training samples of iterations start to stop on this process."""
@@ -163,14 +163,13 @@ class Detecting(pl.LightningModule):
 
 
 def parameter_groups(model: nn.Module, config: DetectionConfig) -> list[dict[str, Any]]:
-    """What SGD moves: weights and biases, which decay, and the parameters of norms, which do not (as detectron2)."""
+    """Parameters for SGD: weights and biases decay, those of norms do not (as in detectron2)."""
     norms = {id(own) for part in model.modules() if isinstance(part, _BatchNorm) for own in part.parameters()}
     moved = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = (
-        ([parameter for parameter in moved if id(parameter) not in norms], config.weight_decay),
-        ([parameter for parameter in moved if id(parameter) in norms], 0.0),
-    )
-    return [{"params": chosen, "weight_decay": decay} for chosen, decay in groups if chosen]
+    spared = [parameter for parameter in moved if id(parameter) in norms]
+    decayed = [parameter for parameter in moved if id(parameter) not in norms]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 @torch.no_grad()
@@ -197,7 +196,7 @@ def measure_statistics(model: MaskRCNN, batches: Any) -> None:
 
 
 def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
-    """What multiplies the peak learning rate in iteration `iteration`, counted from 0.
+    """The factor on the peak learning rate at an iteration, counted from 0.
 
     It rises linearly from 1/1000 to 1, and is divided by 10 after 2/3 and again after 8/9 of all iterations, which is
     detectron2's WarmupMultiStepLR with the steps of its 1x and 2x schedules.
@@ -210,7 +209,7 @@ def lr_factor(iteration: int, *, total: int, warmup: int) -> float:
     return float(rise * (1.0, 0.1, 0.01)[passed])
 
 
-def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Literal["bbox", "segm"]) -> Precision:
+def average_precision(annotations: COCO, found: Sequence[CocoDetection], *, kind: Literal["bbox", "segm"]) -> Precision:
     """COCO's average precision of the detections in all images of the annotations; 0 if there are none."""
     if not found:  # which pycocotools cannot load
         return (0.0, 0.0, 0.0)
@@ -226,9 +225,9 @@ def average_precision(annotations: COCO, found: Sequence[Found], *, kind: Litera
     return (whole, half, strict)
 
 
-def as_found(
+def in_coco_format(
     detections: Detections, scene: Scene, *, shape: tuple[int, int], categories: Mapping[int, str]
-) -> list[Found]:
+) -> list[CocoDetection]:
     """Detections in an image of height and width `shape`, in COCO's format and in the pixels of the scene."""
     boxes = detections["boxes"]
     scale = boxes.new_tensor([scene.width / shape[1], scene.height / shape[0]] * 2)
@@ -264,17 +263,15 @@ class DetectionResult:
     images: int  # evaluated
     dropped: int  # annotations with an empty box or mask
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Names and values as people read them, precisions in percent."""
-        names = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75")
-        shares = (getattr(self, name.lower().replace(" ", "_")) for name in names)
-        return [
-            *((name, f"{100 * share:.2f}") for name, share in zip(names, shares, strict=True)),
-            ("iterations", f"{self.iterations:,}"),
-            ("images evaluated", f"{self.images:,}"),
-            ("annotations left out", f"{self.dropped:,}"),
-            ("minutes", f"{self.minutes:.1f}"),
-        ]
+    def rows(self) -> dict[str, str]:
+        """Values by names as people read them, precisions in percent."""
+        return {
+            **{name.replace("_ap", " AP"): f"{100 * getattr(self, name):.2f}" for name in PRECISIONS},
+            "iterations": f"{self.iterations:,}",
+            "images evaluated": f"{self.images:,}",
+            "annotations left out": f"{self.dropped:,}",
+            "minutes": f"{self.minutes:.1f}",
+        }
 
 
 def detect(
@@ -289,8 +286,6 @@ def detect(
         ValueError: an encoder that is not a ResNet, data that is missing or broken, an `out` that another process uses
             or that was made with other settings, or an image that cannot be read.
         ArithmeticError: the loss became NaN; the last good checkpoint stays.
-        InterruptedRunError: by a signal.
-        OSError: a file cannot be written.
     """
     check_encoder(encoder)
     check_hardware(config.device, config.devices, 1, config.precision)
@@ -307,7 +302,7 @@ def detect(
         model = build_model(encoder, config, classes=len(train.categories))
         if config.devices > 1 and torch_device(config.device).type == "cuda" and config.norm == "batch":
             model = cast(MaskRCNN, nn.SyncBatchNorm.convert_sync_batchnorm(model))
-        module = Detecting(model, config, train, val, progress)
+        module = DetectorTraining(model, config, train, val, progress)
         fitted = fit(
             module,
             out,

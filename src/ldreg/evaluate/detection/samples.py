@@ -1,8 +1,9 @@
-"""Scenes to what a detector is trained on: drawn in an order, flipped, resized, with boxes and masks alike."""
+"""Samples for a detector: scenes drawn in order, flipped and resized together with their boxes and masks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +20,13 @@ from ldreg.text import quoted_if_odd
 Draw = tuple[int, int]  # which scene, and the seed of its augmentation
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One image with its objects."""
+class Sample(NamedTuple):
+    """One image with its objects; DataLoader and Lightning know how to move the tensors of a tuple."""
 
     image: Tensor  # uint8 (3, H, W), resized
     boxes: Tensor  # float32 (N, 4), left, top, right, bottom in its pixels
     labels: Tensor  # int64 (N,)
     masks: Tensor  # uint8 (N, h, w), of the size before it was resized, because regions are read from them
-
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> "Sample":
-        """The same on a device."""
-        return Sample(*(part.to(device, non_blocking=non_blocking) for part in vars(self).values()))
-
-    def pin_memory(self) -> "Sample":
-        """The same in memory that a GPU copies from."""
-        return Sample(*(part.pin_memory() for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ def flipped(sample: Sample) -> Sample:
     left, top, right, bottom = sample.boxes.unbind(1)
     width = sample.image.shape[2]
     boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
-    return replace(sample, image=sample.image.flip(2), boxes=boxes, masks=sample.masks.flip(2))
+    return sample._replace(image=sample.image.flip(2), boxes=boxes, masks=sample.masks.flip(2))
 
 
 def new_size(height: int, width: int, *, shorter: int, longer: int) -> tuple[int, int]:
@@ -89,42 +81,47 @@ def resized(sample: Sample, *, shorter: int, longer: int) -> Sample:
     tall, wide = new_size(height, width, shorter=shorter, longer=longer)
     image = tvf.resize(sample.image, [tall, wide], antialias=True)
     scale = sample.boxes.new_tensor([wide / width, tall / height] * 2)
-    return replace(sample, image=image, boxes=sample.boxes * scale)
+    return sample._replace(image=image, boxes=sample.boxes * scale)
 
 
+@dataclass(frozen=True)
 class TrainingSamples(Dataset[Sample | Unreadable]):
     """Scenes flipped and resized at random; the draw of each comes from the seed that comes with its index."""
 
-    def __init__(self, scenes: Scenes, *, sizes: Sequence[int], longer: int, flip: float) -> None:
-        self._scenes, self._sizes, self._longer, self._flip = scenes, tuple(sizes), longer, flip
+    scenes: Scenes
+    sizes: Sequence[int]
+    longer: int
+    flip: float
 
     def __getitem__(self, draw: Draw) -> Sample | Unreadable:
         index, seed = draw
-        sample = open_scene(self._scenes[index])
+        sample = open_scene(self.scenes[index])
         if isinstance(sample, Unreadable):
             return sample
         generator = np.random.default_rng(seed)
-        if generator.random() < self._flip:
+        if generator.random() < self.flip:
             sample = flipped(sample)
-        return resized(sample, shorter=int(generator.choice(self._sizes)), longer=self._longer)
+        return resized(sample, shorter=int(generator.choice(self.sizes)), longer=self.longer)
 
 
+@dataclass(frozen=True)
 class TestSamples(Dataset[tuple[int, Sample | Unreadable]]):
     """Scenes resized, each with its index; `indices` are those of this process."""
 
     __test__ = False  # no test class, whatever its name
-
-    def __init__(self, scenes: Scenes, indices: Sequence[int], *, shorter: int, longer: int) -> None:
-        self._scenes, self._indices, self._shorter, self._longer = scenes, indices, shorter, longer
+    scenes: Scenes
+    indices: Sequence[int]
+    shorter: int
+    longer: int
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self.indices)
 
     def __getitem__(self, place: int) -> tuple[int, Sample | Unreadable]:
-        index = self._indices[place]
-        sample = open_scene(self._scenes[index]._replace(instances=()))
+        index = self.indices[place]
+        sample = open_scene(self.scenes[index]._replace(instances=()))
         if isinstance(sample, Sample):
-            sample = resized(sample, shorter=self._shorter, longer=self._longer)
+            sample = resized(sample, shorter=self.shorter, longer=self.longer)
         return index, sample
 
 
@@ -135,6 +132,7 @@ def readable(sample: Sample | Unreadable) -> Sample:
     return sample
 
 
+@dataclass(frozen=True)
 class IterationOrder:
     """The draws of iterations `start` to `stop` on one rank, a batch each, by the seed and the iteration.
 
@@ -142,37 +140,31 @@ class IterationOrder:
     (detectron2's aspect ratio grouping).
     """
 
-    def __init__(
-        self,
-        landscape: NDArray[np.bool_],
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-        stop: int,
-    ) -> None:
-        self._landscape, self._batch_size, self._seed = landscape, batch_size, seed
-        self._rank, self._world, self._start, self._stop = rank, world, start, stop
+    landscape: NDArray[np.bool_]
+    batch_size: int
+    seed: int
+    stop: int
+    start: int = 0
+    rank: int = 0
+    world: int = 1
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return self.stop - self.start
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        mine = islice(self._batches(), self._start * self._world + self._rank, self._stop * self._world, self._world)
-        for iteration, batch in enumerate(mine, start=self._start):
-            places = (derived_seed(self._seed, iteration, self._rank, place) for place in count())
+        mine = islice(self._batches(), self.start * self.world + self.rank, self.stop * self.world, self.world)
+        for iteration, batch in enumerate(mine, start=self.start):
+            places = (derived_seed(self.seed, iteration, self.rank, place) for place in count())
             yield list(zip(batch, places, strict=False))
 
     def _batches(self) -> Iterator[list[int]]:
         """Batches of one rank's size without end; what does not fill one is carried into the next epoch."""
         waiting: tuple[list[int], list[int]] = ([], [])
         for epoch in count():
-            generator = torch.Generator().manual_seed(derived_seed(self._seed, epoch))
-            for index in torch.randperm(len(self._landscape), generator=generator).tolist():
-                group = waiting[int(self._landscape[index])]
+            generator = torch.Generator().manual_seed(derived_seed(self.seed, epoch))
+            for index in torch.randperm(len(self.landscape), generator=generator).tolist():
+                group = waiting[int(self.landscape[index])]
                 group.append(index)
-                if len(group) == self._batch_size:
+                if len(group) == self.batch_size:
                     yield group.copy()
                     group.clear()
