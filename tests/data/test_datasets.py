@@ -19,7 +19,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size, worker_count
 from ldreg.data.config import WITHOUT_PATH, available_cores, cache_folder
 from ldreg.data.datasets import IMG_EXTENSIONS, MissingSplitError, validation_part
-from ldreg.data.images import Tally, fingerprint, transparency_note
+from ldreg.data.images import Tally, fingerprint
 
 Tree = Callable[..., Path]
 
@@ -251,8 +251,8 @@ def test_transparent_images_are_counted_also_from_the_cache(
     assert torch.equal(resident(folder(root)).images, shown)
     monkeypatch.setattr("ldreg.data.images.decode_into_memory", None)  # nothing is decoded a second time
     again = resident(folder(root)).take(torch.arange(3))
-    assert again.transparent == (2, 6)
-    assert caplog.messages == [transparency_note(2, 6)] * 2
+    assert again.tally.transparent == 2
+    assert [line.split(" have ")[0] for line in caplog.messages] == ["2 of 6 images"] * 2
 
 
 def test_fingerprint_changes_with_the_version_of_decoding(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,10 +319,10 @@ def test_unreadable_images_are_left_out_and_listed_also_from_the_cache(tree: Tre
         images = resident(folder(root, max_unreadable=0.1))
         assert torch.equal(images.images, expected(20)[kept])
         assert images.labels.tolist() == [0] * 9 + [1] * 9
-        assert images.unreadable == (
+        assert images.tally.listed == [
             f"{root}/a/003.png: the file is empty",
             f"{root}/b/002.png: No such file or directory",
-        )
+        ]
     with pytest.raises(ValueError, match=r"at most 5.00% unreadable images, got 2 of 20 \(10.00%\).*a/003.png: the"):
         load_images(folder(root, max_unreadable=0.05), "train")
 

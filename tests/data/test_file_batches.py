@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches
+from ldreg.data import Batch, ImageFiles, Loader, RandomCrops, batches_in_order, file_batches
 from ldreg.data.decoding import decode, log_once, read_content
 from ldreg.data.file_batches import Crop, Made, prefetched
 from ldreg.views import Views, ViewsConfig
@@ -114,11 +114,11 @@ def window(image: Tensor, generator: torch.Generator) -> Tensor:
     return torch.stack([image[:, y : y + 9, x : x + 9] for y, x in corners])
 
 
-def loader(files: ImageFiles, *, crop: Crop = window, workers: int = 0, seed: int = 5) -> FileLoader:
-    return FileLoader(files, batch_size=6, seed=seed, crop=crop, workers=workers)
+def loader(files: ImageFiles, *, crop: Crop = window, workers: int = 0, seed: int = 5) -> Loader:
+    return Loader(files, batch_size=6, seed=seed, crop=crop, workers=workers)
 
 
-def run(made: FileLoader, epochs: range) -> Iterator[Batch]:
+def run(made: Loader, epochs: range) -> Iterator[Batch]:
     for epoch in epochs:
         made.set_epoch(epoch)
         yield from made
@@ -243,7 +243,7 @@ def test_on_a_gpu_batches_are_nearly_those_of_the_cpu(tmp_path: Path, workers: i
     views = Views(ViewsConfig("simclr"), size=16, channels=3)
     crops: list[Crop] = [RandomCrops(views), views.crop]
     for crop in crops:
-        made = FileLoader(files, batch_size=6, seed=5, crop=crop, workers=workers, device="cuda")
+        made = Loader(files, batch_size=6, seed=5, crop=crop, workers=workers, device="cuda")
         ours = list(run(made, range(2)))
         theirs = list(run(loader(on_cpu(files), crop=crop), range(2)))
         assert len(ours) == len(theirs) == 8
@@ -261,7 +261,7 @@ def test_what_a_stream_still_reads_is_not_written_over(tmp_path: Path) -> None:
     crop = RandomCrops(Views(ViewsConfig("simclr"), size=64, channels=3))
     sums = []
     for work in (0, 40):
-        made = FileLoader(files, batch_size=6, seed=5, crop=crop, device="cuda")
+        made = Loader(files, batch_size=6, seed=5, crop=crop, device="cuda")
         busy = torch.randn(2048, 2048, device="cuda")
         for batch in run(made, range(6)):
             for _ in range(work):  # the step's work before it reads the batch

@@ -6,20 +6,18 @@ from ldreg.data.datasets import load_images, output_size
 from ldreg.data.decoding import device_decoder
 from ldreg.data.file_batches import RandomCrops
 from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.loaders import FileLoader, Loader, ResidentLoader, batches_in_order
+from ldreg.data.loaders import Loader, batches_in_order
 from ldreg.data.order import derived_seed, epoch_order
 
 __all__ = [
     "DATASETS",
     "Batch",
     "DataConfig",
-    "FileLoader",
     "ImageFiles",
     "ImageSet",
     "Loader",
     "RandomCrops",
     "ResidentImages",
-    "ResidentLoader",
     "batches_in_order",
     "derived_seed",
     "device_decoder",

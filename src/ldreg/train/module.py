@@ -10,12 +10,9 @@ from torch import Tensor, nn
 
 from ldreg.data import (
     Batch,
-    FileLoader,
     ImageSet,
     Loader,
     RandomCrops,
-    ResidentImages,
-    ResidentLoader,
     derived_seed,
     output_size,
     worker_count,
@@ -85,23 +82,18 @@ class Pretraining(pl.LightningModule):
         return self._loader(self.trainer.world_size)
 
     def _loader(self, world: int) -> Loader:
-        settings, images = self._settings, self._images
-        options: dict[str, Any] = {
-            "batch_size": settings.micro_batch,
-            "seed": settings.run.seed,
-            "rank": self.global_rank,
-            "world": world,
-            "device": self.device,
-        }
-        batches: Any
-        if isinstance(images, ResidentImages):
-            batches = ResidentLoader(images, **options)
-        else:
-            workers = worker_count(settings.data, processes=settings.trainer.devices)
-            batches = FileLoader(images, workers=workers, crop=RandomCrops(self.views), **options)
-        batches.sampler = batches  # where Lightning looks for set_epoch
-        self._batches = batches
-        return batches  # type: ignore[no-any-return]
+        settings = self._settings
+        self._batches = Loader(
+            self._images,
+            batch_size=settings.micro_batch,
+            seed=settings.run.seed,
+            crop=RandomCrops(self.views),
+            rank=self.global_rank,
+            world=world,
+            workers=worker_count(settings.data, processes=settings.trainer.devices),
+            device=self.device,
+        )
+        return self._batches
 
     def close(self) -> None:
         """End the processes that load the batches."""

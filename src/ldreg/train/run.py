@@ -4,7 +4,7 @@ import importlib.util
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages, device_decoder, load_images
 from ldreg.data.datasets import MissingSplitError
-from ldreg.data.images import transparency_note
 from ldreg.distributed import first_process
 from ldreg.encoders.build import BEGINNINGS
 from ldreg.encoders.checkpoints import restore
@@ -84,7 +83,7 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
             if main:
                 missing = ", which has no checkpoint yet" if resume else ""
                 say(f"going on from {saved.path}" if saved else f"pretraining into {path}{missing}")
-                for line in _problems_while_decoding(run):
+                for line in _notes_while_decoding(run):
                     logger.warning(line)
             try:
                 fitted = train(run, settings, folder, saved=saved)
@@ -240,25 +239,21 @@ def _saved(folder: RunFolder, settings: Settings) -> Saved | None:
     return saved
 
 
-def _problems_while_decoding(run: Run) -> list[str]:
+def _notes_while_decoding(run: Run) -> Iterable[str]:
     """Warnings about sets that were decoded as a whole, before there was a log."""
     sets = [images for images in (run.images, run.held_out) if isinstance(images, ResidentImages)]
-    lines = [f"unreadable image: {file}" for images in sets for file in images.unreadable]
-    lines += [transparency_note(*images.transparent) for images in sets if images.transparent[0]]
-    return list(dict.fromkeys(lines))
+    return dict.fromkeys(line for images in sets for line in images.tally.notes)
 
 
 def _finish(result: Result, run: Run, settings: Settings) -> None:
     """Log the findings, and write the encoder and its card."""
-    folder, images = result.folder, run.images
+    folder, tally = result.folder, run.images.tally
     for found in brief(result.findings):
         logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
     with saying_what_is_saved(folder.checkpoints, f"--resume {folder.path}"):
         save_encoder(folder, run.module.method.encoder, card(settings, result))
-    files = isinstance(images, ImageFiles)
-    if unreadable := images.tally.listed if isinstance(images, ImageFiles) else images.unreadable:
-        count = len(images) + (0 if files else len(unreadable))
-        say(f"{len(unreadable)} of {count} images could not be read and were left out; {folder.log} lists them")
+    if tally.listed:
+        say(f"{len(tally.listed)} of {tally.count} images could not be read and were left out; {folder.log} lists them")
 
 
 def _finished_before(folder: RunFolder, run: Run) -> Result:
