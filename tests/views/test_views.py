@@ -3,15 +3,17 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
 from ldreg.views import Views, ViewsConfig
 from ldreg.views.config import POLICIES, Interpolation, Normalization, PolicyName
-from ldreg.views.views import DRAWS
+from ldreg.views.views import DRAWS, _chunks
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -332,3 +334,54 @@ def test_options_override_the_policy() -> None:
 def test_bad_options_are_rejected(argument: str, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"^{argument}: "):
         ViewsConfig(**options)  # type: ignore[arg-type]
+
+
+SIZES = ((61, 47), (33, 90), (40, 40), (120, 50))
+
+
+def photo(seed: int, height: int, width: int) -> Tensor:
+    """An image with coarse and fine parts, uint8 (3, H, W)."""
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int64)
+    noisy = smooth + generator.integers(-40, 41, smooth.shape)
+    return torch.from_numpy(noisy.clip(0, 255).astype(np.uint8)).permute(2, 0, 1)
+
+
+def drawn(views: Views, images: list[Tensor]) -> list[list[list[int]]]:
+    return [views.draw_boxes(image.shape[1], image.shape[2], seeded(seed)) for seed, image in enumerate(images)]
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "beyond"),
+    [
+        (ViewsConfig("simclr", interpolation="bilinear"), 32, 0),
+        (ViewsConfig("mae", interpolation="bilinear"), 32, 0),
+        (ViewsConfig("simclr", interpolation="bicubic"), 32, 0.01),
+        (ViewsConfig("byol", interpolation="bilinear"), 150, 0),
+    ],
+    ids=["two views", "one view", "bicubic", "enlarged"],
+)
+def test_crops_cut_at_once_are_those_of_one_image(config: ViewsConfig, size: int, beyond: float) -> None:
+    views = Views(config, size=size, channels=3)
+    images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
+    made = views.cut(images, drawn(views, images))
+    assert made.shape == (8, views.count, 3, size, size)
+    assert made.dtype == torch.uint8
+    theirs = [views.crop(image, seeded(seed)) for seed, image in enumerate(images)]
+    difference = (made.int() - torch.stack(theirs).int()).abs().float()
+    assert (difference > 1).float().mean() <= beyond
+    assert difference.max() <= (16 if beyond else 1)
+    assert difference.mean() < 0.3
+
+
+def test_the_number_cut_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    views = Views(ViewsConfig("simclr"), size=16, channels=3)
+    images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
+    boxes = drawn(views, images)
+    whole = views.cut(images, boxes)
+    for pixels, parts in ((1, 8), (2 * 120 * 90, 4)):
+        monkeypatch.setattr("ldreg.views.views.PADDED", pixels)
+        assert len(list(_chunks(images))) == parts
+        # Sums of as many zeros more may be rounded differently, and so may what lies half between two gray levels.
+        assert (views.cut(images, boxes).int() - whole.int()).abs().max() <= 1

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.bench.measure import OWN, SMALL, VIEWS, Benchmark, Contender, Goal, Measurement, Pictures, Setting, measure
-from ldreg.data import ImageFiles, Loader, RandomCrops
+from ldreg.data import ImageFiles, Loader
 from ldreg.views import Views, ViewsConfig
 from ldreg.views.config import NORMALIZATIONS
 from ldreg.views.transforms import kernel_size
@@ -82,7 +82,7 @@ def ours(setting: Setting, folder: Path, *, plain: bool = False) -> Batches:
         ImageFiles(paths, labels, (_CLASS,), "benchmark", decoding="cpu" if plain else "auto"),
         batch_size=setting.size.images,
         seed=setting.seed,
-        crop=RandomCrops(views),
+        crop=views,
         workers=setting.threads,
         device=setting.device,
     )

@@ -18,11 +18,9 @@ class Loader:
     out the batches already seen.
 
     Images held in memory are moved to the device by the first iteration, and batches (B, C, S, S) are gathered there.
-    Of files, batches (B, V, C, S, S) of crops are made: `crop(image, generator)` gives V crops, uint8 (V, C, S, S), of
-    an image uint8 (3, H, W) on any device. The seed of its generator is derived from (seed, epoch, index), so neither
-    the number of workers nor resuming a run changes a crop. `RandomCrops` is fast on a GPU. An unreadable file is
-    replaced by the next readable one. Batches of files lie on the device if it decodes (see `files.decoding`), else on
-    the CPU.
+    Of files, `crop` makes batches (B, V, C, S, S). The seed of its generator is derived from (seed, epoch, index),
+    so neither the number of workers nor resuming a run changes a crop. An unreadable file is replaced by the next
+    readable one. Batches of files lie on the device if it decodes (see `files.decoding`), else on the CPU.
 
     Raises:
         ValueError: the images do not fill one global batch, or are to be decoded on a GPU that cannot; while
