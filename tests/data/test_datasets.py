@@ -19,7 +19,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size, worker_count
 from ldreg.data.config import WITHOUT_PATH, available_cores, cache_folder
 from ldreg.data.datasets import IMG_EXTENSIONS, MissingSplitError, validation_part
-from ldreg.data.images import Tally, fingerprint
+from ldreg.data.images import Tally
 
 Tree = Callable[..., Path]
 
@@ -85,11 +85,6 @@ def test_digits_are_scikit_learns_in_a_fixed_split() -> None:
     }
     assert ours == theirs
     assert len(ours) == 1797
-    assert (int(train.images.min()), int(train.images.max())) == (0, 255)
-
-
-def test_digits_are_split_evenly_over_classes() -> None:
-    train, test = resident(DataConfig()), resident(DataConfig(), "test")
     share = test.labels.bincount() / (train.labels.bincount() + test.labels.bincount())
     assert (share - 360 / 1797).abs().max() < 1 / 170
     # known values: another split would make figures of different versions incomparable
@@ -205,17 +200,6 @@ def test_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
             load_images(folder(tmp_path / name), "train")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read anything")
-def test_a_forbidden_folder_is_an_error(tree: Tree) -> None:
-    root = tree("a", "b")
-    (root / "a").chmod(0)
-    try:
-        with pytest.raises(PermissionError):
-            load_images(folder(root), "train")
-    finally:
-        (root / "a").chmod(0o755)
-
-
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {*WITHOUT_PATH, "folder"}))
 def test_every_dataset_reads_class_folders_and_names_its_layout(name: str, tree: Tree, tmp_path: Path) -> None:
     root = tree("train/a", "val/a" if name == "imagenet" else "test/a")
@@ -253,13 +237,6 @@ def test_transparent_images_are_counted_also_from_the_cache(
     again = resident(folder(root)).take(torch.arange(3))
     assert again.tally.transparent == 2
     assert [line.split(" have ")[0] for line in caplog.messages] == ["2 of 6 images"] * 2
-
-
-def test_fingerprint_changes_with_the_version_of_decoding(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = files(folder(tree("a"), resident="no"))
-    before = fingerprint(images)
-    monkeypatch.setattr("ldreg.data.images.VERSION", 1)
-    assert fingerprint(images) != before
 
 
 def test_auto_keeps_squares_of_one_size_in_memory(tree: Tree, tmp_path: Path) -> None:
@@ -485,14 +462,6 @@ def test_validation_part_has_labeled_images_only() -> None:
         validation_part(numbered([0] * 5), "test", share=0.1)
 
 
-def test_validation_part_excludes_test_images() -> None:
-    config = DataConfig(validation=0.2)
-    train, aside, whole = resident(config), resident(config, "test"), resident(DataConfig())
-    assert (len(train), len(aside)) == (1150, 287)
-    together = torch.cat((train.images, aside.images)).flatten(1).unique(dim=0)
-    assert together.equal(whole.images.flatten(1).unique(dim=0))
-
-
 def test_validation_part_of_files_without_a_test_folder(tree: Tree) -> None:
     config = folder(tree("train/cat", "train/dog", count=10), validation=0.3, resident="no")
     train, aside = files(config), files(config, "test")
@@ -522,9 +491,7 @@ def test_a_wrong_option_is_named(argument: str, options: dict[str, Any]) -> None
         DataConfig(**options)
 
 
-def test_near_names_are_suggested() -> None:
-    with pytest.raises(ValueError, match=r"nearest: cifar10, cifar100$"):
-        DataConfig(name="cifar1O", path="x")
+def test_known_names_are_listed_where_none_is_near() -> None:
     with pytest.raises(ValueError, match=r"known are digits, cifar10, .*, folder"):
         DataConfig(name="zzz", path="x")
 

@@ -433,16 +433,6 @@ def test_a_long_thin_image_takes_little_memory(shape: tuple[int, int]) -> None:
     assert largest.elements < 6 * 3 * 256 * 256
 
 
-@pytest.mark.parametrize("length", [20_000, 20_001])
-def test_the_middle_of_a_thin_image_stays_in_place(length: int) -> None:
-    around = torch.arange(-2, 3)
-    image = torch.zeros(3, 1, length, dtype=torch.uint8)
-    image[:, 0, length // 2 + around] = (100 + 10 * around).to(torch.uint8)
-    # Pixel i of the result, 256 of which are one of the image, lies here; pixels' centers are at halves.
-    at = length / 2 + (torch.arange(224) + 0.5 - 112) / 256 - 0.5
-    assert (resize_and_crop(image, size=224) - (100 + 10 * (at - length // 2))).abs().max() <= 1
-
-
 def test_epoch_has_every_image_once_but_for_the_incomplete_batch() -> None:
     order = epoch_order(103, seed=1, epoch=2, batch_size=10)
     assert (order.shape, order.dtype) == ((10, 10), torch.int64)

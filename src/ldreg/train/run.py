@@ -24,7 +24,7 @@ from ldreg.monitor.callback import Monitor
 from ldreg.record import SCHEMA, Finding, brief, read_findings
 from ldreg.text import printable
 from ldreg.train.checkpoints import LAST, NotFiniteError, Saved, check_same, latest
-from ldreg.train.engine import Fitted, check_hardware, fit, quiet, saying_what_is_saved, torch_threads
+from ldreg.train.engine import Fitted, check_hardware, fit, quiet, explained_errors, torch_threads
 from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_encoder, say
 from ldreg.train.module import Pretraining, steps_per_epoch
 from ldreg.train.observers import Extractor, Findings, ProgressBar
@@ -250,7 +250,7 @@ def _finish(result: Result, run: Run, settings: Settings) -> None:
     folder, tally = result.folder, run.images.tally
     for found in brief(result.findings):
         logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
-    with saying_what_is_saved(folder.checkpoints, f"--resume {folder.path}"):
+    with explained_errors(folder.checkpoints, f"--resume {folder.path}"):
         save_encoder(folder, run.module.method.encoder, card(settings, result))
     if tally.listed:
         say(f"{len(tally.listed)} of {tally.count} images could not be read and were left out; {folder.log} lists them")
