@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,16 +208,6 @@ def test_every_dataset_reads_class_folders_and_names_its_layout(name: str, tree:
             load_images(DataConfig(name=name, path=str(missing)), "train")
         assert str(missing) in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_an_archive_is_read_like_its_folder(tree: Tree, tmp_path: Path, own_cache: Path) -> None:
-    root = tree("train/a", "train/b", "test/a")
-    archive = tmp_path / "set.tar.xz"
-    with tarfile.open(archive, "w:xz") as tar:
-        tar.add(root, arcname="prefix")
-    images = resident(DataConfig(name="cifar10", path=str(archive)))
-    assert torch.equal(images.images, expected(9)[:6])
-    assert list((own_cache / "archives").iterdir())
 
 
 # in memory or from files

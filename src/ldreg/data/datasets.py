@@ -93,11 +93,7 @@ def _load_split(config: DataConfig, split: Split) -> ImageSet:
 
 
 def output_size(config: DataConfig, images: ImageSet) -> int:
-    """Side of the images given to the encoder: as configured, else the images' own up to 224, and 224 for mixed sizes.
-
-    >>> output_size(DataConfig(), load_images(DataConfig(), "test"))
-    8
-    """
+    """Side of the images given to the encoder: as configured, else their own up to 224, and 224 for mixed sizes."""
     return config.size or min(images.size or 224, 224)
 
 
@@ -109,10 +105,6 @@ def validation_part(training: ImageSet, split: Split, *, share: float) -> ImageS
 
     Raises:
         ValueError: the share leaves one side empty.
-
-    >>> images = ResidentImages(torch.zeros(10, 1, 8, 8).byte(), torch.arange(10) % 2, ("a", "b"), "tiny")
-    >>> validation_part(images, "test", share=0.4).labels.bincount().tolist()
-    [2, 2]
     """
     labels = training.labels
     known = training.labeled_indices if bool((labels >= 0).any()) else torch.arange(len(labels))

@@ -25,8 +25,7 @@ from ldreg.data.decoding import (
     plain_jpeg_size,
     read_content,
 )
-from ldreg.data.images import Batch, Failure, ImageFiles
-from ldreg.data.order import derived_seed
+from ldreg.data.images import Batch, Failure, ImageFiles, derived_seed
 from ldreg.views import Box, Views
 
 AHEAD = 2  # batches that a thread makes in advance
@@ -43,9 +42,6 @@ def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
 
     Squares are resized. Of other images the shorter side is resized to size·256/224 and the middle is taken. The result
     depends on the image and the size, not on the set that it is in.
-
-    >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
-    torch.Size([3, 224, 224])
     """
     from torchvision.transforms.v2 import functional as tvf
 
@@ -215,9 +211,6 @@ class FileBatches:
 
     If the device decodes, the worker processes (or, without any, a thread) read files, draw the boxes of crops and
     decode all but plain JPEGs. A thread has the device decode and prepare the next batches, which stay there.
-
-    Raises:
-        ValueError: the files are to be decoded on a GPU that cannot.
     """
 
     def __init__(
@@ -290,11 +283,7 @@ class FileBatches:
 
 @contextmanager
 def report_lost_workers() -> Iterator[None]:
-    """Turn torch's error for a lost worker process, which it raises at any moment, into one of a line.
-
-    Raises:
-        ChildProcessError: a worker process was ended from outside.
-    """
+    """Turn torch's error for a lost worker process, which it raises at any moment, into one of a line."""
     try:
         yield
     except RuntimeError as error:
@@ -346,15 +335,7 @@ def _ignore_other_signals(worker: int) -> None:
 
 
 def decode_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | None]:
-    """Decode JPEGs, with None for each that fails; as the decoder gives all or nothing, halves are tried.
-
-    >>> def odd_ones(contents):
-    ...     if any(len(content) % 2 == 0 for content in contents):
-    ...         raise RuntimeError("even")
-    ...     return [content + 1 for content in contents]
-    >>> decode_or_none([torch.zeros(1), torch.zeros(2), torch.ones(1)], odd_ones)
-    [tensor([1.]), None, tensor([2.])]
-    """
+    """Decode JPEGs, with None for each that fails; as the decoder gives all or nothing, halves are tried."""
     if not contents:
         return []
     try:

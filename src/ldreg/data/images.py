@@ -1,6 +1,6 @@
-"""Sets of images: one uint8 array, or files decoded when they are drawn; files that fit are decoded once into an array.
+"""Sets of images, as one array or as files, and the order in which they are drawn.
 
-Decoded arrays are stored in the cache.
+Files that fit are decoded once into an array, which is stored in the cache.
 """
 
 import hashlib
@@ -68,11 +68,6 @@ class Tally:
 
     Each file is logged once, however often it is met. `transparent` is the number of images with transparent pixels in
     the last whole pass over the set, or over a part of it. `notes` are the lines logged so far.
-
-    >>> tally = Tally(200, max_share=0.01)
-    >>> tally.add([Failure(7, "a.jpg", "truncated"), Failure(7, "a.jpg", "truncated")])
-    >>> tally.listed
-    ['a.jpg: truncated']
     """
 
     def __init__(self, count: int, *, max_share: float) -> None:
@@ -352,3 +347,39 @@ def _write(store: Path, stored: Stored) -> None:
             Path(folder, "images").replace(store)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the decoded images cannot be kept (%s)", store, error)
+
+
+# The order of images: a function of seed, epoch and rank
+
+
+def derived_seed(*parts: int) -> int:
+    """A seed below 2**63 for a tuple of integers; different tuples give unrelated seeds."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    # The generator takes 64 bits but shows seeds as signed numbers.
+    return int.from_bytes(digest, "little") >> 1
+
+
+def batches_per_epoch(count: int, *, world: int, batch_size: int) -> int:
+    """The number of whole global batches of world·batch_size images in `count` images."""
+    if count < world * batch_size:
+        ranks = f" on each of {world} ranks" if world > 1 else ""
+        raise ValueError(f"batch_size: expected at most {count // world}{ranks} for {count} images, got {batch_size}")
+    return count // (world * batch_size)
+
+
+def epoch_order(count: int, *, seed: int, epoch: int, rank: int = 0, world: int = 1, batch_size: int) -> Tensor:
+    """The indices of one rank's batches of an epoch, (batches, batch_size) int64.
+
+    Ranks share one permutation of the images; every world·batch_size of its indices are one global batch. At each step,
+    two ranks with batches of 4 together see the images that one rank with batches of 8 sees. The incomplete batch at
+    the end is dropped.
+
+    >>> order = epoch_order(10, seed=0, epoch=0, batch_size=4)
+    >>> order.shape, len(order.unique())
+    (torch.Size([2, 4]), 8)
+    """
+    batches = batches_per_epoch(count, world=world, batch_size=batch_size)
+    generator = torch.Generator().manual_seed(derived_seed(seed, epoch))
+    permutation = torch.randperm(count, generator=generator)
+    whole = permutation[: batches * world * batch_size]
+    return whole.view(batches, world, batch_size)[:, rank].contiguous()

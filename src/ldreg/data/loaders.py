@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ldreg.data.file_batches import Crop, FileBatches, Source, resize_and_crop
-from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.order import batches_per_epoch, epoch_order
+from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages, batches_per_epoch, epoch_order
 
 
 class Loader:
@@ -46,7 +45,6 @@ class Loader:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.rank, self.world, self.device = rank, world, torch.device(device)
         self.epoch = 0
-        self.sampler = self  # where Lightning looks for set_epoch
         self._length = batches_per_epoch(len(images), world=world, batch_size=batch_size)
         self._start = self._yielded = 0
         self._moved: tuple[Tensor, Tensor] | None = None
@@ -58,6 +56,11 @@ class Loader:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def sampler(self) -> "Loader":
+        """Itself: Lightning calls `set_epoch` of a loader's sampler."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, or stay in the current one."""
@@ -128,15 +131,12 @@ def batches_in_order(
     `indices` show.
 
     Raises:
-        ValueError: the batch size is not positive, the images are to be decoded on a GPU that cannot, or too many are
-            unreadable.
+        ValueError: the images are to be decoded on a GPU that cannot, or too many are unreadable.
 
     >>> images = ResidentImages(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.arange(5), "01234", "tiny")
     >>> [batch.indices.tolist() for batch in batches_in_order(images, batch_size=2, size=8)]
     [[0, 1], [2, 3], [4]]
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
     chunks = torch.arange(len(images)).split(batch_size)
     if isinstance(images, ResidentImages):
         return _resident_in_order(images, chunks, size=size, device=device)

@@ -77,9 +77,6 @@ def check_hardware(device: str, devices: int, nodes: int, precision: str) -> boo
 
     Raises:
         ValueError: the machine or the launcher does not match the settings.
-
-    >>> check_hardware("cpu", devices=1, nodes=1, precision="fp32")
-    False
     """
     started, asked = os.environ.get("WORLD_SIZE"), devices * nodes
     if started is not None and int(started) != asked:

@@ -16,14 +16,14 @@ from ldreg.data import (
     output_size,
     worker_count,
 )
-from ldreg.data.order import batches_per_epoch
+from ldreg.data.images import batches_per_epoch
 from ldreg.encoders import build_encoder
 from ldreg.evaluate.extract import torch_device
 from ldreg.methods import METHODS, Method, Outcome, synchronize_batch_norm
-from ldreg.optim import build_optimizer, build_scheduler, scaled_lr
+from ldreg.optim import ScheduleConfig, build_optimizer, build_scheduler, scaled_lr
 from ldreg.regularizers import LDReg
 from ldreg.regularizers.balance import Balance, BetaSuggestion, suggestion
-from ldreg.train.settings import BALANCE, REGULARIZERS, Settings
+from ldreg.train.settings import BALANCE, REGULARIZERS, Settings, named
 from ldreg.views import Views
 
 _RARELY = 10  # times that the pull is measured at the representations, for once at the weights
@@ -231,9 +231,6 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
 
     Raises:
         ValueError: an option is out of range.
-
-    >>> build_regularizer("minlid", {"k": 16, "beta": 0.1}).direction
-    'minimize'
     """
     if name == "none":
         return None
@@ -252,9 +249,6 @@ def build_balance(name: str, options: Mapping[str, Any]) -> Balance:
 
     Raises:
         ValueError: an option is out of range.
-
-    >>> build_balance("ldreg", {"k": 16, "share": 0.1}).share
-    0.1
     """
     try:
         return Balance(**{"share": None, **{key: options[key] for key in BALANCE if key in options}}, gather=True)
@@ -284,21 +278,15 @@ def steps_per_epoch(settings: Settings, images: int) -> int:
     Raises:
         ValueError: the images do not fill one batch, or the schedule does not fit the steps.
     """
-    config, schedule, whole = settings.trainer, settings.schedule, settings.run.batch_size
+    config, whole = settings.trainer, settings.run.batch_size
     batches = batches_per_epoch(images, world=config.devices * config.nodes, batch_size=settings.micro_batch)
     steps = batches // config.accumulate
     if steps == 0:
         raise ValueError(f"batch_size: expected at most the {images} images there are, got {whole}")
     if settings.micro_batch < 2:
         raise ValueError(f"batch_size: expected at least 2 images for each process and part, got {whole}")
-    if round(schedule.warmup_epochs * steps) >= schedule.epochs * steps:
-        raise ValueError(
-            f"schedule.warmup_epochs: expected to leave a step of {schedule.epochs * steps} after the warm-up, "
-            f"got {schedule.warmup_epochs} epochs of {steps}; take 0, or more epochs"
-        )
-    peak = scaled_lr(settings.optimizer, whole)
-    if schedule.min_lr > peak:
-        raise ValueError(f"schedule.min_lr: expected at most the peak learning rate {peak:g}, got {schedule.min_lr}")
+    with named("schedule", ScheduleConfig):
+        settings.schedule.check(peak=scaled_lr(settings.optimizer, whole), steps_per_epoch=steps)
     return steps
 
 

@@ -24,7 +24,7 @@ from ldreg.monitor.callback import Monitor
 from ldreg.record import SCHEMA, Finding, brief, read_findings
 from ldreg.text import printable
 from ldreg.train.checkpoints import LAST, NotFiniteError, Saved, check_same, latest
-from ldreg.train.engine import Fitted, check_hardware, fit, quiet, explained_errors, torch_threads
+from ldreg.train.engine import Fitted, check_hardware, explained_errors, fit, quiet, torch_threads
 from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_encoder, say
 from ldreg.train.module import Pretraining, steps_per_epoch
 from ldreg.train.observers import Extractor, Findings, ProgressBar
@@ -122,11 +122,7 @@ class Run:
 
 
 def build(settings: Settings, folder: RunFolder) -> Run:
-    """Build the module, its data and what watches it; nothing is written.
-
-    Raises:
-        ValueError: settings that do not fit together or the data.
-    """
+    """Build the module, its data and what watches it; nothing is written."""
     images, held_out = training_images(settings), held_out_images(settings)
     module = Pretraining(settings, images)
     extract = Extractor(settings, module, images, held_out)
@@ -160,11 +156,7 @@ def _with_beta(settings: Settings, beta: float) -> Settings:
 
 
 def training_images(settings: Settings) -> ImageSet:
-    """The images to train on.
-
-    Raises:
-        ValueError: there are none, or the device cannot decode them as asked, named by the whole key of the setting.
-    """
+    """The images to train on."""
     with named("data", DataConfig):
         images = load_images(settings.data, "train")
         if isinstance(images, ImageFiles):

@@ -212,11 +212,7 @@ def _chunks(images: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
 
 
 def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
-    """Whether each event of uniforms (B V,) happens, with the v-th probability for the v-th view of an image.
-
-    >>> happens(torch.tensor([0.3, 0.3, 0.0, 0.0]), (0.5, 0.1))
-    tensor([ True, False,  True,  True])
-    """
+    """Whether each event of uniforms (B V,) happens, with the v-th probability for the v-th view of an image."""
     columns = uniforms.unflatten(0, (-1, len(probabilities))).unbind(1)
     return torch.stack([column < p for column, p in zip(columns, probabilities, strict=True)], dim=1).flatten()
 

@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from ldreg.data.config import available_cores
-from ldreg.data.order import derived_seed
+from ldreg.data.images import derived_seed
 from ldreg.distributed import active, world
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.detection import DetectionConfig
