@@ -128,8 +128,6 @@ class OptimizerConfig:
         for name, known in (("name", OPTIMIZERS), ("lr_scaling", SCALINGS)):
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name}: expected {', '.join(known)}, got {value!r}")
-        if not isinstance(self.decay_all, bool):
-            raise ValueError(f"decay_all: expected True or False, got {self.decay_all!r}")
         for name in ("lr", "bias_lr", "trust_coefficient"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected a finite value above 0, got {value}")

@@ -3,7 +3,6 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -456,28 +455,6 @@ def test_validation_part_of_files_without_a_test_folder(tree: Tree) -> None:
     train, aside = files(config), files(config, "test")
     assert aside.labels.bincount().tolist() == [3, 3]
     assert len({images.path(row) for images in (train, aside) for row in range(len(images))}) == 20
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("name", {"name": "cifar1O", "path": "x"}),
-        ("path", {"path": "x"}),
-        ("decode", {"decode": "cuda"}),
-        ("resident", {"resident": "maybe"}),
-        ("resident_limit", {"resident_limit": float("nan")}),
-        ("workers", {"workers": -1}),
-        ("max_unreadable", {"max_unreadable": 1.0}),
-        ("max_unreadable", {"max_unreadable": -0.1}),
-        ("validation", {"validation": 1.0}),
-        ("validation", {"validation": float("nan")}),
-        ("size", {"size": 0}),
-        ("limit", {"limit": 0}),
-    ],
-)
-def test_a_wrong_option_is_named(argument: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        DataConfig(**options)
 
 
 def test_known_names_are_listed_where_none_is_near() -> None:
