@@ -179,7 +179,7 @@ def test_what_is_no_image_is_left_out(tree: Tree, caplog: pytest.LogCaptureFixtu
     save(root / "stray.png", 9)
     images = resident(folder(root))
     assert (images.classes, images.labels.tolist()) == (("a", "b"), [0, 0, 0, 0, 1, 1, 1])
-    assert "1 images that lie beside the class folders" in caplog.text
+    assert "1 images outside of the class folders" in caplog.text
 
 
 def test_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:

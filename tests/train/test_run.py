@@ -115,7 +115,7 @@ def test_a_share_and_a_beta_exclude_each_other() -> None:
     assert chosen("digits/simclr_ldreg", ldreg__share="0.1") == {"beta": None, "share": 0.1, "smoothing": 0.0}
     assert chosen("digits/simclr_share", ldreg__beta="0.3") == {"beta": 0.3, "share": None, "smoothing": None}
     assert chosen("digits/byol", regularizer="koleo", koleo__share="0.1")["share"] == 0.1
-    with pytest.raises(ValueError, match=r"^ldreg.share: expected no ldreg.beta beside it, got 0.3"):
+    with pytest.raises(ValueError, match=r"^ldreg.share: expected no ldreg.beta with it, got 0.3"):
         quick("digits/simclr_ldreg", ldreg__share="0.1", ldreg__beta="0.3")
     with pytest.raises(ValueError, match=r"^ldreg.smoothing: has no effect without ldreg.share"):
         quick("digits/simclr_ldreg", ldreg__smoothing="0.5")

@@ -271,9 +271,7 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...]) 
         known, more = quoted_if_odd(root / "train"), ", ".join(map(quoted_if_odd, unknown[:3]))
         raise ValueError(f"{quoted_if_odd(folder)}: expected the classes of {known}, got {more} as well")
     if class_names and loose:
-        logger.warning(
-            "%s: %d images that lie beside the class folders are left out", quoted_if_odd(folder), len(loose)
-        )
+        logger.warning("%s: %d images outside of the class folders are left out", quoted_if_odd(folder), len(loose))
     paths, labels = list[str](), list[int]()
     for class_name in class_names:
         paths += list(_images_below(folder / class_name, set()))

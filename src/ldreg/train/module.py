@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -32,8 +32,8 @@ _RARELY = 10  # times that the pull is measured at the representations, for once
 class Pretraining(pl.LightningModule):
     """A method around a freshly drawn encoder, with its regularizer, views, batches and optimizer.
 
-    Every random draw of a step is seeded by (seed, epoch, batch, rank), so that a run can be resumed at any step
-    without the state of a random generator.
+    Every random draw of a step is seeded by (seed, epoch, batch, rank), so a run resumes at any step without the state
+    of a random generator.
 
     Args:
         settings: of the run.
@@ -49,8 +49,10 @@ class Pretraining(pl.LightningModule):
         views = Views(settings.views, size=output_size(settings.data, images), channels=images.channels)
         torch.manual_seed(run.seed)
         self.method = _build_method(settings, views)
-        self.regularizer = build_regularizer(run.regularizer, settings.regularizer)
-        self.method.fork = self._balance = build_balance(run.regularizer, settings.regularizer)
+        with named(run.regularizer):
+            self.regularizer = build_regularizer(run.regularizer, settings.regularizer)
+            strength = {name: value for name, value in settings.regularizer.items() if name in BALANCE}
+            self.method.fork = self._balance = Balance(**{"share": None, **strength}, gather=True)
         self.views = views
         _check_neighbors(settings, self.method)
         self._settings, self._images = settings, images
@@ -71,8 +73,11 @@ class Pretraining(pl.LightningModule):
 
     def _compile(self, *, graphs: bool) -> None:
         """Compile what takes the time; CUDA graphs spare the host the launches, which small encoders wait for."""
-        captured = [self.regularizer] if graphs and _can_be_captured(self.regularizer) else []
-        for part in (*self.method.compiled_parts(), *captured):
+        parts, own = [*self.method.compiled_parts()], self.regularizer
+        # A CUDA graph cannot hold the others: they wait for the device, and a queue grows.
+        if graphs and isinstance(own, LDReg) and own.estimator == "mom" and own.queue_size == 0:
+            parts.append(own)
+        for part in parts:
             part.compile(mode="reduce-overhead" if graphs else None)
         self.views.compile()
 
@@ -170,9 +175,11 @@ class Pretraining(pl.LightningModule):
 
     def _penalty(self, outcome: Outcome) -> Tensor:
         """What the regularizer adds; NaN where the representations of any rank are not finite, for FiniteGuard."""
-        assert self.regularizer is not None
+        regularizer: Any = self.regularizer
         try:
-            return penalty(self.regularizer, outcome)
+            if isinstance(regularizer, LDReg) and outcome.reference is not None:
+                return regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)  # type: ignore[no-any-return]
+            return regularizer(outcome.representations)  # type: ignore[no-any-return]
         except ValueError:
             if torch.isfinite(outcome.loss) and torch.isfinite(outcome.representations).all():
                 raise
@@ -238,22 +245,7 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
     own = {key: value for key, value in options.items() if key not in BALANCE}
     if options.get("share") is not None:
         own["beta"] = 1.0  # its gradient is scaled instead
-    try:
-        return entry.type(**own, **entry.fixed)
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
-
-
-def build_balance(name: str, options: Mapping[str, Any]) -> Balance:
-    """What gives the regularizer its share of the gradient, or without a share measures its pull.
-
-    Raises:
-        ValueError: an option is out of range.
-    """
-    try:
-        return Balance(**{"share": None, **{key: options[key] for key in BALANCE if key in options}}, gather=True)
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
+    return entry.type(**own, **entry.fixed)
 
 
 def _check_neighbors(settings: Settings, method: Method) -> None:
@@ -267,13 +259,8 @@ def _check_neighbors(settings: Settings, method: Method) -> None:
         )
 
 
-def _can_be_captured(regularizer: nn.Module | None) -> TypeGuard[LDReg]:
-    """Whether a CUDA graph can hold it; the others wait for the device, and a queue grows."""
-    return isinstance(regularizer, LDReg) and regularizer.estimator == "mom" and regularizer.queue_size == 0
-
-
 def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Optimizer steps of one epoch; what does not fill a whole batch at its end is left out.
+    """Optimizer steps of one epoch; an incomplete batch at its end is dropped.
 
     Raises:
         ValueError: the images do not fill one batch, or the schedule does not fit the steps.
@@ -288,13 +275,3 @@ def steps_per_epoch(settings: Settings, images: int) -> int:
     with named("schedule", ScheduleConfig):
         settings.schedule.check(peak=scaled_lr(settings.optimizer, whole), steps_per_epoch=steps)
     return steps
-
-
-def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
-    """What the regularizer adds to the loss of this batch; LDReg uses the method's reference if there is one."""
-    value: Tensor
-    if isinstance(regularizer, LDReg) and outcome.reference is not None:
-        value = regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)
-    else:
-        value = regularizer(outcome.representations)
-    return value

@@ -135,7 +135,7 @@ def with_suggested_beta(settings: Settings) -> Settings:
     """The settings with a number for the beta "auto": what gives the regularizer 10 % of the gradient at the start.
 
     Raises:
-        ValueError: settings that do not fit together or the data, or no gradient to go by.
+        ValueError: settings that contradict each other or the data, or no usable gradient.
     """
     name = settings.run.regularizer
     trial = _with_beta(settings, 1.0)
