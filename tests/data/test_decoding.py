@@ -94,16 +94,14 @@ def transparent_files(folder: Path) -> dict[str, NDArray[np.float64]]:
     for name in ("palette.gif", "one.png"):
         image.save(folder / name, transparency=2)
         expected[name] = onto_white(colors, np.array([255, 255, 0, 255]))[chosen]
-    row = {
-        "gray2.png": (2, bytes([0b00011011])),
-        "gray4.png": (4, bytes([0x05, 0xAF])),
-        "gray8.png": (8, bytes(range(4))),
-    }
-    values = {"gray2.png": [0, 85, 170, 255], "gray4.png": [0, 85, 170, 255], "gray8.png": [0, 1, 2, 3]}
-    keys = {"gray2.png": 2, "gray4.png": 10, "gray8.png": 2}
-    for name, (depth, content) in row.items():
-        (folder / name).write_bytes(png(4, depth=depth, color=0, row=content, key=struct.pack(">H", keys[name])))
-        shown = np.repeat(np.array(values[name])[None, :, None], 3, axis=2)
+    for depth, content, values, key in (
+        (2, bytes([0b00011011]), [0, 85, 170, 255], 2),
+        (4, bytes([0x05, 0xAF]), [0, 85, 170, 255], 10),
+        (8, bytes(range(4)), [0, 1, 2, 3], 2),
+    ):
+        name = f"gray{depth}.png"
+        (folder / name).write_bytes(png(4, depth=depth, color=0, row=content, key=struct.pack(">H", key)))
+        shown = np.repeat(np.array(values)[None, :, None], 3, axis=2)
         expected[name] = onto_white(shown, np.array([[255, 255, 0, 255]]))
     deep = struct.pack(">HHH", 0x1234, 0x8000, 0x12FF)
     (folder / "gray16.png").write_bytes(png(3, depth=16, color=0, row=deep, key=deep[:2]))
@@ -270,9 +268,8 @@ def test_other_images_are_not_plain(content: bytes) -> None:
 
 @pytest.mark.parametrize(("transform", "size"), [(0, None), (1, (20, 30)), (2, None)])
 def test_adobe_marker_gives_the_color_space(transform: int, size: tuple[int, int] | None) -> None:
-    content = written()
-    marker = b"\xff\xee" + (14).to_bytes(2, "big") + b"Adobe" + bytes(6) + bytes([transform])
-    assert plain_jpeg_size(content[:2] + marker + content[2:]) == size
+    marker = segment(0xEE, b"Adobe" + bytes(6) + bytes([transform]))
+    assert plain_jpeg_size(joined([marker, *segments(written())])) == size
 
 
 @pytest.mark.parametrize("marker", [0xDB, 0xC4])

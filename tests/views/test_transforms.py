@@ -136,19 +136,6 @@ def test_jitter_is_torchvisions(channels: int) -> None:
     torch.testing.assert_close(color_jitter(images, drawn), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("index", range(4))
-def test_each_step_alone_is_torchvisions(index: int) -> None:
-    images = torch.rand(9, 3, 5, 5, generator=torch.Generator().manual_seed(2))
-    values = torch.linspace(-0.5, 0.5, 9) if index == 3 else torch.linspace(0, 2.6, 9)
-    factors = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(9, 1)
-    factors[:, index] = values
-    result = color_jitter(images, Jitter(factors, torch.arange(4).repeat(9, 1)))
-    expected = torch.stack([STEPS[index](image, value) for image, value in zip(images, values.tolist(), strict=True)])
-    torch.testing.assert_close(result, expected, atol=1e-5, rtol=0)
-    moved = (result - images).abs().amax(dim=(1, 2, 3)) > 1e-3
-    assert moved.sum() == 9 - int((values == factors.new_tensor(0.0 if index == 3 else 1.0)).sum())
-
-
 def test_factors_are_distributed_as_torchvisions() -> None:
     torch.manual_seed(0)
     transform = v2.ColorJitter(*INTENSITIES)

@@ -1,4 +1,3 @@
-import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +56,7 @@ def by_torchvision(policy: PolicyName, view: int, size: int, kernel: int) -> Cal
     return transform
 
 
-@pytest.mark.parametrize(("policy", "view"), [("simclr", 0), ("byol", 0), ("byol", 1), ("mae", 0)])
+@pytest.mark.parametrize(("policy", "view"), [("simclr", 0), ("simclr", 1), ("byol", 0), ("byol", 1), ("mae", 0)])
 @pytest.mark.parametrize("count", [400, pytest.param(2000, marks=pytest.mark.slow)])
 def test_views_are_distributed_as_torchvisions(policy: PolicyName, view: int, count: int) -> None:
     image = picture(24, 20)
@@ -81,21 +80,6 @@ MOMENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "roughness": lambda x: x.diff(dim=3).diff(dim=2).abs().mean(dim=(1, 2, 3)),
     "brightest": lambda x: x.amax(dim=(2, 3)),
 }
-
-
-@pytest.mark.parametrize("policy", ["simclr", "byol"])
-def test_both_views_jitter_gray_and_flip_at_their_rates(policy: PolicyName) -> None:
-    # A ramp of red: gray ones have green in them, jittered ones another brightest pixel, flipped ones fall.
-    ramp = torch.zeros(4000, 2, 3, 8, 8, dtype=torch.uint8)
-    ramp[:, :, 0] = torch.linspace(20, 100, 8).to(torch.uint8)
-    colored = ViewsConfig(policy, grayscale=0.0, blur=False, normalization="none")
-    unjittered = ViewsConfig(policy, jitter=0.0, blur=False, normalization="none")
-    made = (Views(config, size=8, channels=3)(ramp, seeded()) for config in (colored, unjittered))
-    for jittered, plain in zip(*made, strict=True):
-        gray, fallen = plain[:, 1].amax(dim=(1, 2)) > 0, plain[:, 0, 0, 0] > plain[:, 0, 0, -1]
-        changed = (jittered.amax(dim=(1, 2, 3)) - 100 / 255).abs() > 1e-6
-        for happened, rate in ((gray, 0.2), (fallen, 0.5), (changed, 0.8)):
-            assert abs(happened.double().mean().item() - rate) < 4 * math.sqrt(rate * (1 - rate) / 4000)
 
 
 @pytest.mark.parametrize("policy", ["simclr", "byol", "mae"])

@@ -175,11 +175,9 @@ class Pretraining(pl.LightningModule):
 
     def _penalty(self, outcome: Outcome) -> Tensor:
         """What the regularizer adds; NaN where the representations of any rank are not finite, for FiniteGuard."""
-        regularizer: Any = self.regularizer
+        assert self.regularizer is not None
         try:
-            if isinstance(regularizer, LDReg) and outcome.reference is not None:
-                return regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)  # type: ignore[no-any-return]
-            return regularizer(outcome.representations)  # type: ignore[no-any-return]
+            return penalty(self.regularizer, outcome)
         except ValueError:
             if torch.isfinite(outcome.loss) and torch.isfinite(outcome.representations).all():
                 raise
@@ -275,3 +273,13 @@ def steps_per_epoch(settings: Settings, images: int) -> int:
     with named("schedule", ScheduleConfig):
         settings.schedule.check(peak=scaled_lr(settings.optimizer, whole), steps_per_epoch=steps)
     return steps
+
+
+def penalty(regularizer: nn.Module, outcome: Outcome) -> Tensor:
+    """What the regularizer adds to the loss of this batch; LDReg uses the method's reference if there is one."""
+    value: Tensor
+    if isinstance(regularizer, LDReg) and outcome.reference is not None:
+        value = regularizer(outcome.representations, outcome.reference, self_index=outcome.self_index)
+    else:
+        value = regularizer(outcome.representations)
+    return value

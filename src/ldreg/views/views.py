@@ -129,7 +129,7 @@ class Views:
         """The V boxes that `crop` cuts from an image of height x width."""
         uniforms = torch.rand(self.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
         boxes = sample_boxes(uniforms, height=height, width=width, scale=self.policy.scale)
-        return torch.stack(boxes, dim=1).tolist()  # type: ignore[no-any-return]
+        return torch.stack(boxes, dim=1).tolist()
 
     def cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
         """The crops (B, V, C, size, size) of uint8 images (C, H, W) of any sizes to V boxes each, on their device.
