@@ -34,8 +34,7 @@ from ldreg.train.checkpoints import NotFiniteError
 from ldreg.train.engine import quiet
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import load_recipe
-from ldreg.train.run import build
-from ldreg.train.run import train as train_run
+from ldreg.train.run import Run
 from ldreg.train.settings import resolve
 
 EPOCHS = 24
@@ -133,9 +132,9 @@ def train(case: Case, folder: Path, *, epochs: int = EPOCHS) -> dict[str, Any]:
     settings = resolve(load_recipe(f"digits/{case.recipe}"), list(options.items()))
     callbacks = [Dying(case.dying, case.depth)] if case.dying else []
     with quiet():
-        run = build(settings, RunFolder(folder))
+        run = Run(settings, RunFolder(folder))
         try:
-            train_run(run, settings, RunFolder(folder), callbacks=callbacks)
+            run.train(callbacks=callbacks)
         except NotFiniteError as error:
             ended = str(error)
     spoken = {"alarms": run.monitor.alarms, "warnings": run.monitor.warnings}

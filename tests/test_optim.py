@@ -1,5 +1,4 @@
 import io
-import math
 from typing import Any, cast
 
 import pytest
@@ -98,17 +97,6 @@ def test_options_reach_the_optimizers() -> None:
     assert options("adamw", betas=(0.8, 0.99))["betas"] == (0.8, 0.99)
 
 
-def test_lars_adapts_weights_and_leaves_biases_to_plain_momentum() -> None:
-    module = nn.Linear(2, 1)
-    with torch.no_grad():
-        module.weight.copy_(torch.tensor([[3.0, 4.0]]))
-        module.bias.fill_(1.0)
-    module(torch.tensor([[0.0, 1.0]])).sum().backward()  # gradients (0, 1) and 1
-    build_optimizer(module, OptimizerConfig(lr=0.1, lr_scaling="none", weight_decay=0.0), batch_size=1).step()
-    torch.testing.assert_close(module.weight.detach(), torch.tensor([[3.0, 4.0 - 0.1 * 0.001 * 5]]))
-    torch.testing.assert_close(module.bias.detach(), torch.tensor([0.9]))
-
-
 def test_tokens_and_what_models_name_are_excluded() -> None:
     module = nn.ModuleDict({"vit": timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=32, depth=1)})
     module.register_parameter("mask_token", nn.Parameter(torch.zeros(1, 1, 192)))
@@ -135,8 +123,9 @@ def test_frozen_parameters_are_left_out() -> None:
     optimizer = build_optimizer(module, OptimizerConfig(), batch_size=1)
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]
     module[1:].requires_grad_(False)
-    with pytest.raises(ValueError, match=r"^module: "):
-        build_optimizer(module, OptimizerConfig(), batch_size=1)
+    for argument, batch_size in (("module", 1), ("batch_size", 0)):
+        with pytest.raises(ValueError, match=f"^{argument}: "):
+            build_optimizer(module, OptimizerConfig(), batch_size=batch_size)
     optimizer = build_optimizer(nn.Linear(2, 2, bias=False), OptimizerConfig(), batch_size=1)
     assert [group["name"] for group in optimizer.param_groups] == ["weights"]
 
@@ -158,38 +147,6 @@ def test_resuming_is_bitwise_the_same(name: str) -> None:
     train(resumed, optimizer, range(3, 6))
     assert not torch.equal(next(whole.parameters()), next(half.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("name", {"name": "adam"}),
-        ("lr_scaling", {"lr_scaling": "cubic"}),
-        ("lr", {"lr": 0.0}),
-        ("lr", {"lr": math.nan}),
-        ("bias_lr", {"bias_lr": -1.0}),
-        ("trust_coefficient", {"trust_coefficient": 0.0}),
-        ("weight_decay", {"weight_decay": -0.1}),
-        ("momentum", {"momentum": 1.0}),
-        ("betas", {"name": "adamw", "betas": (0.9, 1.0)}),
-        ("momentum", {"name": "sgd", "nesterov": True, "momentum": 0.0}),
-        ("nesterov", {"nesterov": True}),
-        ("betas", {"betas": (0.9, 0.999)}),
-        ("trust_coefficient", {"name": "sgd", "trust_coefficient": 0.1}),
-        ("momentum", {"name": "adamw", "momentum": 0.5}),
-        ("decay_all", {"decay_all": True}),
-        ("decay_all", {"name": "sgd", "decay_all": True, "weight_decay": 0.0}),
-        ("decay_all", {"name": "sgd", "decay_all": 1}),
-    ],
-)
-def test_bad_options_are_rejected(argument: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        OptimizerConfig(**options)
-
-
-def test_batch_size_is_checked() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size: "):
-        build_optimizer(network(), OptimizerConfig(), batch_size=0)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -326,35 +283,6 @@ def test_one_step_is_taken_at_the_peak() -> None:
     assert factors(total=1, warmup=0, floor=0.3) == [1.0, pytest.approx(0.3)]
 
 
-@pytest.mark.parametrize(
-    ("argument", "arguments"),
-    [
-        ("warmup", {"step": 0, "total": 5, "warmup": 5}),
-        ("warmup", {"step": 0, "total": 5, "warmup": -1}),
-        ("warmup", {"step": 0, "total": 0}),
-        ("step", {"step": 6, "total": 5}),
-        ("step", {"step": -1, "total": 5}),
-    ],
-)
-def test_impossible_steps_are_rejected(argument: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        lr_factor(**{"warmup": 0, "floor": 0.0, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("argument", "options"),
-    [
-        ("epochs", {"epochs": 0}),
-        ("warmup_epochs", {"epochs": 5}),
-        ("warmup_epochs", {"warmup_epochs": -1}),
-        ("min_lr", {"min_lr": -0.1}),
-    ],
-)
-def test_bad_schedules_are_rejected(argument: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        ScheduleConfig(**options)
-
-
 def test_scheduler_moves_every_group_by_the_same_factor() -> None:
     config = OptimizerConfig(lr=0.2, lr_scaling="none", bias_lr=0.05)
     optimizer = build_optimizer(nn.Linear(2, 2), config, batch_size=1)
@@ -373,5 +301,5 @@ def test_scheduler_rejects_bad_arguments() -> None:
         build_scheduler(optimizer, ScheduleConfig(), steps_per_epoch=0)
     with pytest.raises(ValueError, match=r"^min_lr: "):
         build_scheduler(optimizer, ScheduleConfig(min_lr=0.2), steps_per_epoch=1)
-    with pytest.raises(ValueError, match=r"^warmup: "):
+    with pytest.raises(ValueError, match=r"^warmup_epochs: "):
         build_scheduler(optimizer, ScheduleConfig(2, 1.9), steps_per_epoch=1)

@@ -94,16 +94,14 @@ def transparent_files(folder: Path) -> dict[str, NDArray[np.float64]]:
     for name in ("palette.gif", "one.png"):
         image.save(folder / name, transparency=2)
         expected[name] = onto_white(colors, np.array([255, 255, 0, 255]))[chosen]
-    row = {
-        "gray2.png": (2, bytes([0b00011011])),
-        "gray4.png": (4, bytes([0x05, 0xAF])),
-        "gray8.png": (8, bytes(range(4))),
-    }
-    values = {"gray2.png": [0, 85, 170, 255], "gray4.png": [0, 85, 170, 255], "gray8.png": [0, 1, 2, 3]}
-    keys = {"gray2.png": 2, "gray4.png": 10, "gray8.png": 2}
-    for name, (depth, content) in row.items():
-        (folder / name).write_bytes(png(4, depth=depth, color=0, row=content, key=struct.pack(">H", keys[name])))
-        shown = np.repeat(np.array(values[name])[None, :, None], 3, axis=2)
+    for depth, content, values, key in (
+        (2, bytes([0b00011011]), [0, 85, 170, 255], 2),
+        (4, bytes([0x05, 0xAF]), [0, 85, 170, 255], 10),
+        (8, bytes(range(4)), [0, 1, 2, 3], 2),
+    ):
+        name = f"gray{depth}.png"
+        (folder / name).write_bytes(png(4, depth=depth, color=0, row=content, key=struct.pack(">H", key)))
+        shown = np.repeat(np.array(values)[None, :, None], 3, axis=2)
         expected[name] = onto_white(shown, np.array([[255, 255, 0, 255]]))
     deep = struct.pack(">HHH", 0x1234, 0x8000, 0x12FF)
     (folder / "gray16.png").write_bytes(png(3, depth=16, color=0, row=deep, key=deep[:2]))
@@ -198,11 +196,6 @@ def test_more_than_sixteen_bits_are_unreadable(tmp_path: Path, dtype: Any) -> No
         read_image(str(tmp_path / "a.tif"))
 
 
-def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableImageError, match="No such file"):
-        read_image(str(tmp_path / "gone.png"))
-
-
 @pytest.mark.parametrize("limit", [40, 20])  # Pillow warns past its limit, and refuses past twice its limit
 def test_decompression_bombs_are_unreadable_without_a_warning(
     tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
@@ -275,9 +268,8 @@ def test_other_images_are_not_plain(content: bytes) -> None:
 
 @pytest.mark.parametrize(("transform", "size"), [(0, None), (1, (20, 30)), (2, None)])
 def test_adobe_marker_gives_the_color_space(transform: int, size: tuple[int, int] | None) -> None:
-    content = written()
-    marker = b"\xff\xee" + (14).to_bytes(2, "big") + b"Adobe" + bytes(6) + bytes([transform])
-    assert plain_jpeg_size(content[:2] + marker + content[2:]) == size
+    marker = segment(0xEE, b"Adobe" + bytes(6) + bytes([transform]))
+    assert plain_jpeg_size(joined([marker, *segments(written())])) == size
 
 
 @pytest.mark.parametrize("marker", [0xDB, 0xC4])
@@ -414,21 +406,15 @@ def test_other_errors_of_a_decoder_are_not_hidden(monkeypatch: pytest.MonkeyPatc
         device_decoder("auto", CUDA)
 
 
-def test_files_keep_their_decoding_option(tmp_path: Path) -> None:
-    for number, side in enumerate((8, 9)):
-        save(tmp_path / f"{number}.jpg", number, side, 8)
-    images = load_images(DataConfig("folder", str(tmp_path), decode="gpu"), "train")
-    assert isinstance(images, ImageFiles)
-    assert images.decoding == images.take(torch.tensor([1])).decoding == "gpu"
-
-
 def test_a_set_in_memory_is_not_decoded_on_a_gpu(tmp_path: Path) -> None:
     save(tmp_path / "0.jpg", 0)
     config = DataConfig("folder", str(tmp_path), cache=str(tmp_path), decode="gpu")
     for held in (DataConfig(decode="gpu"), config, replace(config, resident="yes")):
         with pytest.raises(ValueError, match=r"^decode: "):
             load_images(held, "train")
-    assert isinstance(load_images(replace(config, resident="no"), "train"), ImageFiles)
+    files = load_images(replace(config, resident="no"), "train")
+    assert isinstance(files, ImageFiles)
+    assert files.decoding == files.take(torch.tensor([0])).decoding == "gpu"
     assert isinstance(load_images(replace(config, decode="cpu"), "train"), ResidentImages)
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ldreg.data import Batch, FileLoader, ImageFiles, RandomCrops, batches_in_order, file_batches
+from ldreg.data import Batch, ImageFiles, Loader, batches_in_order, file_batches
 from ldreg.data.decoding import decode, log_once, read_content
 from ldreg.data.file_batches import Crop, Made, prefetched
 from ldreg.views import Views, ViewsConfig
@@ -114,11 +114,11 @@ def window(image: Tensor, generator: torch.Generator) -> Tensor:
     return torch.stack([image[:, y : y + 9, x : x + 9] for y, x in corners])
 
 
-def loader(files: ImageFiles, *, crop: Crop = window, workers: int = 0, seed: int = 5) -> FileLoader:
-    return FileLoader(files, batch_size=6, seed=seed, crop=crop, workers=workers)
+def loader(files: ImageFiles, *, crop: Crop = window, workers: int = 0, seed: int = 5) -> Loader:
+    return Loader(files, batch_size=6, seed=seed, crop=crop, workers=workers)
 
 
-def run(made: FileLoader, epochs: range) -> Iterator[Batch]:
+def run(made: Loader, epochs: range) -> Iterator[Batch]:
     for epoch in epochs:
         made.set_epoch(epoch)
         yield from made
@@ -154,8 +154,8 @@ def test_batches_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: St
 def test_crops_cut_at_once_are_those_of_the_cpu(tmp_path: Path, workers: int, stand_in: StandIn) -> None:
     files = image_files(tmp_path)
     views = Views(ViewsConfig("simclr"), size=16, channels=3)
-    ours = list(run(loader(files, crop=RandomCrops(views), workers=workers), range(2)))
-    for theirs in (RandomCrops(views), views.crop):
+    ours = list(run(loader(files, crop=views, workers=workers), range(2)))
+    for theirs in (views, views.crop):
         assert_same(ours, list(run(loader(on_cpu(files), crop=theirs), range(2))), tolerance=1)
 
 
@@ -169,7 +169,7 @@ def test_cpu_decodes_what_the_device_fails_on(
     install(monkeypatch, StandIn(fails_on=fails_on))
     assert_same(list(loader(files)), list(loader(on_cpu(files))))
     views = Views(ViewsConfig("simclr"), size=16, channels=3)
-    ours, theirs = (list(loader(each, crop=RandomCrops(views))) for each in (files, on_cpu(files)))
+    ours, theirs = (list(loader(each, crop=views)) for each in (files, on_cpu(files)))
     assert_same(ours, theirs, tolerance=1)
     assert files.tally.listed == []
     said = "some images are decoded on the CPU, as nvJPEG fails on them"
@@ -241,9 +241,9 @@ def test_on_a_gpu_batches_are_nearly_those_of_the_cpu(tmp_path: Path, workers: i
     files = image_files(tmp_path, bad=(0, 4, 5), max_unreadable=0.2)
     files.decoding = "gpu"
     views = Views(ViewsConfig("simclr"), size=16, channels=3)
-    crops: list[Crop] = [RandomCrops(views), views.crop]
+    crops: list[Crop] = [views, views.crop]
     for crop in crops:
-        made = FileLoader(files, batch_size=6, seed=5, crop=crop, workers=workers, device="cuda")
+        made = Loader(files, batch_size=6, seed=5, crop=crop, workers=workers, device="cuda")
         ours = list(run(made, range(2)))
         theirs = list(run(loader(on_cpu(files), crop=crop), range(2)))
         assert len(ours) == len(theirs) == 8
@@ -258,10 +258,10 @@ def test_on_a_gpu_batches_are_nearly_those_of_the_cpu(tmp_path: Path, workers: i
 def test_what_a_stream_still_reads_is_not_written_over(tmp_path: Path) -> None:
     files = image_files(tmp_path)
     files.decoding = "gpu"
-    crop = RandomCrops(Views(ViewsConfig("simclr"), size=64, channels=3))
+    crop = Views(ViewsConfig("simclr"), size=64, channels=3)
     sums = []
     for work in (0, 40):
-        made = FileLoader(files, batch_size=6, seed=5, crop=crop, device="cuda")
+        made = Loader(files, batch_size=6, seed=5, crop=crop, device="cuda")
         busy = torch.randn(2048, 2048, device="cuda")
         for batch in run(made, range(6)):
             for _ in range(work):  # the step's work before it reads the batch
@@ -269,63 +269,6 @@ def test_what_a_stream_still_reads_is_not_written_over(tmp_path: Path) -> None:
             sums.append(batch.images.sum(dtype=torch.int64) + 0 * busy.sum().long())
     found = torch.stack(sums).cpu()
     assert torch.equal(found[: len(found) // 2], found[len(found) // 2 :])
-
-
-SIZES = ((61, 47), (33, 90), (40, 40), (120, 50))
-
-
-def photo(seed: int, height: int, width: int) -> Tensor:
-    """An image with coarse and fine parts, uint8 (3, H, W)."""
-    generator = np.random.default_rng(seed)
-    coarse = generator.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)).astype(np.int64)
-    noisy = smooth + generator.integers(-40, 41, smooth.shape)
-    return torch.from_numpy(noisy.clip(0, 255).astype(np.uint8)).permute(2, 0, 1)
-
-
-def drawn(random_crops: RandomCrops, images: list[Tensor]) -> list[list[list[int]]]:
-    return [
-        random_crops.draw(image.shape[1], image.shape[2], torch.Generator().manual_seed(seed))
-        for seed, image in enumerate(images)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("config", "size", "beyond"),
-    [
-        (ViewsConfig("simclr", interpolation="bilinear"), 32, 0),
-        (ViewsConfig("mae", interpolation="bilinear"), 32, 0),
-        (ViewsConfig("simclr", interpolation="bicubic"), 32, 0.01),
-        (ViewsConfig("byol", interpolation="bilinear"), 150, 0),
-    ],
-    ids=["two views", "one view", "bicubic", "enlarged"],
-)
-def test_crops_cut_at_once_are_those_of_the_views(config: ViewsConfig, size: int, beyond: float) -> None:
-    views = Views(config, size=size, channels=3)
-    random_crops = RandomCrops(views)
-    images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
-    made = random_crops.cut(images, drawn(random_crops, images))
-    assert made.shape == (8, views.count, 3, size, size)
-    assert made.dtype == torch.uint8
-    theirs = [views.crop(image, torch.Generator().manual_seed(seed)) for seed, image in enumerate(images)]
-    for seed, image in enumerate(images):
-        assert torch.equal(random_crops(image, torch.Generator().manual_seed(seed)), theirs[seed])
-    difference = (made.int() - torch.stack(theirs).int()).abs().float()
-    assert (difference > 1).float().mean() <= beyond
-    assert difference.max() <= (16 if beyond else 1)
-    assert difference.mean() < 0.3
-
-
-def test_the_number_cut_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    random_crops = RandomCrops(Views(ViewsConfig("simclr"), size=16, channels=3))
-    images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
-    boxes = drawn(random_crops, images)
-    whole = random_crops.cut(images, boxes)
-    for pixels, parts in ((1, 8), (2 * 120 * 90, 4)):
-        monkeypatch.setattr(file_batches, "PADDED", pixels)
-        assert len(list(file_batches._chunks(images))) == parts
-        # Sums of as many zeros more may be rounded differently, and so may what lies half between two gray levels.
-        assert (random_crops.cut(images, boxes).int() - whole.int()).abs().max() <= 1
 
 
 class Numbers:

@@ -30,11 +30,11 @@ def test_paths_may_have_any_bytes(tmp_path: Path) -> None:
 
 def test_taking_images_keeps_everything_else() -> None:
     images = torch.arange(3, dtype=torch.uint8)[:, None, None, None].expand(3, 1, 2, 2)
-    resident = ResidentImages(images, torch.tensor([0, 1, -1]), ["a", "b"], "tiny", unreadable=["x: y"])
+    resident = ResidentImages(images, torch.tensor([0, 1, -1]), ["a", "b"], "tiny")
     taken = resident.take(torch.tensor([2, 0]))
     assert taken.images[:, 0, 0, 0].tolist() == [2, 0]
     assert taken.labels.tolist() == [-1, 0]
-    assert (taken.classes, taken.name, taken.unreadable) == (("a", "b"), "tiny", ("x: y",))
+    assert (taken.classes, taken.name, taken.tally) == (("a", "b"), "tiny", resident.tally)
     assert not resident.labeled
     assert resident.take(torch.tensor([0, 1])).labeled
     files = ImageFiles(["a", "b", "c"], torch.tensor([0, 1, -1]), ["a", "b"], "tiny", size=9, max_unreadable=0.5)

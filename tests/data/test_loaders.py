@@ -20,17 +20,14 @@ from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data import (
     Batch,
-    FileLoader,
     ImageFiles,
     Loader,
     ResidentImages,
-    ResidentLoader,
     batches_in_order,
     derived_seed,
     epoch_order,
 )
 from ldreg.data.file_batches import report_lost_workers, resize_and_crop
-from ldreg.data.images import transparency_note
 
 # A machine with one core hears from torch that two workers are many.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -68,8 +65,8 @@ def loader(request: pytest.FixtureRequest, tmp_path: Path) -> Loader:
 
 def make(kind: str, folder: Path, *, workers: int = 0) -> Loader:
     if kind == "resident":
-        return ResidentLoader(array(), batch_size=3, seed=5)
-    return FileLoader(image_files(folder), batch_size=3, seed=5, crop=crop, workers=workers)
+        return Loader(array(), batch_size=3, seed=5)
+    return Loader(image_files(folder), batch_size=3, seed=5, crop=crop, workers=workers)
 
 
 def same(left: Batch, right: Batch) -> bool:
@@ -78,7 +75,7 @@ def same(left: Batch, right: Batch) -> bool:
 
 def test_resident_batches_are_the_images_of_the_order() -> None:
     images = array()
-    loader = ResidentLoader(images, batch_size=4, seed=7, rank=1, world=2)
+    loader = Loader(images, batch_size=4, seed=7, rank=1, world=2)
     loader.set_epoch(3)
     order = epoch_order(20, seed=7, epoch=3, rank=1, world=2, batch_size=4)
     batches = list(loader)
@@ -92,8 +89,8 @@ def test_resident_batches_are_the_images_of_the_order() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_files_give_the_batches_of_the_array(tmp_path: Path, workers: int) -> None:
-    resident = ResidentLoader(array(), batch_size=4, seed=7)
-    from_files = FileLoader(image_files(tmp_path), batch_size=4, seed=7, crop=whole, workers=workers)
+    resident = Loader(array(), batch_size=4, seed=7)
+    from_files = Loader(image_files(tmp_path), batch_size=4, seed=7, crop=whole, workers=workers)
     for epoch in range(2):
         resident.set_epoch(epoch)
         from_files.set_epoch(epoch)
@@ -106,7 +103,7 @@ def test_crops_depend_on_seed_epoch_and_image_alone(tmp_path: Path) -> None:
     files = image_files(tmp_path)
 
     def crops(*, seed: int = 5, epoch: int = 0, batch_size: int = 5, workers: int = 0) -> dict[int, Tensor]:
-        loader = FileLoader(files, batch_size=batch_size, seed=seed, crop=crop, workers=workers)
+        loader = Loader(files, batch_size=batch_size, seed=seed, crop=crop, workers=workers)
         loader.set_epoch(epoch)
         return {
             index: view for batch in loader for index, view in zip(batch.indices.tolist(), batch.images, strict=True)
@@ -179,7 +176,7 @@ def broken(image: Tensor, generator: torch.Generator) -> Tensor:
 
 def test_no_worker_outlives_a_kept_error(tmp_path: Path) -> None:
     before = set(active_children())
-    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=broken, workers=2)
+    loader = Loader(image_files(tmp_path), batch_size=3, seed=5, crop=broken, workers=2)
     with pytest.raises(RuntimeError, match="broken") as kept:
         list(loader)
     loader.close()
@@ -278,7 +275,7 @@ def killed(image: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def test_killed_worker_gives_one_line(tmp_path: Path) -> None:
-    loader = FileLoader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
+    loader = Loader(image_files(tmp_path), batch_size=3, seed=5, crop=killed, workers=1)
     with pytest.raises(ChildProcessError, match=r"data\.workers"), report_lost_workers():
         list(loader)
     loader.close()
@@ -311,7 +308,7 @@ def test_unreadable_files_are_replaced_by_the_next_and_tallied(
     tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = image_files(tmp_path, bad=(4, 5, 19), max_unreadable=0.15)
-    loader = FileLoader(files, batch_size=5, seed=1, crop=whole, workers=workers)
+    loader = Loader(files, batch_size=5, seed=1, crop=whole, workers=workers)
     replaced = {4: 6, 5: 6, 19: 0}
     for epoch in range(2):
         loader.set_epoch(epoch)
@@ -332,7 +329,7 @@ def test_unreadable_files_are_replaced_by_the_next_and_tallied(
 def test_too_many_unreadable_files_are_an_error(tmp_path: Path, workers: int) -> None:
     for count, bound, bad in ((3, 0.1, (4, 5, 19)), (11, 0.5, tuple(range(20)))):
         files = image_files(tmp_path, bad=bad, max_unreadable=bound)
-        made = FileLoader(files, batch_size=5 if count == 3 else 1, seed=1, crop=whole, workers=workers)
+        made = Loader(files, batch_size=5 if count == 3 else 1, seed=1, crop=whole, workers=workers)
         with pytest.raises(ValueError, match=rf"^max_unreadable: .* got {count} of 20"):
             list(made)
         made.close()
@@ -345,8 +342,6 @@ def test_in_order_array_is_unchanged() -> None:
     assert torch.equal(torch.cat([batch.images for batch in batches]), images.images)
     assert torch.equal(torch.cat([batch.labels for batch in batches]), images.labels)
     assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(20))
-    with pytest.raises(ValueError, match=r"^batch_size: "):
-        batches_in_order(images, batch_size=0, size=8)
     resized = next(batches_in_order(images, batch_size=8, size=12)).images
     assert resized.shape == (8, 3, 12, 12)
     assert resized.dtype == torch.uint8
@@ -375,15 +370,15 @@ def test_transparent_images_are_counted_as_they_are_decoded(
         for index, image in zip(batch.indices.tolist(), batch.images, strict=True):
             assert bool((image[:, :4] == 255).all()) == (index in (1, 2, 17))
     assert files.tally.transparent == 3
-    training = FileLoader(image_files(tmp_path / "others"), batch_size=5, seed=5, crop=whole, workers=workers)
+    training = Loader(image_files(tmp_path / "others"), batch_size=5, seed=5, crop=whole, workers=workers)
     for index in range(6):
         save_transparent(tmp_path / "others" / f"{index:03d}.png", index)
     for epoch in range(2):  # the second says nothing new
         training.set_epoch(epoch)
         list(training)
     training.close()
-    said = [line for line in caplog.messages if not line.startswith("unreadable")]
-    assert said == [transparency_note(3, 19), transparency_note(6, 20)]
+    said = [line.split(" have ")[0] for line in caplog.messages if not line.startswith("unreadable")]
+    assert said == ["3 of 19 images", "6 of 20 images"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -436,16 +431,6 @@ def test_a_long_thin_image_takes_little_memory(shape: tuple[int, int]) -> None:
     assert largest.elements < 6 * 3 * 256 * 256
 
 
-@pytest.mark.parametrize("length", [20_000, 20_001])
-def test_the_middle_of_a_thin_image_stays_in_place(length: int) -> None:
-    around = torch.arange(-2, 3)
-    image = torch.zeros(3, 1, length, dtype=torch.uint8)
-    image[:, 0, length // 2 + around] = (100 + 10 * around).to(torch.uint8)
-    # Pixel i of the result, 256 of which are one of the image, lies here; pixels' centers are at halves.
-    at = length / 2 + (torch.arange(224) + 0.5 - 112) / 256 - 0.5
-    assert (resize_and_crop(image, size=224) - (100 + 10 * (at - length // 2))).abs().max() <= 1
-
-
 def test_epoch_has_every_image_once_but_for_the_incomplete_batch() -> None:
     order = epoch_order(103, seed=1, epoch=2, batch_size=10)
     assert (order.shape, order.dtype) == ((10, 10), torch.int64)
@@ -471,13 +456,10 @@ def test_order_depends_only_on_seed_and_epoch() -> None:
     assert len({order(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9
 
 
-@pytest.mark.parametrize(
-    ("argument", "batch_size", "rank", "world"),
-    [("batch_size", 11, 0, 1), ("batch_size", 6, 0, 2), ("batch_size", 0, 0, 1), ("rank", 2, 2, 2)],
-)
-def test_orders_that_cannot_be_are_rejected(argument: str, batch_size: int, rank: int, world: int) -> None:
-    with pytest.raises(ValueError, match=f"^{argument}: "):
-        epoch_order(10, seed=0, epoch=0, batch_size=batch_size, rank=rank, world=world)
+@pytest.mark.parametrize(("batch_size", "world"), [(11, 1), (6, 2)])
+def test_images_that_do_not_fill_a_batch_are_rejected(batch_size: int, world: int) -> None:
+    with pytest.raises(ValueError, match=r"^batch_size: "):
+        epoch_order(10, seed=0, epoch=0, batch_size=batch_size, world=world)
 
 
 def test_derived_seeds_differ_between_tuples() -> None:

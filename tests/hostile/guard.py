@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 MEMORY = 4 << 30  # bytes of further address space; allocating more fails instead of filling the machine
 SECONDS = 60
@@ -55,7 +56,10 @@ def readers() -> dict[str, Callable[[Path], object]]:
     from ldreg.train.checkpoints import latest
     from ldreg.train.folder import RunFolder
 
-    unbuilt: Any = None
+    def finished(path: Path) -> Any:
+        unbuilt: Any = SimpleNamespace(folder=RunFolder(path.parent))
+        return training.Run.finished_before(unbuilt)
+
     return {
         "image": lambda path: read_content(str(path)),
         "metrics": read_metrics,
@@ -63,7 +67,7 @@ def readers() -> dict[str, Callable[[Path], object]]:
         "results": Record.from_json,
         "fit": classification.read_fit,
         "card": lambda path: read_card(path.with_name("encoder.safetensors"), {}),
-        "finished run": lambda path: training._finished_before(RunFolder(path.parent), unbuilt),
+        "finished run": finished,
         "bench": lambda path: runner.read_run(path, "lid", "cpu"),
         "cost": lambda path: tables.step_cost([path]),
         "annotations": coco.load_annotations,

@@ -37,14 +37,6 @@ def test_a_row_that_is_none_is_refused_by_its_line(path: Path, row: str) -> None
         read_metrics(path)
 
 
-def test_each_write_is_in_the_file_at_once(path: Path) -> None:
-    log = MetricsLog(path)
-    log.resume(0)
-    for step in range(1, 4):
-        log_steps(log, range(step, step + 1))
-        assert len(read_metrics(path)["set/lid"]) == step
-
-
 @pytest.mark.parametrize("resumed_at", [1, 3, 5])
 @pytest.mark.parametrize("torn", ["", "0.7142857142857143,5,set/l", "0.71"])
 def test_a_resumed_log_equals_an_unbroken_one(path: Path, resumed_at: int, torn: str) -> None:

@@ -56,6 +56,7 @@ def test_the_default_recipe_follows_method_and_regularizer(
     [
         ("digits", "expected options only, got also 'digits'"),
         ("--recipe digits/simclrr", "got 'digits/simclrr'; nearest: 'digits/simclr'"),
+        ("--recipe ../../secrets", "recipe: expected"),
         ("--recipe", "--recipe: expected a value"),
         ("--method dino", "method: expected one of barlow_twins, byol, "),
         ("--resume nowhere", "resume: expected a run folder with a config.yaml, got 'nowhere'"),

@@ -126,23 +126,3 @@ def test_the_fast_recipes_have_every_method_and_nearly_every_regularizer() -> No
     assert {tree["method"] for tree in quick} == set(METHODS)
     # What VICReg's covariance term does is a part of what the two together do.
     assert {tree.get("regularizer") for tree in quick} == {tree.get("regularizer") for tree in every} - {"covariance"}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [
-        ("simclr_vit", {"projector": (4096, 4096, 256)}),
-        ("vicreg", {"projector": (8192, 8192, 8192)}),
-        ("barlow_twins", {"projector": (8192, 8192, 8192)}),
-        ("mae", {"decoder_width": 512, "decoder_depth": 8, "decoder_heads": 16, "mask_ratio": 0.75}),
-    ],
-)
-def test_the_recipes_themselves_have_wide_heads(recipe: str, expected: dict[str, Any]) -> None:
-    for name in (f"imagenet/{recipe}", f"imagenet/{recipe}_ldreg"):
-        method = resolve(load_recipe(name)).method
-        assert {key: getattr(method, key) for key in expected} == expected
-
-
-def test_moco_of_imagenet_has_the_heads_of_its_third_version() -> None:
-    whole = resolve(load_recipe("imagenet/moco_ldreg")).method.settings()
-    assert (whole.projector, whole.predictor) == ((4096, 256), (4096, 256))

@@ -26,7 +26,6 @@ from ldreg.train.settings import Settings, resolve
 
 pytestmark = pytest.mark.slow
 
-KILLS = 2
 OPTIONS = {"schedule.warmup_epochs": "1", "trainer.threads": "1", "trainer.device": "cpu", "monitor.every_epochs": "5"}
 
 

@@ -24,7 +24,7 @@ from ldreg.train.checkpoints import LAST
 from ldreg.train.folder import RunFolder
 from ldreg.train.observers import ProgressBar
 from ldreg.train.recipes import load_recipe
-from ldreg.train.run import build, pretrain
+from ldreg.train.run import Run, pretrain
 from ldreg.train.settings import Settings, resolve
 
 QUICK = {"schedule.epochs": "1", "schedule.warmup_epochs": "0", "trainer.threads": "1", "trainer.device": "cpu"}
@@ -78,7 +78,7 @@ def test_nothing_unusual_is_one_line_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_set_is_looked_at_and_named_by_its_place_in_the_whole(tmp_path: Path) -> None:
-    run = build(digits(monitor__points="200"), RunFolder(tmp_path))
+    run = Run(digits(monitor__points="200"), RunFolder(tmp_path))
     extract = run.findings._extract
     x, labels, *_ = extract()
     assert labels is not None

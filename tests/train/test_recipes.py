@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,41 +49,6 @@ def test_imagenet_recipes_have_the_papers_beta_and_k(name: str, beta: float, k: 
     assert (found.data.name, found.data.size) == ("imagenet", 224)
 
 
-@pytest.mark.parametrize(
-    ("name", "optimization", "policy", "heads"),
-    [
-        ("simclr", (0.075, "sqrt", 1e-6, "lars"), "simclr", {"temperature": 0.1, "projector": (2048, 128)}),
-        ("simclr_tuned", (0.5, "linear", 1e-6, "lars"), "byol", {"temperature": 0.15, "projector": (8192, 8192, 512)}),
-        ("byol", (0.4, "linear", 1.5e-6, "lars"), "byol", {"projector": (4096, 256), "predictor": (4096, 256)}),
-        ("mae", (1.5e-4, "linear", 0.05, "adamw"), "mae", {}),
-    ],
-)
-def test_imagenet_recipes_have_the_papers_optimization_and_heads(
-    name: str, optimization: tuple[Any, ...], policy: str, heads: dict[str, Any]
-) -> None:
-    found = settings(f"imagenet/{name}")
-    got = found.optimizer
-    assert (got.lr, got.lr_scaling, got.weight_decay, got.name) == optimization
-    assert found.views.policy == policy
-    assert {option: getattr(found.method, option) for option in heads} == heads
-
-
-def test_simclr_with_a_vit_has_the_optimization_of_the_authors_configuration() -> None:
-    found = settings("imagenet/simclr_vit")
-    got = found.optimizer
-    # Their file leaves betas out, which for AdamW are PyTorch's; ours are MAE's unless a recipe says otherwise.
-    assert (got.name, got.lr, got.lr_scaling, got.weight_decay) == ("adamw", 1.5e-4, "linear", 0.1)
-    assert (got.betas, settings("imagenet/mae").optimizer.betas) == ((0.9, 0.999), (0.9, 0.95))
-    assert (found.schedule.epochs, found.schedule.warmup_epochs, found.method.temperature) == (200, 20, 0.2)
-
-
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("imagenet/")])
-def test_imagenet_recipes_crop_as_the_methods_originals_do(name: str) -> None:
-    policy = settings(name).views.resolve()
-    assert policy.interpolation == "bicubic"
-    assert policy.scale == ((0.2, 1.0) if "mae" in name else (0.08, 1.0))
-
-
 def test_a_recipe_is_a_delta_over_its_base(tmp_path: Path) -> None:
     tree = load_recipe("imagenet/simclr_bs4096_e1000_ldreg")
     assert tree["schedule"] == {"epochs": 1000, "warmup_epochs": 10}
@@ -114,7 +78,7 @@ def test_a_recipe_is_a_delta_over_its_base(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2", "got the key 'seed' twice"),
         ("data: {name: x, 'name': y}", "got the key 'name' twice"),
         ("[" * 100_000, "expected YAML"),
-        ("# " + "x" * 1_000_000, "at most 1000000 bytes"),
+        ("# " + "x" * 1_000_000, "more than 1000000 bytes"),
         ("base: 3", "base: expected the name of a recipe, got 3"),
         ("x: !!python/object/apply:os.system ['true']", "expected YAML"),
     ],
@@ -127,20 +91,12 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
-    levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 9)}]" for level in range(1, 10)]
-    path = tmp_path / "bomb.yaml"
-    path.write_text("\n".join(["l0: &l0 [x]", *levels]))
-    with pytest.raises(ValueError, match="got an anchor or alias"):
-        read_yaml(path)
-
-
 def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()
-    for name in ("pipe.yaml", "folder.yaml"):
-        with pytest.raises(ValueError, match=rf"^\S+{name}: expected a file, got a folder, pipe or device$"):
-            load_recipe(str(tmp_path / name))
+    for name in ("pipe", "folder"):
+        with pytest.raises(ValueError, match=rf"^\S+{name}\.yaml: expected .*, got a {name}"):
+            load_recipe(str(tmp_path / f"{name}.yaml"))
     with pytest.raises(FileNotFoundError):
         load_recipe(str(tmp_path / "gone.yaml"))
 
@@ -164,13 +120,6 @@ def test_a_circle_of_bases_is_refused(base: str, tmp_path: Path) -> None:
     (tmp_path / "here" / "other.yaml").write_text(f"base: {tmp_path}/here/mine.yaml")
     with pytest.raises(ValueError, match="without a circle"):
         load_recipe(str(tmp_path / "here" / "mine.yaml"))
-
-
-def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match="'imagenet/simclr'"):
-        load_recipe("imagnet/simclr")
-    with pytest.raises(ValueError, match="recipe"):
-        load_recipe("../../secrets")
 
 
 def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tests.train.options import as_words, changed
+from tests.train.options import changed
 from tests.train.states import STATE, assert_same
 
 from ldreg import LDReg
-from ldreg.cli import main
 from ldreg.methods import BYOL, Outcome
 from ldreg.monitor.log import read_metrics
 from ldreg.train import checkpoints
@@ -60,15 +58,6 @@ def test_every_method_learns_on_digits(method: str, regularizer: str, tmp_path: 
     shares = [value for _, _, value in logged.get("batch/view_share", [])]
     # MAE has one view, and of MoCo with a queue one passes the encoder.
     assert (not shares) if method in ("mae", "moco") else (all(0 < share < 1 for share in shares) and shares)
-
-
-@pytest.mark.parametrize("regularizer", ["minlid", "covariance", "variance_covariance", "koleo", "sigreg"])
-def test_every_other_regularizer_trains(regularizer: str, tmp_path: Path) -> None:
-    settings = quick("digits/byol", regularizer=regularizer, schedule__epochs="1", monitor__every_steps="1")
-    train(settings, tmp_path)
-    values = [value for _, _, value in read_metrics(RunFolder(tmp_path).metrics)["terms/regularizer"]]
-    assert len(values) == 5
-    assert all(value == value and value != 0 for value in values)
 
 
 def test_ldreg_raises_lid_and_minlid_lowers_it(tmp_path: Path) -> None:
@@ -126,7 +115,7 @@ def test_a_share_and_a_beta_exclude_each_other() -> None:
     assert chosen("digits/simclr_ldreg", ldreg__share="0.1") == {"beta": None, "share": 0.1, "smoothing": 0.0}
     assert chosen("digits/simclr_share", ldreg__beta="0.3") == {"beta": 0.3, "share": None, "smoothing": None}
     assert chosen("digits/byol", regularizer="koleo", koleo__share="0.1")["share"] == 0.1
-    with pytest.raises(ValueError, match=r"^ldreg.share: expected no ldreg.beta beside it, got 0.3"):
+    with pytest.raises(ValueError, match=r"^ldreg.share: expected no ldreg.beta with it, got 0.3"):
         quick("digits/simclr_ldreg", ldreg__share="0.1", ldreg__beta="0.3")
     with pytest.raises(ValueError, match=r"^ldreg.smoothing: has no effect without ldreg.share"):
         quick("digits/simclr_ldreg", ldreg__smoothing="0.5")
@@ -145,27 +134,6 @@ def test_measuring_the_pull_changes_no_weight(recipe: str, queue: str, tmp_path:
     assert len(read_metrics(RunFolder(tmp_path / "1").metrics)["terms/pull"]) == 10
     assert len(read_metrics(RunFolder(tmp_path / "1000").metrics)["terms/pull"]) == 1
     assert_same(measured, plain)
-
-
-def test_the_run_folder_is_whole(tmp_path: Path) -> None:
-    result = train(quick("digits/simclr_ldreg", schedule__epochs="1", schedule__warmup_epochs="0"), tmp_path)
-    folder = RunFolder(tmp_path)
-    assert resolve(load_recipe(str(folder.config))) == quick(
-        "digits/simclr_ldreg", schedule__epochs="1", schedule__warmup_epochs="0"
-    )
-    environment = json.loads(folder.environment.read_text())
-    assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
-    card = json.loads(folder.card.read_text())
-    assert card["dimension"] == 128
-    assert card["metrics"]["set/lid"] == pytest.approx(result.metrics["set/lid"])
-    saved = load_file(folder.encoder)
-    for name, tensor in result.module.method.encoder.state_dict().items():
-        assert torch.equal(saved[name], tensor)
-    newest = latest(folder.checkpoints)
-    assert newest is not None
-    assert newest.path == folder.checkpoints / LAST
-    assert not (folder.checkpoints / PREVIOUS).exists()
-    assert not list(tmp_path.rglob("*writing*"))
 
 
 class KilledError(Exception):
@@ -213,30 +181,6 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
     other = train(quick("digits/simclr", seed="1", **one), tmp_path / "c").module.state_dict()
     assert_same(dict(first), dict(again))
     assert not torch.equal(first["method.encoder.blocks.0.0.weight"], other["method.encoder.blocks.0.0.weight"])
-
-
-def test_a_loss_gone_nan_stops_names_its_step_and_keeps_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from ldreg.methods.simclr import SimCLR
-
-    forward, calls = SimCLR.forward, iter(range(1000))
-
-    def failing(self: Any, *args: Any) -> Any:
-        outcome = forward(self, *args)
-        bad = float("nan") if next(calls) == 6 else 1.0
-        return type(outcome)(outcome.loss * bad, outcome.terms, outcome.representations)
-
-    monkeypatch.setattr(SimCLR, "forward", failing)
-    assert main(["pretrain", *as_words(QUICK), "--out", str(tmp_path / "run")]) == 1
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("ldreg pretrain: error: the loss is not finite at step 7: loss = nan, ssl_loss = nan")
-    saved = weights(tmp_path / "run")
-    assert saved["global_step"] == 5
-    assert all(torch.isfinite(tensor).all() for tensor in saved["state_dict"].values())
-    calls = iter(range(5, 1000))
-    with pytest.raises(NotFiniteError):  # a resumed run meets it again, rather than hide it
-        train(quick("digits/simclr_ldreg"), tmp_path / "run", resume=True)
 
 
 def test_accumulated_parts_take_one_step_of_the_optimizer(tmp_path: Path) -> None:

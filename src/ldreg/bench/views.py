@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.bench.measure import OWN, SMALL, VIEWS, Benchmark, Contender, Goal, Measurement, Pictures, Setting, measure
-from ldreg.data import FileLoader, ImageFiles, RandomCrops
+from ldreg.data import ImageFiles, Loader
 from ldreg.views import Views, ViewsConfig
 from ldreg.views.config import NORMALIZATIONS
 from ldreg.views.transforms import kernel_size
@@ -78,11 +78,11 @@ def ours(setting: Setting, folder: Path, *, plain: bool = False) -> Batches:
             yield views(images, generator)
     paths = write_files(pictures, folder) * (_EPOCH * setting.threads)
     labels = torch.zeros(len(paths), dtype=torch.int64)
-    loader = FileLoader(
+    loader = Loader(
         ImageFiles(paths, labels, (_CLASS,), "benchmark", decoding="cpu" if plain else "auto"),
         batch_size=setting.size.images,
         seed=setting.seed,
-        crop=RandomCrops(views),
+        crop=views,
         workers=setting.threads,
         device=setting.device,
     )

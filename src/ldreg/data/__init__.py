@@ -4,22 +4,17 @@ from ldreg.data.archives import unpack
 from ldreg.data.config import DATASETS, DataConfig, worker_count
 from ldreg.data.datasets import load_images, output_size
 from ldreg.data.decoding import device_decoder
-from ldreg.data.file_batches import RandomCrops
-from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.loaders import FileLoader, Loader, ResidentLoader, batches_in_order
-from ldreg.data.order import derived_seed, epoch_order
+from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages, derived_seed, epoch_order
+from ldreg.data.loaders import Loader, batches_in_order
 
 __all__ = [
     "DATASETS",
     "Batch",
     "DataConfig",
-    "FileLoader",
     "ImageFiles",
     "ImageSet",
     "Loader",
-    "RandomCrops",
     "ResidentImages",
-    "ResidentLoader",
     "batches_in_order",
     "derived_seed",
     "device_decoder",

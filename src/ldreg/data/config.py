@@ -79,11 +79,7 @@ class DataConfig:
 
 
 def similar_datasets(name: str) -> list[str]:
-    """Up to three datasets with similar names, the most similar first.
-
-    >>> similar_datasets("CIFAR-10"), similar_datasets("photos")
-    (['cifar10', 'cifar100'], [])
-    """
+    """Up to three datasets with similar names, the most similar first."""
     return difflib.get_close_matches(name.lower(), DATASETS, n=3, cutoff=0.6)
 
 
@@ -93,11 +89,7 @@ def cache_folder(config: DataConfig) -> Path:
 
 
 def worker_count(config: DataConfig, *, processes: int = 1) -> int:
-    """Number of reading and decoding processes for each of `processes` training processes on this machine.
-
-    >>> worker_count(DataConfig(workers=3), processes=2)
-    3
-    """
+    """Number of reading and decoding processes for each of `processes` training processes on this machine."""
     if config.workers is not None:
         return config.workers
     return max(1, min(16, available_cores() // processes))

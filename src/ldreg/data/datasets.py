@@ -93,11 +93,7 @@ def _load_split(config: DataConfig, split: Split) -> ImageSet:
 
 
 def output_size(config: DataConfig, images: ImageSet) -> int:
-    """Side of the images given to the encoder: as configured, else the images' own up to 224, and 224 for mixed sizes.
-
-    >>> output_size(DataConfig(), load_images(DataConfig(), "test"))
-    8
-    """
+    """Side of the images given to the encoder: as configured, else their own up to 224, and 224 for mixed sizes."""
     return config.size or min(images.size or 224, 224)
 
 
@@ -109,10 +105,6 @@ def validation_part(training: ImageSet, split: Split, *, share: float) -> ImageS
 
     Raises:
         ValueError: the share leaves one side empty.
-
-    >>> images = ResidentImages(torch.zeros(10, 1, 8, 8).byte(), torch.arange(10) % 2, ("a", "b"), "tiny")
-    >>> validation_part(images, "test", share=0.4).labels.bincount().tolist()
-    [2, 2]
     """
     labels = training.labels
     known = training.labeled_indices if bool((labels >= 0).any()) else torch.arange(len(labels))
@@ -279,9 +271,7 @@ def read_folder(path: Path, split: Split, *, name: str, order: tuple[str, ...]) 
         known, more = quoted_if_odd(root / "train"), ", ".join(map(quoted_if_odd, unknown[:3]))
         raise ValueError(f"{quoted_if_odd(folder)}: expected the classes of {known}, got {more} as well")
     if class_names and loose:
-        logger.warning(
-            "%s: %d images that lie beside the class folders are left out", quoted_if_odd(folder), len(loose)
-        )
+        logger.warning("%s: %d images outside of the class folders are left out", quoted_if_odd(folder), len(loose))
     paths, labels = list[str](), list[int]()
     for class_name in class_names:
         paths += list(_images_below(folder / class_name, set()))

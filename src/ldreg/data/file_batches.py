@@ -25,80 +25,16 @@ from ldreg.data.decoding import (
     plain_jpeg_size,
     read_content,
 )
-from ldreg.data.images import Batch, Failure, ImageFiles
-from ldreg.data.order import derived_seed
-from ldreg.views import Views
-from ldreg.views.transforms import BOX_DRAWS, Boxes, resized_crop, sample_boxes
+from ldreg.data.images import Batch, Failure, ImageFiles, derived_seed
+from ldreg.views import Box, Views
 
 AHEAD = 2  # batches that a thread makes in advance
 LONGEST = 4  # times the shorter side: the part of an image's middle that is resized
-PADDED = 1 << 24  # pixels of images, padded to one size, that are cropped at once
 
-Crop = Callable[[Tensor, torch.Generator], Tensor]
-Box = list[int]
-"""Top, left, height and width in pixels."""
+Crop = Callable[[Tensor, torch.Generator], Tensor] | Views
+"""Makes V crops (V, C, S, S) of an image uint8 (C, H, W); views crop on a GPU too, many images at once."""
 Made = tuple[Batch | None, list[Failure], int]
 """A batch, or None if nothing is readable, the unreadable files met, and the number of transparent images in it."""
-
-
-class RandomCrops:
-    """The crops of `Views.crop`; their boxes may also be drawn first and cut from many images of any sizes at once.
-
-    Cut at once they are rounded at the end, whereas `Views.crop` also rounds between its two directions: values differ
-    by at most one gray level. Bicubic crops may differ by more where the first direction overshoots black or white.
-
-    >>> from ldreg.views import ViewsConfig
-    >>> crops = RandomCrops(Views(ViewsConfig("simclr"), size=8, channels=3))
-    >>> images = [torch.zeros(3, 20, 30, dtype=torch.uint8), torch.zeros(3, 16, 16, dtype=torch.uint8)]
-    >>> boxes = [crops.draw(*image.shape[1:], torch.Generator().manual_seed(0)) for image in images]
-    >>> crops.cut(images, boxes).shape
-    torch.Size([2, 2, 3, 8, 8])
-    """
-
-    def __init__(self, views: Views) -> None:
-        self.views = views
-
-    def __call__(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """The crops (V, C, S, S) of one image uint8 (C, H, W)."""
-        return self.views.crop(image, generator)
-
-    def draw(self, height: int, width: int, generator: torch.Generator) -> list[Box]:
-        """The V boxes that a call with an image of height x width would cut."""
-        uniforms = torch.rand(self.views.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
-        boxes = sample_boxes(uniforms, height=height, width=width, scale=self.views.policy.scale)
-        drawn: list[Box] = torch.stack(boxes, dim=1).tolist()
-        return drawn
-
-    def cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
-        """The crops (B, V, C, S, S) of images uint8 (C, H, W) on one device to V boxes each, antialiased."""
-        return torch.cat([self._cut(images[start:end], boxes[start:end]) for start, end in _chunks(images)])
-
-    def _cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
-        # Padded to one float32 (B, C, H, W), in memory as (B, H, C, W). No box reaches the padding.
-        height, width = (max(image.shape[dim] for image in images) for dim in (1, 2))
-        padded = images[0].new_zeros(len(images), height, images[0].shape[0], width)
-        for row, image in zip(padded, images, strict=True):
-            row[: image.shape[1], :, : image.shape[2]] = image.transpose(0, 1)
-        corners = torch.tensor(boxes, dtype=torch.int64, device=padded.device)
-        crops = resized_crop(
-            padded.float().transpose(1, 2),
-            Boxes(*corners.flatten(0, 1).unbind(1)),
-            size=self.views.size,
-            interpolation=self.views.policy.interpolation,
-        )
-        rounded: Tensor = crops.round_().clamp_(0, 255).to(torch.uint8)
-        return rounded.view(*corners.shape[:2], *rounded.shape[1:])
-
-
-def _chunks(images: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
-    """Start and end of runs of images that, padded to one size, have at most PADDED pixels, or are single images."""
-    start, height, width = 0, 0, 0
-    for end, image in enumerate(images):
-        height, width = max(height, image.shape[1]), max(width, image.shape[2])
-        if end > start and (end + 1 - start) * height * width > PADDED:
-            yield start, end
-            start, height, width = end, image.shape[1], image.shape[2]
-    yield start, len(images)
 
 
 def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
@@ -106,9 +42,6 @@ def resize_and_crop(image: Tensor, *, size: int) -> Tensor:
 
     Squares are resized. Of other images the shorter side is resized to size·256/224 and the middle is taken. The result
     depends on the image and the size, not on the set that it is in.
-
-    >>> resize_and_crop(torch.zeros(3, 300, 500, dtype=torch.uint8), size=224).shape
-    torch.Size([3, 224, 224])
     """
     from torchvision.transforms.v2 import functional as tvf
 
@@ -191,12 +124,13 @@ class Source(Dataset[Sample]):
 
     def _drawn(self, key: Any, size: tuple[int, int]) -> list[Box] | None:
         """The boxes of the crops, if they can be drawn before the image is decoded."""
-        return self.crop.draw(*size, self._generator(key)) if isinstance(self.crop, RandomCrops) else None
+        return self.crop.draw_boxes(*size, self._generator(key)) if isinstance(self.crop, Views) else None
 
     def _prepared(self, sample: Sample) -> Tensor:
         if self.crop is None:
             return resize_and_crop(sample.image, size=self.size)
-        return self.crop(sample.image, self._generator(sample.key))
+        crop = self.crop.crop if isinstance(self.crop, Views) else self.crop
+        return crop(sample.image, self._generator(sample.key))
 
     def batch_on_device(self, samples: list[Sample], *, decoder: Decoder, device: torch.device) -> Made:
         """A batch on the device from samples that are coded.
@@ -220,11 +154,11 @@ class Source(Dataset[Sample]):
 
     def _prepare_all(self, samples: Sequence[Sample]) -> Tensor:
         """Several images on one device, stacked; crops are cut at once if the boxes can be drawn first."""
-        if not isinstance(self.crop, RandomCrops):
+        if not isinstance(self.crop, Views):
             return torch.stack([self._prepared(sample) for sample in samples])
         images = [sample.image for sample in samples]
         boxes = [
-            sample.boxes or self.crop.draw(image.shape[1], image.shape[2], self._generator(sample.key))
+            sample.boxes or self.crop.draw_boxes(image.shape[1], image.shape[2], self._generator(sample.key))
             for sample, image in zip(samples, images, strict=True)
         ]
         return self.crop.cut(images, boxes)
@@ -277,9 +211,6 @@ class FileBatches:
 
     If the device decodes, the worker processes (or, without any, a thread) read files, draw the boxes of crops and
     decode all but plain JPEGs. A thread has the device decode and prepare the next batches, which stay there.
-
-    Raises:
-        ValueError: the files are to be decoded on a GPU that cannot.
     """
 
     def __init__(
@@ -352,11 +283,7 @@ class FileBatches:
 
 @contextmanager
 def report_lost_workers() -> Iterator[None]:
-    """Turn torch's error for a lost worker process, which it raises at any moment, into one of a line.
-
-    Raises:
-        ChildProcessError: a worker process was ended from outside.
-    """
+    """Turn torch's error for a lost worker process, which it raises at any moment, into one of a line."""
     try:
         yield
     except RuntimeError as error:
@@ -408,15 +335,7 @@ def _ignore_other_signals(worker: int) -> None:
 
 
 def decode_or_none(contents: list[Tensor], decoder: Decoder) -> list[Tensor | None]:
-    """Decode JPEGs, with None for each that fails; as the decoder gives all or nothing, halves are tried.
-
-    >>> def odd_ones(contents):
-    ...     if any(len(content) % 2 == 0 for content in contents):
-    ...         raise RuntimeError("even")
-    ...     return [content + 1 for content in contents]
-    >>> decode_or_none([torch.zeros(1), torch.zeros(2), torch.ones(1)], odd_ones)
-    [tensor([1.]), None, tensor([2.])]
-    """
+    """Decode JPEGs, with None for each that fails; as the decoder gives all or nothing, halves are tried."""
     if not contents:
         return []
     try:

@@ -1,6 +1,6 @@
-"""Sets of images: one uint8 array, or files decoded when they are drawn; files that fit are decoded once into an array.
+"""Sets of images, as one array or as files, and the order in which they are drawn.
 
-Decoded arrays are stored in the cache.
+Files that fit are decoded once into an array, which is stored in the cache.
 """
 
 import hashlib
@@ -67,18 +67,14 @@ class Tally:
     """Counts the unreadable files of a set of `count`; a share of up to `max_share` is tolerated.
 
     Each file is logged once, however often it is met. `transparent` is the number of images with transparent pixels in
-    the last whole pass over the set, or over a part of it.
-
-    >>> tally = Tally(200, max_share=0.01)
-    >>> tally.add([Failure(7, "a.jpg", "truncated"), Failure(7, "a.jpg", "truncated")])
-    >>> tally.listed
-    ['a.jpg: truncated']
+    the last whole pass over the set, or over a part of it. `notes` are the lines logged so far.
     """
 
     def __init__(self, count: int, *, max_share: float) -> None:
         self.count = count
         self.max_share = max_share
         self.transparent = 0
+        self.notes: list[str] = []
         self._failures: dict[str, Failure] = {}
         self._read = 0
 
@@ -92,7 +88,7 @@ class Tally:
         for failure in failures:
             if failure.path not in self._failures:
                 self._failures[failure.path] = failure
-                logger.warning("unreadable image: %s", failure)
+                self._note(f"unreadable image: {failure}")
         bad = len(self._failures)
         if self.exceeds(bad):
             raise ValueError(
@@ -108,13 +104,12 @@ class Tally:
         """Log how many of the images read in one pass are transparent, unless a pass as long has logged it."""
         self.transparent = transparent
         if transparent and read > self._read:
-            logger.warning(transparency_note(transparent, read))
+            self._note(f"{transparent} of {read} images have transparent pixels; composited onto white")
             self._read = read
 
-
-def transparency_note(transparent: int, read: int) -> str:
-    """The log line about transparent images."""
-    return f"{transparent} of {read} images have transparent pixels; composited onto white"
+    def _note(self, line: str) -> None:
+        self.notes.append(line)
+        logger.warning(line)
 
 
 class _Images:
@@ -147,8 +142,7 @@ class _Images:
 class ResidentImages(_Images):
     """Square images of one size as one uint8 array (N, C, S, S), with labels int64 (N,), -1 where unknown.
 
-    `unreadable` lists the files left out because they could not be decoded, each with the reason. `transparent` is the
-    number of decoded files with transparent pixels, and the number of decoded files.
+    `tally` counts the files that could not be decoded, which are left out.
 
     Raises:
         ValueError: the array or the labels have another dtype or shape.
@@ -159,21 +153,13 @@ class ResidentImages(_Images):
     """
 
     def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        classes: Sequence[str],
-        name: str,
-        *,
-        unreadable: Sequence[str] = (),
-        transparent: tuple[int, int] = (0, 0),
+        self, images: Tensor, labels: Tensor, classes: Sequence[str], name: str, *, tally: Tally | None = None
     ) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
             raise ValueError(f"images: expected uint8 (N, C, S, S), got {images.dtype} {tuple(images.shape)}")
         super().__init__(len(images), labels, classes, name)
         self.images = images
-        self.unreadable = tuple(unreadable)
-        self.transparent = transparent
+        self.tally = tally or Tally(len(images), max_share=0)
 
     @property
     def channels(self) -> int:
@@ -187,10 +173,7 @@ class ResidentImages(_Images):
 
     def take(self, indices: Tensor) -> "ResidentImages":
         """The set of only these images, in this order."""
-        images, labels = self.images[indices], self.labels[indices]
-        return ResidentImages(
-            images, labels, self.classes, self.name, unreadable=self.unreadable, transparent=self.transparent
-        )
+        return ResidentImages(self.images[indices], self.labels[indices], self.classes, self.name, tally=self.tally)
 
 
 class ImageFiles(_Images):
@@ -293,8 +276,7 @@ def _decode_all(files: ImageFiles, *, cache: Path, side: int) -> ResidentImages:
             images = images[readable] if failures else images
             _write(store, (images, failures, transparent))
     files.tally.finish_pass(len(images), transparent=transparent)
-    labels, found = files.labels[readable], (transparent, len(images))
-    return ResidentImages(images, labels, files.classes, files.name, unreadable=files.tally.listed, transparent=found)
+    return ResidentImages(images, files.labels[readable], files.classes, files.name, tally=files.tally)
 
 
 def decode_into_memory(files: ImageFiles, *, side: int) -> Stored:
@@ -365,3 +347,39 @@ def _write(store: Path, stored: Stored) -> None:
             Path(folder, "images").replace(store)
     except (SafetensorError, OSError) as error:
         logger.warning("%s: the decoded images cannot be kept (%s)", store, error)
+
+
+# The order of images: a function of seed, epoch and rank
+
+
+def derived_seed(*parts: int) -> int:
+    """A seed below 2**63 for a tuple of integers; different tuples give unrelated seeds."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    # The generator takes 64 bits but shows seeds as signed numbers.
+    return int.from_bytes(digest, "little") >> 1
+
+
+def batches_per_epoch(count: int, *, world: int, batch_size: int) -> int:
+    """The number of whole global batches of world·batch_size images in `count` images."""
+    if count < world * batch_size:
+        ranks = f" on each of {world} ranks" if world > 1 else ""
+        raise ValueError(f"batch_size: expected at most {count // world}{ranks} for {count} images, got {batch_size}")
+    return count // (world * batch_size)
+
+
+def epoch_order(count: int, *, seed: int, epoch: int, rank: int = 0, world: int = 1, batch_size: int) -> Tensor:
+    """The indices of one rank's batches of an epoch, (batches, batch_size) int64.
+
+    Ranks share one permutation of the images; every world·batch_size of its indices are one global batch. At each step,
+    two ranks with batches of 4 together see the images that one rank with batches of 8 sees. The incomplete batch at
+    the end is dropped.
+
+    >>> order = epoch_order(10, seed=0, epoch=0, batch_size=4)
+    >>> order.shape, len(order.unique())
+    (torch.Size([2, 4]), 8)
+    """
+    batches = batches_per_epoch(count, world=world, batch_size=batch_size)
+    generator = torch.Generator().manual_seed(derived_seed(seed, epoch))
+    permutation = torch.randperm(count, generator=generator)
+    whole = permutation[: batches * world * batch_size]
+    return whole.view(batches, world, batch_size)[:, rank].contiguous()

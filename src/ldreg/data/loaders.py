@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ldreg.data.file_batches import Crop, FileBatches, Source, resize_and_crop
-from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages
-from ldreg.data.order import batches_per_epoch, epoch_order
+from ldreg.data.images import Batch, ImageFiles, ImageSet, ResidentImages, batches_per_epoch, epoch_order
 
 
 class Loader:
@@ -16,21 +15,52 @@ class Loader:
 
     Iterating gives the epoch set by `set_epoch`, from its beginning. After `load_state_dict` the next iteration leaves
     out the batches already seen.
+
+    Images held in memory are moved to the device by the first iteration, and batches (B, C, S, S) are gathered there.
+    Of files, `crop` makes batches (B, V, C, S, S). The seed of its generator is derived from (seed, epoch, index),
+    so neither the number of workers nor resuming a run changes a crop. An unreadable file is replaced by the next
+    readable one. Batches of files lie on the device if it decodes (see `files.decoding`), else on the CPU.
+
+    Raises:
+        ValueError: the images do not fill one global batch, or are to be decoded on a GPU that cannot; while
+            iterating, too many are unreadable.
+
+    >>> images = ResidentImages(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10), "0123456789", "tiny")
+    >>> [batch.images.shape for batch in Loader(images, batch_size=4, seed=0)]
+    [torch.Size([4, 1, 8, 8]), torch.Size([4, 1, 8, 8])]
     """
 
-    def __init__(self, images: ImageSet, *, batch_size: int, seed: int, rank: int, world: int) -> None:
-        self.images = images
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank = rank
-        self.world = world
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        seed: int,
+        crop: Crop | None = None,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.images, self.batch_size, self.seed = images, batch_size, seed
+        self.rank, self.world, self.device = rank, world, torch.device(device)
         self.epoch = 0
         self._length = batches_per_epoch(len(images), world=world, batch_size=batch_size)
-        self._start = 0
-        self._yielded = 0
+        self._start = self._yielded = 0
+        self._moved: tuple[Tensor, Tensor] | None = None
+        self._keys = _Keys()
+        self._files: FileBatches | None = None
+        if isinstance(images, ImageFiles):
+            source = Source(images, crop=crop, seed=seed)
+            self._files = FileBatches(source, self._keys, workers=workers, device=device)
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def sampler(self) -> "Loader":
+        """Itself: Lightning calls `set_epoch` of a loader's sampler."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, or stay in the current one."""
@@ -51,6 +81,8 @@ class Loader:
 
     def close(self) -> None:
         """End worker processes and threads; a further iteration starts them again."""
+        if self._files is not None:
+            self._files.close()
 
     def __iter__(self) -> Iterator[Batch]:
         start, self._start = self._start, 0
@@ -62,80 +94,16 @@ class Loader:
             yield batch
 
     def _batches(self, order: Tensor) -> Iterator[Batch]:
-        raise NotImplementedError
-
-
-class ResidentLoader(Loader):
-    """Batches (B, C, S, S) gathered on the device, to which the images are moved by the first iteration.
-
-    Raises:
-        ValueError: the images do not fill one global batch.
-
-    >>> images = ResidentImages(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10), "0123456789", "tiny")
-    >>> loader = ResidentLoader(images, batch_size=4, seed=0)
-    >>> [batch.images.shape for batch in loader]
-    [torch.Size([4, 1, 8, 8]), torch.Size([4, 1, 8, 8])]
-    """
-
-    def __init__(
-        self,
-        images: ResidentImages,
-        *,
-        batch_size: int,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(images, batch_size=batch_size, seed=seed, rank=rank, world=world)
-        self.device = torch.device(device)
-        self._resident = images
-        self._moved: tuple[Tensor, Tensor] | None = None
-
-    def _batches(self, order: Tensor) -> Iterator[Batch]:
+        if self._files is not None:
+            self._keys.epoch, self._keys.order = self.epoch, order
+            yield from self._files
+            return
         if self._moved is None:
-            self._moved = self._resident.images.to(self.device), self._resident.labels.to(self.device)
+            assert isinstance(self.images, ResidentImages)
+            self._moved = self.images.images.to(self.device), self.images.labels.to(self.device)
         images, labels = self._moved
         for indices in order.to(self.device):
             yield Batch(images.index_select(0, indices), labels.index_select(0, indices), indices)
-
-
-class FileLoader(Loader):
-    """Batches (B, V, C, S, S) of crops made from files: by worker processes, or on the device if it decodes.
-
-    `crop(image, generator)` gives V crops, uint8 (V, C, S, S), of an image uint8 (3, H, W) on any device. The seed of
-    its generator is derived from (seed, epoch, index), so neither the number of workers nor resuming a run changes a
-    crop. `RandomCrops` is fast on a GPU. An unreadable file is replaced by the next readable one of the set. Batches
-    lie on the device if it decodes (see `files.decoding`), else on the CPU.
-
-    Raises:
-        ValueError: the images do not fill one global batch, or are to be decoded on a GPU that cannot; while
-            iterating, too many are unreadable.
-    """
-
-    def __init__(
-        self,
-        files: ImageFiles,
-        *,
-        batch_size: int,
-        seed: int,
-        crop: Crop,
-        rank: int = 0,
-        world: int = 1,
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(files, batch_size=batch_size, seed=seed, rank=rank, world=world)
-        self._keys = _Keys()
-        self._made = FileBatches(Source(files, crop=crop, seed=seed), self._keys, workers=workers, device=device)
-
-    def close(self) -> None:
-        """End the iteration, its thread and the worker processes; a further iteration starts them again."""
-        self._made.close()
-
-    def _batches(self, order: Tensor) -> Iterator[Batch]:
-        self._keys.epoch, self._keys.order = self.epoch, order
-        yield from self._made
 
 
 class _Keys:
@@ -143,9 +111,6 @@ class _Keys:
 
     epoch = 0
     order = torch.empty(0, 0, dtype=torch.int64)
-
-    def __len__(self) -> int:
-        return len(self.order)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         for indices in self.order:
@@ -166,15 +131,12 @@ def batches_in_order(
     `indices` show.
 
     Raises:
-        ValueError: the batch size is not positive, the images are to be decoded on a GPU that cannot, or too many are
-            unreadable.
+        ValueError: the images are to be decoded on a GPU that cannot, or too many are unreadable.
 
     >>> images = ResidentImages(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.arange(5), "01234", "tiny")
     >>> [batch.indices.tolist() for batch in batches_in_order(images, batch_size=2, size=8)]
     [[0, 1], [2, 3], [4]]
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
     chunks = torch.arange(len(images)).split(batch_size)
     if isinstance(images, ResidentImages):
         return _resident_in_order(images, chunks, size=size, device=device)

@@ -20,11 +20,8 @@ from torch.nn import functional
 from ldreg.data import (
     Batch,
     DataConfig,
-    FileLoader,
-    ImageFiles,
     ImageSet,
     Loader,
-    ResidentLoader,
     derived_seed,
     worker_count,
 )
@@ -122,21 +119,17 @@ class Classifier(pl.LightningModule):
     def train_dataloader(self) -> Loader:
         """The batches of this process."""
         world = self.trainer.world_size
-        options: dict[str, Any] = {
-            "batch_size": self.plan.batch_size // world,
-            "seed": self.plan.seed,
-            "rank": self.global_rank,
-            "world": world,
-            "device": self.device,
-        }
-        made: Any
-        if isinstance(self._train, ImageFiles):
-            made = FileLoader(self._train, workers=self._workers, crop=partial(_crop, self.views), **options)
-        else:
-            made = ResidentLoader(self._train, **options)
-        made.sampler = made  # whose set_epoch Lightning calls
-        self._batches = made
-        return made  # type: ignore[no-any-return]
+        self._batches = Loader(
+            self._train,
+            batch_size=self.plan.batch_size // world,
+            seed=self.plan.seed,
+            crop=partial(_crop, self.views),
+            rank=self.global_rank,
+            world=world,
+            workers=self._workers,
+            device=self.device,
+        )
+        return self._batches
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """The cross-entropy of this process's part of the batch."""

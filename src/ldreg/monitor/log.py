@@ -45,12 +45,7 @@ class MetricsLog:
         self._logged: set[tuple[int, str]] = set()
 
     def resume(self, step: int) -> None:
-        """Remove the rows of later steps and an incomplete last line; at step 0 remove all rows.
-
-        Raises:
-            ValueError: the file is not a metrics file.
-            OSError: it cannot be read or written.
-        """
+        """Remove the rows of later steps and an incomplete last line; at step 0 remove all rows."""
         text = io.StringIO(_text([_HEADER]))
         text.seek(0, io.SEEK_END)
         self._logged = set()
@@ -62,11 +57,7 @@ class MetricsLog:
         write_atomically(self.path, text.getvalue())
 
     def write(self, values: dict[str, float], *, step: int, epoch: float) -> None:
-        """Append one row per value, in one write, except values logged at this step before the run resumed.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Append one row per value, in one write, except values logged at this step before the run resumed."""
         rows = [_Row(epoch, step, name, value) for name, value in values.items() if (step, name) not in self._logged]
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(_text(rows))

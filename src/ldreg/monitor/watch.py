@@ -20,11 +20,6 @@ class Watch:
     Attributes:
         latest: the last value of every measure.
         alarms: all alarms raised, in order.
-
-    >>> watch = Watch(0.5)
-    >>> watch.check({"set/lid": 5.0, "set/spread": 0.5}, step=0, epoch=0.0)
-    >>> watch.check({"set/lid": 1.0, "set/spread": 0.5}, step=9, epoch=1.0)
-    'collapse at epoch 1.00, step 9: LID (set/lid) fell to 1, under 0.65 of its maximum 5'
     """
 
     def __init__(self, alarm: float) -> None:

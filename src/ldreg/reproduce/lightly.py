@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.data import DataConfig, ResidentImages, derived_seed, load_images, output_size, worker_count
-from ldreg.data.order import batches_per_epoch
+from ldreg.data.images import batches_per_epoch
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluate.classification import load_classification
 from ldreg.evaluate.extract import torch_device

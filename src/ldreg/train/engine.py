@@ -77,9 +77,6 @@ def check_hardware(device: str, devices: int, nodes: int, precision: str) -> boo
 
     Raises:
         ValueError: the machine or the launcher does not match the settings.
-
-    >>> check_hardware("cpu", devices=1, nodes=1, precision="fp32")
-    False
     """
     started, asked = os.environ.get("WORLD_SIZE"), devices * nodes
     if started is not None and int(started) != asked:
@@ -166,7 +163,7 @@ def fit(
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    with quiet(), saying_what_is_saved(folder, resume_with), _errors_of_lightning():
+    with quiet(), explained_errors(folder, resume_with):
         trainer = pl.Trainer(**{**own, **options})
         with interruptible(trainer, folder, resume_with), report_lost_workers(), _ending_together():
             _rejoin(cuda=cuda)
@@ -271,10 +268,16 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def saying_what_is_saved(folder: Path, resume_with: str) -> Iterator[None]:
-    """Add to errors that end a training what it can be resumed from."""
+def explained_errors(folder: Path, resume_with: str) -> Iterator[None]:
+    """Turn errors of Lightning and gloo into plain ones, and say what an ended training can be resumed from."""
     try:
         yield
+    except MisconfigurationException as error:
+        raise ValueError(f"devices: {' '.join(str(error).split())}") from error
+    except RuntimeError as error:
+        if "peer" in str(error):  # gloo's word for a process at the other end
+            raise ConnectionError(_LOST_PROCESS) from error
+        raise
     except NotFiniteError as error:
         saved = latest(folder)
         good = f"the last good state, of step {saved.step}, is {saved.path}" if saved else "nothing was saved yet"
@@ -291,19 +294,6 @@ def saying_what_is_saved(folder: Path, resume_with: str) -> Iterator[None]:
 def _what_is_saved(folder: Path, resume_with: str) -> str:
     saved = latest(folder)
     return f"{resume_with} goes on from step {saved.step}" if saved else "nothing was saved yet"
-
-
-@contextmanager
-def _errors_of_lightning() -> Iterator[None]:
-    """Turn errors of Lightning and gloo into those that the command line explains."""
-    try:
-        yield
-    except MisconfigurationException as error:
-        raise ValueError(f"devices: {' '.join(str(error).split())}") from error
-    except RuntimeError as error:
-        if "peer" in str(error):  # gloo's word for a process at the other end
-            raise ConnectionError(_LOST_PROCESS) from error
-        raise
 
 
 def _rejoin(*, cuda: bool) -> None:

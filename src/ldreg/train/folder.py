@@ -40,7 +40,7 @@ class RunFolder:
         self.metrics = path / "metrics.csv"  # everything measured, a row each
         self.checkpoints = path / "checkpoints"  # whole states to go on from
         self.encoder = path / "encoder.safetensors"  # the trained encoder's weights
-        self.card = path / "card.json"  # what the encoder is and how it came about
+        self.card = path / "card.json"  # what the encoder is and how it was trained
 
     @property
     def files(self) -> tuple[Path, ...]:

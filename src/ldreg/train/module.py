@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -10,24 +10,20 @@ from torch import Tensor, nn
 
 from ldreg.data import (
     Batch,
-    FileLoader,
     ImageSet,
     Loader,
-    RandomCrops,
-    ResidentImages,
-    ResidentLoader,
     derived_seed,
     output_size,
     worker_count,
 )
-from ldreg.data.order import batches_per_epoch
+from ldreg.data.images import batches_per_epoch
 from ldreg.encoders import build_encoder
 from ldreg.evaluate.extract import torch_device
 from ldreg.methods import METHODS, Method, Outcome, synchronize_batch_norm
-from ldreg.optim import build_optimizer, build_scheduler, scaled_lr
+from ldreg.optim import ScheduleConfig, build_optimizer, build_scheduler, scaled_lr
 from ldreg.regularizers import LDReg
 from ldreg.regularizers.balance import Balance, BetaSuggestion, suggestion
-from ldreg.train.settings import BALANCE, REGULARIZERS, Settings
+from ldreg.train.settings import BALANCE, REGULARIZERS, Settings, named
 from ldreg.views import Views
 
 _RARELY = 10  # times that the pull is measured at the representations, for once at the weights
@@ -36,8 +32,8 @@ _RARELY = 10  # times that the pull is measured at the representations, for once
 class Pretraining(pl.LightningModule):
     """A method around a freshly drawn encoder, with its regularizer, views, batches and optimizer.
 
-    Every random draw of a step is seeded by (seed, epoch, batch, rank), so that a run can be resumed at any step
-    without the state of a random generator.
+    Every random draw of a step is seeded by (seed, epoch, batch, rank), so a run resumes at any step without the state
+    of a random generator.
 
     Args:
         settings: of the run.
@@ -53,8 +49,10 @@ class Pretraining(pl.LightningModule):
         views = Views(settings.views, size=output_size(settings.data, images), channels=images.channels)
         torch.manual_seed(run.seed)
         self.method = _build_method(settings, views)
-        self.regularizer = build_regularizer(run.regularizer, settings.regularizer)
-        self.method.fork = self._balance = build_balance(run.regularizer, settings.regularizer)
+        with named(run.regularizer):
+            self.regularizer = build_regularizer(run.regularizer, settings.regularizer)
+            strength = {name: value for name, value in settings.regularizer.items() if name in BALANCE}
+            self.method.fork = self._balance = Balance(**{"share": None, **strength}, gather=True)
         self.views = views
         _check_neighbors(settings, self.method)
         self._settings, self._images = settings, images
@@ -75,8 +73,11 @@ class Pretraining(pl.LightningModule):
 
     def _compile(self, *, graphs: bool) -> None:
         """Compile what takes the time; CUDA graphs spare the host the launches, which small encoders wait for."""
-        captured = [self.regularizer] if graphs and _can_be_captured(self.regularizer) else []
-        for part in (*self.method.compiled_parts(), *captured):
+        parts, own = [*self.method.compiled_parts()], self.regularizer
+        # A CUDA graph cannot hold the others: they wait for the device, and a queue grows.
+        if graphs and isinstance(own, LDReg) and own.estimator == "mom" and own.queue_size == 0:
+            parts.append(own)
+        for part in parts:
             part.compile(mode="reduce-overhead" if graphs else None)
         self.views.compile()
 
@@ -85,23 +86,18 @@ class Pretraining(pl.LightningModule):
         return self._loader(self.trainer.world_size)
 
     def _loader(self, world: int) -> Loader:
-        settings, images = self._settings, self._images
-        options: dict[str, Any] = {
-            "batch_size": settings.micro_batch,
-            "seed": settings.run.seed,
-            "rank": self.global_rank,
-            "world": world,
-            "device": self.device,
-        }
-        batches: Any
-        if isinstance(images, ResidentImages):
-            batches = ResidentLoader(images, **options)
-        else:
-            workers = worker_count(settings.data, processes=settings.trainer.devices)
-            batches = FileLoader(images, workers=workers, crop=RandomCrops(self.views), **options)
-        batches.sampler = batches  # where Lightning looks for set_epoch
-        self._batches = batches
-        return batches  # type: ignore[no-any-return]
+        settings = self._settings
+        self._batches = Loader(
+            self._images,
+            batch_size=settings.micro_batch,
+            seed=settings.run.seed,
+            crop=self.views,
+            rank=self.global_rank,
+            world=world,
+            workers=worker_count(settings.data, processes=settings.trainer.devices),
+            device=self.device,
+        )
+        return self._batches
 
     def close(self) -> None:
         """End the processes that load the batches."""
@@ -240,9 +236,6 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
 
     Raises:
         ValueError: an option is out of range.
-
-    >>> build_regularizer("minlid", {"k": 16, "beta": 0.1}).direction
-    'minimize'
     """
     if name == "none":
         return None
@@ -250,25 +243,7 @@ def build_regularizer(name: str, options: Mapping[str, Any]) -> nn.Module | None
     own = {key: value for key, value in options.items() if key not in BALANCE}
     if options.get("share") is not None:
         own["beta"] = 1.0  # its gradient is scaled instead
-    try:
-        return entry.type(**own, **entry.fixed)
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
-
-
-def build_balance(name: str, options: Mapping[str, Any]) -> Balance:
-    """What gives the regularizer its share of the gradient, or without a share measures its pull.
-
-    Raises:
-        ValueError: an option is out of range.
-
-    >>> build_balance("ldreg", {"k": 16, "share": 0.1}).share
-    0.1
-    """
-    try:
-        return Balance(**{"share": None, **{key: options[key] for key in BALANCE if key in options}}, gather=True)
-    except ValueError as error:
-        raise ValueError(f"{name}.{error}") from error
+    return entry.type(**own, **entry.fixed)
 
 
 def _check_neighbors(settings: Settings, method: Method) -> None:
@@ -282,32 +257,21 @@ def _check_neighbors(settings: Settings, method: Method) -> None:
         )
 
 
-def _can_be_captured(regularizer: nn.Module | None) -> TypeGuard[LDReg]:
-    """Whether a CUDA graph can hold it; the others wait for the device, and a queue grows."""
-    return isinstance(regularizer, LDReg) and regularizer.estimator == "mom" and regularizer.queue_size == 0
-
-
 def steps_per_epoch(settings: Settings, images: int) -> int:
-    """Optimizer steps of one epoch; what does not fill a whole batch at its end is left out.
+    """Optimizer steps of one epoch; an incomplete batch at its end is dropped.
 
     Raises:
         ValueError: the images do not fill one batch, or the schedule does not fit the steps.
     """
-    config, schedule, whole = settings.trainer, settings.schedule, settings.run.batch_size
+    config, whole = settings.trainer, settings.run.batch_size
     batches = batches_per_epoch(images, world=config.devices * config.nodes, batch_size=settings.micro_batch)
     steps = batches // config.accumulate
     if steps == 0:
         raise ValueError(f"batch_size: expected at most the {images} images there are, got {whole}")
     if settings.micro_batch < 2:
         raise ValueError(f"batch_size: expected at least 2 images for each process and part, got {whole}")
-    if round(schedule.warmup_epochs * steps) >= schedule.epochs * steps:
-        raise ValueError(
-            f"schedule.warmup_epochs: expected to leave a step of {schedule.epochs * steps} after the warm-up, "
-            f"got {schedule.warmup_epochs} epochs of {steps}; take 0, or more epochs"
-        )
-    peak = scaled_lr(settings.optimizer, whole)
-    if schedule.min_lr > peak:
-        raise ValueError(f"schedule.min_lr: expected at most the peak learning rate {peak:g}, got {schedule.min_lr}")
+    with named("schedule", ScheduleConfig):
+        settings.schedule.check(peak=scaled_lr(settings.optimizer, whole), steps_per_epoch=steps)
     return steps
 
 

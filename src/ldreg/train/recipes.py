@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ldreg.io.files import read_text
 from ldreg.options import nearest
 from ldreg.text import printable
 
@@ -115,14 +116,10 @@ def read_yaml(path: Path) -> Tree:
         ValueError: it is not a file of at most 1 MB, not YAML, not plain, not a mapping, or has a key twice.
         OSError: it cannot be read.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would wait forever
-        raise ValueError(f"{path}: expected a file, got a folder, pipe or device")
-    with path.open("rb") as stream:
-        content = stream.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ValueError(f"{path}: expected a YAML file of at most {_LARGEST} bytes, got a larger one")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file, got a folder")
     try:
-        tree = yaml.load(content.decode("utf-8"), Loader=_PlainLoader)
+        tree = yaml.load(read_text(path, largest=_LARGEST), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = printable(" ".join(str(error).split()))
         raise ValueError(f"{path}: expected YAML of plain data, got {reason}") from error
@@ -132,11 +129,7 @@ def read_yaml(path: Path) -> Tree:
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Tree:
-    """The settings of both; those of the upper win.
-
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
-    {'a': {'b': 1, 'c': 3}}
-    """
+    """The settings of both; those of the upper win."""
     tree = dict(lower)
     for key, value in upper.items():
         below = tree.get(key)

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages, device_decoder, load_images
 from ldreg.data.datasets import MissingSplitError
-from ldreg.data.images import transparency_note
 from ldreg.distributed import first_process
 from ldreg.encoders.build import INITIALIZATION
 from ldreg.encoders.checkpoints import restore
@@ -25,7 +24,7 @@ from ldreg.monitor.callback import Monitor
 from ldreg.record import SCHEMA, Finding, brief, read_findings
 from ldreg.text import printable
 from ldreg.train.checkpoints import LAST, NotFiniteError, Saved, check_same, latest
-from ldreg.train.engine import Fitted, check_hardware, fit, quiet, saying_what_is_saved, torch_threads
+from ldreg.train.engine import Fitted, check_hardware, explained_errors, fit, quiet, torch_threads
 from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_encoder, say
 from ldreg.train.module import Pretraining, steps_per_epoch
 from ldreg.train.observers import Extractor, Findings, ProgressBar
@@ -74,20 +73,20 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
     with quiet(), torch_threads(config.threads):
         if settings.regularizer.get("beta") == AUTO:
             settings = with_suggested_beta(settings)
-        run = build(settings, folder)
+        run = Run(settings, folder)
         with held(folder, new=new) if main else nullcontext():
             if new:
                 create(path, settings.tree, command=command)
-            saved = _saved(folder, settings) if resume else None
+            saved = run.newest_checkpoint() if resume else None
             if saved is not None and saved.step >= run.module.total_steps and folder.card.is_file():
-                return _finished_before(folder, run)
+                return run.finished_before()
             if main:
                 missing = ", which has no checkpoint yet" if resume else ""
                 say(f"going on from {saved.path}" if saved else f"pretraining into {path}{missing}")
-                for line in _problems_while_decoding(run):
+                for line in run.notes_while_decoding():
                     logger.warning(line)
             try:
-                fitted = train(run, settings, folder, saved=saved)
+                fitted = run.train(saved)
             except NotFiniteError as error:
                 logger.error("%s", error)
                 raise
@@ -106,41 +105,127 @@ def pretrain(settings: Settings, path: Path, *, command: str = "", resume: bool 
                 run.findings.at_the_end() if main else (),
             )
             if main:
-                _finish(result, run, settings)
+                run.finish(result)
             return result
 
 
-@dataclass(frozen=True)
 class Run:
-    """Everything that a run consists of, ready to be trained."""
-
-    module: Pretraining
-    images: ImageSet
-    held_out: ImageSet | None
-    monitor: Monitor
-    findings: Findings
-    loggers: Sequence[Logger]
-
-
-def build(settings: Settings, folder: RunFolder) -> Run:
-    """Build the module, its data and what watches it; nothing is written.
+    """A training with everything that it consists of; building it writes nothing.
 
     Raises:
-        ValueError: settings that do not fit together or the data.
+        ValueError: settings that contradict each other or the data.
     """
-    images, held_out = training_images(settings), held_out_images(settings)
-    module = Pretraining(settings, images)
-    extract = Extractor(settings, module, images, held_out)
-    monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
-    findings = Findings(extract, settings.monitor.k)
-    return Run(module, images, held_out, monitor, findings, _loggers(settings.trainer.log_to, folder.path))
+
+    def __init__(self, settings: Settings, folder: RunFolder) -> None:
+        self.settings, self.folder = settings, folder
+        self.images, self.held_out = training_images(settings), held_out_images(settings)
+        self.module = Pretraining(settings, self.images)
+        extract = Extractor(settings, self.module, self.images, self.held_out)
+        self.monitor = Monitor(settings.monitor, path=folder.metrics, extract=extract)
+        self.findings = Findings(extract, settings.monitor.k)
+        self._loggers = _loggers(settings.trainer.log_to, folder.path)
+        self._resume_with = f"--resume {folder.path}"
+
+    def newest_checkpoint(self) -> Saved | None:
+        """The checkpoint to resume from, if any; ValueError if it was made with other settings."""
+        checkpoints = self.folder.checkpoints
+        saved = latest(checkpoints)
+        if saved is None:
+            return None
+        if saved.path.name != LAST and (checkpoints / LAST).exists():
+            say(f"{checkpoints / LAST} cannot be read; the one before it can")
+        asked = identity(self.settings)
+        where = f"{self.folder.config}: expected the settings that {saved.path.name} was made with"
+        check_same(saved.settings, asked, where=where, defaults=defaults(self.settings, asked))
+        return saved
+
+    def notes_while_decoding(self) -> Iterable[str]:
+        """Warnings about sets that were decoded as a whole, before there was a log."""
+        sets = [images for images in (self.images, self.held_out) if isinstance(images, ResidentImages)]
+        return dict.fromkeys(line for images in sets for line in images.tally.notes)
+
+    def train(self, saved: Saved | None = None, *, callbacks: Sequence[Callback] = ()) -> Fitted:
+        """Train from the start or from a checkpoint; `callbacks` are called before the run's own."""
+        settings, config = self.settings, self.settings.trainer
+        with closing(self.module), named("data", DataConfig), named("trainer", TrainerConfig):
+            return fit(
+                self.module,
+                self.folder.checkpoints,
+                identity(settings),
+                saved=saved,
+                device=config.device,
+                devices=config.devices,
+                nodes=config.nodes,
+                precision=config.precision,
+                callbacks=[*callbacks, self.monitor, self.findings],
+                displays=[ProgressBar(self.monitor.latest)],
+                check_steps=settings.monitor.every_steps,
+                checkpoint_epochs=config.checkpoint_epochs,
+                checkpoint_steps=config.checkpoint_steps,
+                save_on_signal=True,
+                resume_with=self._resume_with,
+                max_epochs=settings.schedule.epochs,
+                limit_train_batches=steps_per_epoch(settings, len(self.images)) * config.accumulate,
+                accumulate_grad_batches=config.accumulate,
+                gradient_clip_val=config.clip_norm,
+                logger=self._loggers or False,
+                default_root_dir=self.folder.path,
+            )
+
+    def finish(self, result: Result) -> None:
+        """Log the findings, and write the encoder and its card."""
+        folder, tally = self.folder, self.images.tally
+        for found in brief(result.findings):
+            logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
+        with explained_errors(folder.checkpoints, self._resume_with):
+            save_encoder(folder, self.module.method.encoder, self._card(result))
+        if bad := len(tally.listed):
+            say(f"{bad} of {tally.count} images could not be read and were left out; {folder.log} lists them")
+
+    def finished_before(self) -> Result:
+        """The result of a run that was finished by an earlier command."""
+        folder = self.folder
+        try:
+            content = json.loads(read_text(folder.card))
+            kept = {name: float("nan") if value is None else float(value) for name, value in content["metrics"].items()}
+            minutes, stopped = float(content["minutes"]), content["stopped"] and printable(content["stopped"])
+            findings = read_findings(content.get("findings", []))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{folder.card}: expected the card of a finished run, got another ({error})") from error
+        say(f"{folder.path} was finished before; nothing is left to do")
+        restore(self.module.method.encoder, folder.encoder, name="the encoder of this run")
+        return Result(folder, kept, minutes, stopped, self.module, first_process(), findings)
+
+    def _card(self, result: Result) -> dict[str, Any]:
+        """What the encoder is, what it takes as input, and how it was trained."""
+        settings, run, views = self.settings, self.settings.run, self.module.views
+        mean, deviation = views.normalization
+        return {
+            "schema": SCHEMA,
+            "ldreg": __version__,
+            "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in INITIALIZATION},
+            "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
+            "dimension": self.module.method.dimension,
+            "input": {"channels": views.channels, "size": views.size, "mean": mean, "std": deviation},
+            "method": run.method,
+            "regularizer": run.regularizer,
+            "options": {name: settings.tree[name] for name in (run.method, run.regularizer) if name in settings.tree},
+            "data": settings.data.name,
+            "epochs": settings.schedule.epochs if result.stopped is None else self.module.current_epoch,
+            "batch_size": run.batch_size,
+            "seed": run.seed,
+            "minutes": round(result.minutes, 4),
+            "stopped": result.stopped,
+            "metrics": dict(result.metrics),
+            "findings": [found.plain() for found in result.findings],
+        }
 
 
 def with_suggested_beta(settings: Settings) -> Settings:
     """The settings with a number for the beta "auto": what gives the regularizer 10 % of the gradient at the start.
 
     Raises:
-        ValueError: settings that do not fit together or the data, or no gradient to go by.
+        ValueError: settings that contradict each other or the data, or no usable gradient.
     """
     name = settings.run.regularizer
     trial = _with_beta(settings, 1.0)
@@ -161,11 +246,7 @@ def _with_beta(settings: Settings, beta: float) -> Settings:
 
 
 def training_images(settings: Settings) -> ImageSet:
-    """The images to train on.
-
-    Raises:
-        ValueError: there are none, or the device cannot decode them as asked, named by the whole key of the setting.
-    """
+    """The images to train on."""
     with named("data", DataConfig):
         images = load_images(settings.data, "train")
         if isinstance(images, ImageFiles):
@@ -194,107 +275,3 @@ def _loggers(names: Sequence[str], folder: Path) -> list[Logger]:
         # An absolute path: wandb's own process may work in another folder.
         loggers.append(WandbLogger(name=folder.name, save_dir=folder.resolve(), project="ldreg"))
     return loggers
-
-
-def train(
-    run: Run, settings: Settings, folder: RunFolder, *, saved: Saved | None = None, callbacks: Sequence[Callback] = ()
-) -> Fitted:
-    """Train what was built, from the start or from a checkpoint; `callbacks` are called before the run's own."""
-    config = settings.trainer
-    with closing(run.module), named("data", DataConfig), named("trainer", TrainerConfig):
-        return fit(
-            run.module,
-            folder.checkpoints,
-            identity(settings),
-            saved=saved,
-            device=config.device,
-            devices=config.devices,
-            nodes=config.nodes,
-            precision=config.precision,
-            callbacks=[*callbacks, run.monitor, run.findings],
-            displays=[ProgressBar(run.monitor.latest)],
-            check_steps=settings.monitor.every_steps,
-            checkpoint_epochs=config.checkpoint_epochs,
-            checkpoint_steps=config.checkpoint_steps,
-            save_on_signal=True,
-            resume_with=f"--resume {folder.path}",
-            max_epochs=settings.schedule.epochs,
-            limit_train_batches=steps_per_epoch(settings, len(run.images)) * config.accumulate,
-            accumulate_grad_batches=config.accumulate,
-            gradient_clip_val=config.clip_norm,
-            logger=run.loggers or False,
-            default_root_dir=folder.path,
-        )
-
-
-def _saved(folder: RunFolder, settings: Settings) -> Saved | None:
-    """The checkpoint to resume from, if any; ValueError if it was made with other settings."""
-    saved = latest(folder.checkpoints)
-    if saved is None:
-        return None
-    if saved.path.name != LAST and (folder.checkpoints / LAST).exists():
-        say(f"{folder.checkpoints / LAST} cannot be read; the one before it can")
-    asked = identity(settings)
-    where = f"{folder.config}: expected the settings that {saved.path.name} was made with"
-    check_same(saved.settings, asked, where=where, defaults=defaults(settings, asked))
-    return saved
-
-
-def _problems_while_decoding(run: Run) -> list[str]:
-    """Warnings about sets that were decoded as a whole, before there was a log."""
-    sets = [images for images in (run.images, run.held_out) if isinstance(images, ResidentImages)]
-    lines = [f"unreadable image: {file}" for images in sets for file in images.unreadable]
-    lines += [transparency_note(*images.transparent) for images in sets if images.transparent[0]]
-    return list(dict.fromkeys(lines))
-
-
-def _finish(result: Result, run: Run, settings: Settings) -> None:
-    """Log the findings, and write the encoder and its card."""
-    folder, images = result.folder, run.images
-    for found in brief(result.findings):
-        logger.log(logging.WARNING if found.serious else logging.INFO, "%s: %s", found.of, found.text)
-    with saying_what_is_saved(folder.checkpoints, f"--resume {folder.path}"):
-        save_encoder(folder, run.module.method.encoder, card(settings, result))
-    files = isinstance(images, ImageFiles)
-    if unreadable := images.tally.listed if isinstance(images, ImageFiles) else images.unreadable:
-        count = len(images) + (0 if files else len(unreadable))
-        say(f"{len(unreadable)} of {count} images could not be read and were left out; {folder.log} lists them")
-
-
-def _finished_before(folder: RunFolder, run: Run) -> Result:
-    """The result of a run that was finished by an earlier command."""
-    try:
-        content = json.loads(read_text(folder.card))
-        metrics = {name: float("nan") if value is None else float(value) for name, value in content["metrics"].items()}
-        minutes, stopped = float(content["minutes"]), content["stopped"] and printable(content["stopped"])
-        findings = read_findings(content.get("findings", []))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{folder.card}: expected the card of a finished run, got another ({error})") from error
-    say(f"{folder.path} was finished before; nothing is left to do")
-    restore(run.module.method.encoder, folder.encoder, name="the encoder of this run")
-    return Result(folder, metrics, minutes, stopped, run.module, first_process(), findings)
-
-
-def card(settings: Settings, result: Result) -> dict[str, Any]:
-    """What the encoder is, what it takes as input, and how it was trained."""
-    run, views = settings.run, result.module.views
-    mean, deviation = views.normalization
-    return {
-        "schema": SCHEMA,
-        "ldreg": __version__,
-        "encoder": {name: value for name, value in asdict(settings.encoder).items() if name not in INITIALIZATION},
-        "timm": None if settings.encoder.name == "small_cnn" else settings.encoder.timm_name,
-        "dimension": result.module.method.dimension,
-        "input": {"channels": views.channels, "size": views.size, "mean": mean, "std": deviation},
-        "method": run.method,
-        "regularizer": run.regularizer,
-        "options": {name: settings.tree[name] for name in (run.method, run.regularizer) if name in settings.tree},
-        "data": settings.data.name,
-        "epochs": settings.schedule.epochs if result.stopped is None else result.module.current_epoch,
-        "batch_size": run.batch_size,
-        "seed": run.seed,
-        "minutes": round(result.minutes, 4),
-        "stopped": result.stopped,
-        "metrics": dict(result.metrics),
-        "findings": [found.plain() for found in result.findings],
-    }

@@ -223,7 +223,7 @@ def _with_one_strength(given: Mapping[str, Any], options: Mapping[str, Any], reg
     beta, share = f"{regularizer}.beta", f"{regularizer}.share"
     for keys in (given, options):
         if beta in keys and keys.get(share) is not None:
-            raise ValueError(f"{share}: expected no {beta} beside it, got {keys[beta]}")
+            raise ValueError(f"{share}: expected no {beta} with it, got {keys[beta]}")
     dropped = {beta} if share in options else set()
     dropped |= {f"{regularizer}.{name}" for name in BALANCE} if beta in options else set()
     return {key: value for key, value in given.items() if key not in dropped}
@@ -319,11 +319,11 @@ def record_settings(settings: Settings) -> dict[str, Any]:
 
 
 @contextmanager
-def named(group: str, config: type) -> Iterator[None]:
-    """Have an error that names a field of the config name the whole key."""
+def named(group: str, config: type | None = None) -> Iterator[None]:
+    """Put the group before the argument that an error names, if it is a field of the config or there is no config."""
     try:
         yield
     except ValueError as error:
-        if str(error).partition(":")[0] in {field.name for field in fields(config)}:
+        if config is None or str(error).partition(":")[0] in {field.name for field in fields(config)}:
             raise ValueError(f"{group}.{error}") from error
         raise

@@ -1,6 +1,6 @@
 """Views: random augmentations of a batch of images on the images' device, each image with its own draw."""
 
 from ldreg.views.config import Interpolation, Normalization, PolicyName, ViewsConfig
-from ldreg.views.views import Views
+from ldreg.views.views import Box, Views
 
-__all__ = ["Interpolation", "Normalization", "PolicyName", "Views", "ViewsConfig"]
+__all__ = ["Box", "Interpolation", "Normalization", "PolicyName", "Views", "ViewsConfig"]

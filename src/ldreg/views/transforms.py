@@ -34,10 +34,6 @@ def sample_boxes(uniforms: Tensor, *, height: int, width: int, scale: tuple[floa
     A box's share of the area is uniform in `scale` and its aspect ratio log-uniform in [3/4, 4/3]. The first of ten
     tries that fits is taken, or else the largest centered box of an allowed ratio. All tries of all images are drawn
     at once, so that nothing waits for the device.
-
-    >>> boxes = sample_boxes(torch.full((1, BOX_DRAWS), 0.5), height=8, width=8, scale=(0.25, 0.25))
-    >>> [value.item() for value in boxes]
-    [2, 2, 4, 4]
     """
     area, ratio, position = uniforms.split([TRIES, TRIES, 2], dim=1)
     area = height * width * (scale[0] + (scale[1] - scale[0]) * area)
@@ -108,10 +104,6 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
     Image b is multiplied by the V maps from b V on, without being copied V times. The result lies in memory as
     (B V, S, C, T); images already laid out like this are not copied.
-
-    >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-    >>> resample(image, torch.ones(1, 1, 2), torch.eye(2)[None])  # sums over rows
-    tensor([[[[4., 6.]]]])
     """
     count, channels, height, width = images.shape
     maps, size, _ = rows.shape
@@ -236,11 +228,7 @@ def sample_sigma(uniforms: Tensor) -> Tensor:
 
 
 def kernel_size(size: int) -> int:
-    """The odd width in pixels of the blur's kernel for images of size x size: a tenth, as in SimCLR, and at least 3.
-
-    >>> kernel_size(224), kernel_size(96), kernel_size(32), kernel_size(8)
-    (23, 9, 3, 3)
-    """
+    """The odd width in pixels of the blur's kernel for images of size x size: a tenth, as in SimCLR, and at least 3."""
     return max(3, size // 10 | 1)
 
 

@@ -1,6 +1,6 @@
 """Random views of a batch of images; each image has its own draw, on the images' device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +12,7 @@ from ldreg.views.config import NORMALIZATIONS, ViewsConfig
 from ldreg.views.transforms import (
     BOX_DRAWS,
     JITTER_DRAWS,
+    Boxes,
     color_jitter,
     flip,
     gaussian_blur,
@@ -26,6 +27,11 @@ from ldreg.views.transforms import (
 
 # Uniform numbers that one view of one image takes: crop, flip, jitter, grayscale, blur and its sigma, solarize.
 DRAWS = (BOX_DRAWS, 1, JITTER_DRAWS, 1, 1, 1, 1)
+
+PADDED = 1 << 24  # pixels of images, padded to one size, that are cropped at once
+
+Box = list[int]
+"""Top, left, height and width in pixels."""
 
 
 class Views:
@@ -112,16 +118,42 @@ class Views:
 
         if image.ndim != 3 or image.shape[0] != self.channels or image.dtype != torch.uint8:
             raise ValueError(f"image: expected uint8 ({self.channels}, H, W), got {_described(image)}")
-        height, width = image.shape[1:]
-        uniforms = torch.rand(self.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
-        boxes = sample_boxes(uniforms, height=height, width=width, scale=self.policy.scale)
-        mode = InterpolationMode(self.policy.interpolation)
-        size = [self.size, self.size]
+        mode, size = InterpolationMode(self.policy.interpolation), [self.size, self.size]
         crops = [
             resized_crop_of_one(image, *box, size, interpolation=mode, antialias=True)
-            for box in torch.stack(boxes, dim=1).tolist()
+            for box in self.draw_boxes(image.shape[1], image.shape[2], generator)
         ]
         return torch.stack(crops)
+
+    def draw_boxes(self, height: int, width: int, generator: torch.Generator | None = None) -> list[Box]:
+        """The V boxes that `crop` cuts from an image of height x width."""
+        uniforms = torch.rand(self.count, BOX_DRAWS, generator=generator, dtype=torch.float32)
+        boxes = sample_boxes(uniforms, height=height, width=width, scale=self.policy.scale)
+        return torch.stack(boxes, dim=1).tolist()
+
+    def cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+        """The crops (B, V, C, size, size) of uint8 images (C, H, W) of any sizes to V boxes each, on their device.
+
+        They are rounded at the end, whereas `crop` also rounds between its two directions: values differ by at most one
+        gray level. Bicubic crops may differ by more where the first direction overshoots black or white.
+        """
+        return torch.cat([self._cut(images[start:end], boxes[start:end]) for start, end in _chunks(images)])
+
+    def _cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+        # Padded to one float32 (B, C, H, W), in memory as (B, H, C, W). No box reaches the padding.
+        height, width = (max(image.shape[dim] for image in images) for dim in (1, 2))
+        padded = images[0].new_zeros(len(images), height, images[0].shape[0], width)
+        for row, image in zip(padded, images, strict=True):
+            row[: image.shape[1], :, : image.shape[2]] = image.transpose(0, 1)
+        corners = torch.tensor(boxes, dtype=torch.int64, device=padded.device)
+        crops = resized_crop(
+            padded.float().transpose(1, 2),
+            Boxes(*corners.flatten(0, 1).unbind(1)),
+            size=self.size,
+            interpolation=self.policy.interpolation,
+        )
+        rounded: Tensor = crops.round_().clamp_(0, 255).to(torch.uint8)
+        return rounded.view(*corners.shape[:2], *rounded.shape[1:])
 
     def plain(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) without augmentation: normalized float32 (B, C, size, size), for evaluation.
@@ -168,12 +200,19 @@ class Views:
         return {**self.__dict__, "_compiled": None}
 
 
-def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
-    """Whether each event of uniforms (B V,) happens, with the v-th probability for the v-th view of an image.
+def _chunks(images: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
+    """Start and end of runs of images that, padded to one size, have at most PADDED pixels, or are single images."""
+    start, height, width = 0, 0, 0
+    for end, image in enumerate(images):
+        height, width = max(height, image.shape[1]), max(width, image.shape[2])
+        if end > start and (end + 1 - start) * height * width > PADDED:
+            yield start, end
+            start, height, width = end, image.shape[1], image.shape[2]
+    yield start, len(images)
 
-    >>> happens(torch.tensor([0.3, 0.3, 0.0, 0.0]), (0.5, 0.1))
-    tensor([ True, False,  True,  True])
-    """
+
+def happens(uniforms: Tensor, probabilities: tuple[float, ...]) -> Tensor:
+    """Whether each event of uniforms (B V,) happens, with the v-th probability for the v-th view of an image."""
     columns = uniforms.unflatten(0, (-1, len(probabilities))).unbind(1)
     return torch.stack([column < p for column, p in zip(columns, probabilities, strict=True)], dim=1).flatten()
 

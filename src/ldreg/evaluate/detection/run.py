@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from ldreg.data.config import DataConfig, worker_count
-from ldreg.data.order import derived_seed
+from ldreg.data.images import derived_seed
 from ldreg.distributed import active, world
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.detection import DetectionConfig

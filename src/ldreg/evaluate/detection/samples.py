@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms.v2 import functional as tvf
 
 from ldreg.data.decoding import UnreadableImageError, read_image
-from ldreg.data.order import derived_seed
+from ldreg.data.images import derived_seed
 from ldreg.evaluate.detection.coco import Scene, Scenes, rasterize
 from ldreg.text import quoted_if_odd
 
