@@ -98,10 +98,10 @@ def test_a_measurement_of_points() -> None:
         return x.sum(dim=1)
 
     def error(x: Tensor, k: int, values: Tensor) -> float:
-        return float(values[0] - 2 * x[0].sum())
+        return float(values[0] - x[0].sum())
 
     setting = Setting(Points(700, 3), k=5, repeats=2)
-    measured, deviation = measure_points(run, error, setting, normalize=lambda values, k: 2 * values)
+    measured, deviation = measure_points(run, error, setting)
     assert seen == [(256, 3), (700, 3), (700, 3)]  # a small call first, then those that are timed
     assert len(measured.seconds) == 2
     assert deviation == 0

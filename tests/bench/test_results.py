@@ -25,7 +25,6 @@ from ldreg.bench.results import (
     quantity,
     series,
     to_json,
-    verdicts,
 )
 from ldreg.bench.runner import RESULTS, read_folder, save_run
 
@@ -44,8 +43,7 @@ def result(contender: str, size: Any, seconds: float, extra: float | None = None
 
 def fabricate(*results: Result, benchmark: str = "lid", k: int = 64, device: Device = "cpu") -> Run:
     where = {**WHERE, "gpu": "Colossus" if device == "cuda" else None}
-    run = Run(benchmark, device, f"ldreg bench {benchmark}", k, 0, 3, where, results, deviation_of="LID")
-    return replace(run, verdicts=verdicts(run))
+    return Run(benchmark, device, f"ldreg bench {benchmark}", k, 0, 3, where, results)
 
 
 LID_RUN = fabricate(
@@ -173,7 +171,7 @@ def test_no_verdict_without_the_measurements() -> None:
     own, rival = result("ldreg", FLAT, 1.0, 10), result("faiss", FLAT, 1.0, 10)
     assert [(verdict.value, verdict.met) for verdict in fabricate(own).verdicts] == [(None, None)]
     assert [(verdict.value, verdict.met) for verdict in fabricate(rival).verdicts] == [(None, None)]
-    assert fabricate(own, rival, k=32).verdicts == fabricate(own, rival, device="cuda").verdicts == ()
+    assert fabricate(own, rival, k=32).verdicts == fabricate(own, rival, device="cuda").verdicts == []
 
 
 def test_series_are_the_longest_along_each_axis() -> None:
@@ -182,12 +180,13 @@ def test_series_are_the_longest_along_each_axis() -> None:
 
     points = [Points(n, 128) for n in (50_000, 1000, 5000)]
     run = run_of(*points, *(Points(5000, d) for d in (2, 8192, 128)), Points(7, 7))
-    over_points, over_dimensions = series(run)
-    assert over_points.sizes == (Points(1000, 128), Points(5000, 128), Points(50_000, 128))
-    assert over_dimensions.sizes == (Points(5000, 2), Points(5000, 128), Points(5000, 8192))
+    assert series(run) == {
+        "points": [Points(1000, 128), Points(5000, 128), Points(50_000, 128)],
+        "dimensions": [Points(5000, 2), Points(5000, 128), Points(5000, 8192)],
+    }
     assert headline(run) == [Points(7, 7)]
-    assert series(run_of(*points[:2])) == []
-    assert series(run_of(Pictures(4, 32), Pictures(8, 32), Pictures(16, 32), benchmark="views")) == []
+    assert series(run_of(*points[:2])) == {}
+    assert series(run_of(Pictures(4, 32), Pictures(8, 32), Pictures(16, 32), benchmark="views")) == {}
     own = [Points(n, 50) for n in (100, 200, 300)]  # a series, but not of the study
     assert headline(run_of(*own)) == own
 
@@ -315,7 +314,7 @@ def without(key: str, text: str) -> str:
         ("[]", "expected one run of regularizer on cpu, got something else"),
         ("regularizer on cuda", "expected one run of regularizer on cpu, got something else"),
         ("another benchmark", "benchmark: expected one of lid, regularizer, views, step, got 'abacus'"),
-        ("no verdicts", "KeyError: 'verdicts'"),
+        ("no results", "KeyError: 'results'"),
         ("one field more", "TypeError"),
         ("no processor", "KeyError: 'processor'"),
         ("[" * 100_000, "RecursionError"),
@@ -326,7 +325,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left(tmp_path: Path, content: s
     broken = {
         "regularizer on cuda": good.replace('"device": "cpu"', '"device": "cuda"'),
         "another benchmark": good.replace('"regularizer"', '"abacus"'),
-        "no verdicts": without("verdicts", good),
+        "no results": without("results", good),
         "one field more": good.replace('"k": 64', '"k": 64, "beads": 10'),
         "no processor": good.replace('"processor"', '"beads"'),
     }.get(content, content)

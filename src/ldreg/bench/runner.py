@@ -22,7 +22,7 @@ import torch
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, parse_sizes
 from ldreg.bench.plots import PictureKind, draw, picture
-from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement, verdicts
+from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement
 from ldreg.io.files import check_outputs, read_text, write_atomically
 from ldreg.terminal import Reporter, progress_bar, show
 from ldreg.text import printable
@@ -79,20 +79,17 @@ def bench(
         except Exception as error:  # raised when the runs are shown
             problems[str(error)] = error
 
-    def keep(run: Run) -> None:
-        if folder is not None and run.measured:  # else the last run with numbers stays
-            write(save_run, folder, run)
-
     with stoppable():
         try:
             with progress_bar() as progress:
                 for run in measured_runs(jobs, command, progress):
                     runs.append(run)
-                    keep(run)
+                    if folder is not None and run.measured:  # else the last run with numbers stays
+                        write(save_run, folder, run)
         except KeyboardInterrupt as stop:
-            problems[""] = stop
-            for run in runs[-1:]:  # which may not have been saved yet
-                keep(run)
+            problems = {"": stop, **problems}
+            if folder is not None and runs and runs[-1].measured:  # it may not have been saved yet
+                write(save_run, folder, runs[-1])
         if json is not None and runs:
             write(_write, Path(json), to_json(runs))
         if runs:
@@ -104,11 +101,11 @@ def bench(
         if not problems and len(empty) == len(runs):
             raise ValueError(nothing)
         _warn(nothing)
-    messages = sorted(problems, key=bool)  # an interruption first
-    for message in messages[1:]:
+    first, *others = [*problems.items()] or [("", None)]
+    for message, _ in others:
         _warn(message)
-    if messages:
-        raise problems[messages[0]]
+    if first[1] is not None:
+        raise first[1]
 
 
 def plan(
@@ -235,11 +232,10 @@ def measured_runs(jobs: Jobs, command: str = "", progress: Reporter = lambda ste
             interruption = stop
         run = Run(
             name, first.device, command, first.k, first.seed, first.repeats,
-            {**where, "others": cores_of_others(busy)}, tuple(results),
-            deviation_of=BENCHMARKS[name].deviation_of, complete=interruption is None,
+            {**where, "others": cores_of_others(busy)}, tuple(results), complete=interruption is None,
         )  # fmt: skip
         if results:
-            yield replace(run, verdicts=verdicts(run))
+            yield run
         if interruption is not None:
             raise interruption
 
