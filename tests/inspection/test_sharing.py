@@ -31,7 +31,7 @@ def test_the_parts_of_all_ranks_are_the_whole(
     world: int, sample: int | None, estimator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = _Set(gaussian(250, 24) + 9, "x", torch.device("cpu"))
-    settings, steps = _Settings(20, estimator, sample=sample), _Steps(None, [points], sample)
+    settings, steps = _Settings(20, estimator, sample=sample), _Steps(None, 1)
     parts: list[list[Tensor]] = []
 
     def kept(column: Tensor) -> Tensor:
