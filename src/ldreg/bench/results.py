@@ -351,6 +351,5 @@ def method(run: Run) -> str:
     warm = ", after calls that compile" if run.device == "cuda" else ""
     k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""
     return (
-        f"{k}{benchmark.conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh "
-        f"process each.{deviation}"
+        f"{k}{benchmark.conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh process each.{deviation}"
     )
