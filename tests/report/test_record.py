@@ -47,9 +47,3 @@ def test_the_same_report_gives_the_same_bytes(make_report: MakeReport, tmp_path:
     for name in ("first", "second"):
         getattr(make_report(names=("a", "b")), write)(tmp_path / name)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-
-
-def test_a_notebook_shows_the_table(make_report: MakeReport) -> None:
-    report = make_report()
-    assert repr(report) == str(report)
-    assert "tensor(" not in repr(report)
