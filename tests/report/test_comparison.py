@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.report.conftest import MakeRun
+from tests.report.snapshot import check_snapshot
 
 from ldreg.record import Finding, Record, Severity
 from ldreg.report.tables import Table, result_table, run_class_table, run_names, setting_table
@@ -171,9 +171,7 @@ def test_what_was_measured_is_said_once_or_for_each_run(make_run: MakeRun) -> No
     assert what_was_measured([make_run()]) == []
 
 
-def test_comparisons_as_text(
-    make_run: MakeRun, two_runs: list[Record], check_snapshot: Callable[[str, str], None]
-) -> None:
+def test_comparisons_as_text(make_run: MakeRun, two_runs: list[Record]) -> None:
     noted = [replace(record, notes=["a note"], classes={"a": 5.0, "b": 4.0}) for record in two_runs]
     check_snapshot("runs.txt", comparison_text(noted) + "\n")
     many = [make_run(f"run {place}", results={**make_run().results, "lid": 5.0 + place}) for place in range(8)]

@@ -1,7 +1,6 @@
 """Pages: complete, well-formed, self-contained, and user text is only text."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import matplotlib
 import pytest
 import torch
 from tests.report.conftest import PAYLOADS, TESTED_IMAGE, MakeReport, MakeRun
+from tests.report.snapshot import check_snapshot
 from tests.report.test_tables import KNOWN, STUDY
 
 from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
@@ -19,7 +19,6 @@ from ldreg.report.pages import Section, clouds_section, comparison_page, inspect
 from ldreg.report.plots import DRAWN_POINTS, Series, bars, lines
 from ldreg.report.style import plain_style
 
-CheckSnapshot = Callable[[str, str], None]
 NAN = float("nan")
 CLOUD = PointCloud("a cloud", torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
 
@@ -73,7 +72,7 @@ def study() -> str:
     return study_page("Studies", "", [first, *others], footer="From here.")
 
 
-def test_snapshots(make_report: MakeReport, two_runs: list[Record], check_snapshot: CheckSnapshot) -> None:
+def test_snapshots(make_report: MakeReport, two_runs: list[Record]) -> None:
     one = make_report(names=("cat", "dog"), command="ldreg inspect embeddings.npy")
     other = make_report(names=("cat", "dog"), comparison="other.npy", expected=KNOWN)
     images = [Thumbnail(TESTED_IMAGE, 3, 1.25, "3", ""), Thumbnail(TESTED_IMAGE, 4, 2.5, "cat", "b.png")]

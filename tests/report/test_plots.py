@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,12 +10,10 @@ import numpy
 import pytest
 import torch
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import StepPatch
-from matplotlib.ticker import FixedLocator
 from numpy.typing import NDArray
 from PIL import Image
+from tests.report.snapshot import check_snapshot, described
 
 from ldreg.inspection.report import ClassLID, MeanLID
 from ldreg.record import PointCloud
@@ -97,44 +94,7 @@ def drawings() -> dict[str, Figure]:
     }
 
 
-def described(figure: Figure) -> Iterator[str]:
-    """What a figure draws and where, a line for each thing."""
-    for axes in figure.axes:
-        names = [axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
-        yield f"axes {names} {axes.get_xscale()} {axes.get_yscale()}"
-        for name, ticks in (("x", axes.xaxis), ("y", axes.yaxis)):
-            if isinstance(ticks.get_major_locator(), FixedLocator):
-                yield f"  {name} ticks {[label.get_text() for label in ticks.get_ticklabels()]}"
-        if axes.get_label() == "<colorbar>":
-            continue
-        for line in axes.lines:
-            look = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_marker()}"
-            yield f"  line {look} {written(line.get_xydata())}"
-        for patch in axes.patches:
-            extents = patch.get_path().get_extents(patch.get_patch_transform())
-            steps = isinstance(patch, StepPatch) and not patch.get_fill()
-            color = to_hex(patch.get_edgecolor() if steps else patch.get_facecolor(), keep_alpha=True)
-            place = patch.get_data()[:2] if isinstance(patch, StepPatch) else extents.bounds
-            yield f"  {type(patch).__name__} {color} {written(place)}"
-        for part in axes.collections:
-            colors = sorted({to_hex(each) for each in part.get_facecolor()})  # type: ignore[union-attr]
-            dots = isinstance(part, PathCollection)
-            place = part.get_offsets() if dots else [path.vertices for path in part.get_paths()]
-            scale = written(end for end in part.get_clim() if end is not None)
-            yield f"  {type(part).__name__} {' '.join(colors[:4])} {scale} {written(place)}"
-        yield from (f"  text {text.get_text()!r} {written(text.get_position())}" for text in axes.texts)
-    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
-        yield f"legend {[text.get_text() for text in legend.get_texts()]}"
-
-
-def written(numbers: Any) -> str:
-    """Numbers to three digits; of many, how many there are, the first two and their sum."""
-    flat = [float(each) for part in numbers for each in numpy.ravel(part)]
-    shown = " ".join(f"{each:.3g}" for each in (flat if len(flat) <= 24 else flat[:2]))
-    return shown if len(flat) <= 24 else f"{len(flat)}: {shown} ... {math.fsum(flat):.4g}"
-
-
-def test_every_plot_is_as_it_was(check_snapshot: Callable[[str, str], None]) -> None:
+def test_every_plot_is_as_it_was() -> None:
     text = [line.rstrip() for name, figure in drawings().items() for line in (f"{name}:", *described(figure))]
     check_snapshot("plots.txt", "\n".join(text) + "\n")
 
