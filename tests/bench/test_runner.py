@@ -194,12 +194,6 @@ def test_progress_and_each_complete_benchmark_are_reported() -> None:
     ]  # fmt: skip
 
 
-def test_an_interruption_before_any_measurement_leaves_no_run(asked: list[str]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        next(measured_runs(plan(["lid"], sizes="100x6", contenders=["ldreg"])))
-    assert len(asked) == 1
-
-
 @pytest.mark.usefixtures("asked")
 def test_bad_files_are_named_before_anything_is_measured(tmp_path: Path, capsys: Capture) -> None:
     neighbor, own = tmp_path / "views-cpu.json", tmp_path / "lid-cpu.json"
@@ -313,12 +307,6 @@ def test_a_signal_ends_the_process_and_its_children(
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert processes(*own).keys() == before  # nobody is left, not even a zombie
-
-
-def test_output_and_status_of_a_process() -> None:
-    code = "import os, sys; print(os.environ['WORD']); print('b', file=sys.stderr); sys.exit(3)"
-    done = output_of([sys.executable, "-c", code], {**os.environ, "WORD": "a"})
-    assert (done.returncode, done.stdout, done.stderr) == (3, "a\n", "b\n")
 
 
 def test_ignored_signals_stay_ignored() -> None:

@@ -44,7 +44,8 @@ def described(figure: Figure) -> Iterator[str]:
             place = patch.get_data()[:2] if isinstance(patch, StepPatch) else extents.bounds
             yield f"  {type(patch).__name__} {color} {written(place)}"
         for part in axes.collections:
-            colors = sorted({to_hex(each) for each in part.get_facecolor()})  # type: ignore[union-attr]
+            faces: Any = part.get_facecolor()
+            colors = sorted({to_hex(each) for each in faces})
             dots = isinstance(part, PathCollection)
             place = part.get_offsets() if dots else [path.vertices for path in part.get_paths()]
             scale = written(end for end in part.get_clim() if end is not None)

@@ -32,22 +32,6 @@ def found(kind: str, severity: Severity, *, of: str = "representations") -> Find
     return Finding(kind, severity, 0.5, {"points": 20.0}, of=of, text=f"text of {kind}")
 
 
-def test_results_and_settings(two_runs: list[Record]) -> None:
-    assert rows(result_table(two_runs)) == {
-        "LID, geometric mean": ["8.00", "10.00 +25 %"],
-        "Fisher-Rao distance of LID": ["–", "0.223"],  # ln 1.25
-        "Effective rank": ["30.00", "30.00 ±0"],
-        "Linear probe": ["96.0 %", "95.3 % −0.7 points"],
-        "kNN accuracy": ["95.0 %", "95.0 % ±0"],
-        "Training time": ["90 s", "90 s"],
-    }
-    assert rows(setting_table(two_runs, differing=True)) == {
-        "regularizer": ["none", "ldreg"],
-        "ldreg.beta": ["–", "0.01"],
-    }
-    assert rows(setting_table(two_runs, differing=False))["scale"] == ["0.5, 1"] * 2
-
-
 def test_evaluations_have_titles_and_places(make_run: MakeRun) -> None:
     results = {
         "minutes": 12.3, "knn/k = 20": 0.5, "transfer/shapes": 0.25, "mask_ap": 0.3, "knn": 0.5, "own_result": 1.0,

@@ -101,11 +101,11 @@ def bench(
         if not problems and len(empty) == len(runs):
             raise ValueError(nothing)
         _warn(nothing)
-    first, *others = [*problems.items()] or [("", None)]
-    for message, _ in others:
+    messages = list(problems)
+    for message in messages[1:]:
         _warn(message)
-    if first[1] is not None:
-        raise first[1]
+    if messages:
+        raise problems[messages[0]]
 
 
 def plan(
