@@ -282,8 +282,14 @@ def _content(run: Run) -> Iterator[str | Table]:
         yield from _notes(run, results)
         parts = {result.contender: result.measured.parts for result in results if result.measured}
         if divided := {key: seconds for key, seconds in parts.items() if seconds}:
-            columns = {name: [_milliseconds(seconds.get(name)) for seconds in divided.values()] for name in PARTS}
-            yield _table("ms", list(divided), columns)
+            yield _table(
+                "ms",
+                list(divided),
+                {
+                    name: [f"{1000 * seconds[name]:.2f}" if name in seconds else None for seconds in divided.values()]
+                    for name in PARTS
+                },
+            )
     for axis, sizes in series(run).items():
         yield f"### Time over {axis}, {fixed(axis, sizes)}"
         columns = {}
@@ -303,10 +309,6 @@ def _table(axis: str, names: Sequence[str], columns: Mapping[str, Sequence[str |
 def _text(run: Run, result: Result, name: str) -> str | None:
     value = run.ratio(result) if name == "time vs ldreg" else quantity(result, name)
     return None if value is None else ("" if result.measured else "≈ ") + _TEXTS[name](value)
-
-
-def _milliseconds(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{1000 * seconds:.2f}"
 
 
 def _notes(run: Run, results: Sequence[Result]) -> Iterator[str]:

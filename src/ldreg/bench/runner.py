@@ -242,8 +242,8 @@ def measured_runs(jobs: Jobs, command: str = "", progress: Reporter = lambda ste
 
 def _attempt(name: str, key: str, setting: Setting, before: Sequence[Result]) -> Result:
     """Measure a contender in a process of its own, or say why not."""
-    result, contender = Result(key, setting.size), BENCHMARKS[name].contenders[key]
-    if obstacle := _obstacle(contender, setting):
+    result = Result(key, setting.size)
+    if obstacle := _obstacle(BENCHMARKS[name].contenders[key], setting):
         return replace(result, skipped=obstacle)
     # Estimate from its largest measurement, of sizes that differ only in the first number if there are any.
     earlier = [each for each in before if each.contender == key and each.measured]
@@ -340,6 +340,11 @@ def stoppable() -> Iterator[None]:
 
 def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
     """Hardware, load and versions, which timings depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (FileNotFoundError, StopIteration):
+        processor = platform.processor() or platform.machine()
     gpu = None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -348,7 +353,7 @@ def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
         "gpu": gpu,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
         "threads": threads,
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
@@ -357,15 +362,6 @@ def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: installed_version(name) for name in _PACKAGES},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _clocks() -> tuple[float, float, float] | None:
