@@ -4,6 +4,8 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,15 @@ from torch import Tensor
 
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
+from ldreg.evaluate.features import features
+from ldreg.evaluate.source import open_source
+from ldreg.inspection import inspect
 from ldreg.inspection.findings import Points, compare, find, local_dimension
 from ldreg.io.files import json_values
 from ldreg.record import Finding
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 
 def normal(n: int, d: int, seed: int = 0) -> Tensor:
@@ -328,3 +336,28 @@ def test_odd_but_sound_sets_are_not_called_collapsed() -> None:
         assert not kinds(find(points(x, k))) & {"near_duplicates", "collapsed_group"}
     labels = [str(row % 10) for row in range(1000)]
     assert "collapsed_class" not in kinds(find(points(normal(1000, 10, 3), 16, labels, torch.arange(0, 1000, 53))))
+
+
+def representations(folder: Path, recipe: str = "digits/simclr", **options: str) -> Tensor:
+    """Of the training images, by an encoder that was trained for a quarter of the recipe's epochs."""
+    few = {"schedule.epochs": "20", "monitor.every_epochs": "20", "monitor.probe": "false", "monitor.knn": "false"}
+    changes = [*few.items(), *((name.replace("__", "."), value) for name, value in options.items())]
+    pretrain(resolve(load_recipe(recipe), changes), folder, command="test")
+    source = open_source(folder)
+    assert source.data is not None
+    return features(source.encoder, source.data, "train", cache=folder / "cache").representations
+
+
+@pytest.mark.slow
+def test_an_encoder_that_minimized_lid_is_told_from_sound_ones(tmp_path: Path) -> None:
+    plain = representations(tmp_path / "plain")
+    sound = representations(tmp_path / "ldreg", "digits/simclr_ldreg")
+    minimized = partial(representations, regularizer="minlid", minlid__k="32", minlid__beta="10")
+    assert told(sound, plain) in ("similar_beside", "higher_beside")
+    flat = minimized(tmp_path / "minlid")
+    assert told(flat, plain) == "collapsed_beside"
+
+
+def told(x: Tensor, trusted: Tensor) -> str:
+    report = inspect(x, k=64, compare=trusted)
+    return next(finding.kind for finding in report.findings if "lid_5" in finding.numbers)
