@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ldreg.dimension.estimators import lid
-from ldreg.dimension.geometry import geometric_mean
-from ldreg.dimension.spectrum import effective_rank
-from ldreg.evaluate.measure import knn_accuracy, linear_accuracy, voters
+from ldreg.evaluate.measure import measure, measure_set, voters
 from ldreg.extras import missing
-from ldreg.inspection import inspect
+from ldreg.inspection import quick_report
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import write_atomically
 from ldreg.record import PointCloud, Record, Thumbnail
@@ -152,22 +149,15 @@ def plain_run(name: str, *, beta: float, epochs: int = EPOCHS, seed: int = 0, th
     minutes = (time.monotonic() - started) / 60
     with torch.no_grad():
         train, test = encoder(images[~is_test]), encoder(images[is_test])
-    rows = (train, classes[~is_test], test, classes[is_test])
-    report = inspect(train, [str(digit) for digit in classes[~is_test].tolist()], _K)
+    results = measure_set((train, classes[~is_test], test, classes[is_test]), k=_K) | {"minutes": minutes}
+    del results["spread"]
+    report = quick_report(train, [str(digit) for digit in classes[~is_test].tolist()], _K, plane=True)
     order = report.lid.argsort()
     settings = {"method": "simclr", "regularizer": "ldreg" if beta else "none", "batch_size": _BATCH_SIZE}
     return Record(
         name,
         settings=settings | ({"ldreg.beta": beta, "ldreg.k": _K} if beta else {}),
-        results={
-            "lid": report.mean.value,
-            "lid_low": report.lid_low,
-            "effective_rank": report.effective_rank,
-            "frechet_variance": report.frechet_variance,
-            "linear": linear_accuracy(*rows).accuracy,
-            "knn": knn_accuracy(*rows, k=voters(len(train))),
-            "minutes": minutes,
-        },
+        results=results,
         curves=curves,
         origin={
             "command": "ldreg demo, in plain PyTorch",
@@ -217,9 +207,9 @@ def _train(
             encoder.eval()
             if (epoch + 1) % _MEASURE_EVERY == 0 or epoch + 1 == epochs:
                 with torch.no_grad():
-                    representations = encoder(images)
-                curves["lid"].append((epoch + 1, geometric_mean(lid(representations, k=_K)).item()))
-                curves["effective_rank"].append((epoch + 1, effective_rank(representations).item()))
+                    measured = measure(encoder(images), k=_K)
+                for name in ("lid", "effective_rank"):
+                    curves[name].append((epoch + 1, measured[name]))
     return encoder, curves
 
 

@@ -9,10 +9,6 @@ import pytest
 import torch
 
 from ldreg.dimension.quality import view_share
-from ldreg.train.checkpoints import LAST
-from ldreg.train.recipes import load_recipe
-from ldreg.train.run import pretrain
-from ldreg.train.settings import resolve
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -72,21 +68,6 @@ def test_the_page_has_the_measured_table_and_commit(strain: ModuleType) -> None:
     assert [run["beta"] for run in found["runs"]] == [0.0, 0.05]
 
 
-def test_the_cosines_that_the_page_tells(strain: ModuleType) -> None:
-    plain, strong = json.loads((BENCHMARKS / "strain.json").read_text())["runs"]
-
-    def span(run: dict[str, dict[str, dict[str, float]]], name: str) -> list[float]:
-        values = [found[f"cosine/log_lid,{name}"] for found in run["epochs"].values()]
-        return [round(min(values), 2), round(max(values), 2)]
-
-    both = span(plain, "view_share") + span(strong, "view_share")
-    assert [min(both), max(both)] == [0.09, 0.39]
-    assert span(plain, "image_share") == [-0.12, 0.11]
-    assert span(strong, "image_share") == [-0.36, -0.08]
-    assert round(plain["epochs"]["10"]["cosine/log_lid,loss"], 2) == 0.45
-    assert abs(plain["epochs"]["100"]["cosine/log_lid,loss"]) < 0.03
-
-
 def test_variance_is_split_into_what_was_drawn(strain: ModuleType) -> None:
     source = torch.Generator().manual_seed(0)
     labels = torch.arange(20_000) % 10
@@ -99,22 +80,3 @@ def test_variance_is_split_into_what_was_drawn(strain: ModuleType) -> None:
     assert between.item() == pytest.approx(6, rel=0.02)
     share = between / (classes + within + between)
     assert view_share(views).item() == pytest.approx(share.item(), rel=0.01)
-
-
-@pytest.mark.slow
-def test_runs_are_measured_from_their_kept_checkpoints(strain: ModuleType, tmp_path: Path) -> None:
-    options = [("data.validation", "0.3"), ("schedule.epochs", "4"), ("schedule.warmup_epochs", "1")]
-    settings = resolve(load_recipe("digits/byol_ldreg"), options)
-    pretrain(settings, tmp_path / "run")
-    kept = tmp_path / "run" / "kept"
-    kept.mkdir()
-    (kept / "4.ckpt").hardlink_to(tmp_path / "run" / "checkpoints" / LAST)
-    found = strain.strained(tmp_path / "run", None, "cpu")
-    (epoch, values), *others = found["epochs"].items()
-    assert epoch == 4
-    assert not others
-    assert sum(values[f"share/{name}"] for name in ("class", "image", "view")) == pytest.approx(1)
-    assert found["beta"] == settings.regularizer["beta"]
-    assert 0 < strain.pull(values, found["beta"]) < 10
-    assert all(0.3 < way["knn"] <= 1 for way in found["votes"].values())
-    assert found["votes"]["mean of 4 views"]["knn"] > found["votes"]["one view"]["knn"]

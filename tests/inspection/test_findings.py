@@ -4,6 +4,8 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,15 @@ from torch import Tensor
 
 from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
-from ldreg.inspection.findings import Points, compare, find, local_dimension, ranked
+from ldreg.evaluate.features import features
+from ldreg.evaluate.source import open_source
+from ldreg.inspection import inspect
+from ldreg.inspection.findings import Points, compare, find, local_dimension
 from ldreg.io.files import json_values
 from ldreg.record import Finding
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 
 def normal(n: int, d: int, seed: int = 0) -> Tensor:
@@ -47,6 +55,11 @@ def kinds(found: Sequence[Finding]) -> set[str]:
 
 def serious(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in found if finding.serious)
+
+
+def beside(own: Points, other: Points) -> str:
+    """What a set is called beside another."""
+    return compare(own, other, find(own), find(other)).kind
 
 
 def one(found: Sequence[Finding], kind: str) -> Finding:
@@ -98,7 +111,7 @@ def test_squeezed_classes_are_a_collapsed_group_though_the_mean_of_lid_may_rise(
         spoiled = squeezed(spoiled, y == c, d)
         rows += torch.nonzero(y == c).flatten().tolist()
     healthy, low = points(x, 64), points(spoiled, 64, names(y))
-    found, before = find(low), find(healthy)
+    found = find(low)
     groups = [finding for finding in found if finding.kind == "collapsed_group"]
     assert found[0].kind == "collapsed_group"
     assert found[0].severity == "critical"
@@ -108,16 +121,18 @@ def test_squeezed_classes_are_a_collapsed_group_though_the_mean_of_lid_may_rise(
     for finding in groups:
         assert finding.numbers["lid"] < 0.5 * finding.numbers["bulk"]
         assert set(finding.examples) <= set(finding.rows)
-    assert compare(low, healthy, found, before).kind == "collapsed_beside"
-    assert compare(healthy, low, before, found).kind == "comparison_collapsed"
+    assert (beside(low, healthy), beside(healthy, low)) == ("collapsed_beside", "comparison_collapsed")
 
 
-def test_most_of_the_points_can_be_the_collapsed_group() -> None:
+def test_most_of_the_points_can_be_the_collapsed_group_also_with_few_neighbors() -> None:
     x, y = structured()
     for c in range(9):
         x = squeezed(x, y == c, 3)
-    groups = [finding for finding in find(points(x)) if finding.kind == "collapsed_group"]
-    assert sum(finding.share for finding in groups) == pytest.approx(0.75, abs=0.05)
+    low = normal(500, 64) * torch.arange(1, 65) ** -0.25
+    low[:450, 3:] *= 0.01
+    for data, k, share in ((x, 32, 0.75), (low, 16, 0.9)):
+        groups = [finding for finding in find(points(data, k)) if finding.kind == "collapsed_group"]
+        assert sum(finding.share for finding in groups) == pytest.approx(share, abs=0.05)
 
 
 def test_a_sample_of_the_points_finds_the_group_by_rows_of_the_data() -> None:
@@ -135,12 +150,11 @@ def test_dead_rows_are_degenerate_and_never_healthier(share: float, severity: st
     dead = x.clone()
     dead[: round(share * len(x))] = 0
     healthy, low = points(x), points(dead)
-    found, before = find(low), find(healthy)
-    finding = one(found, "degenerate")
+    finding = one(find(low), "degenerate")
     assert share <= finding.share < share + 0.01  # k dead rows are equally far from the points nearest to them
     assert finding.severity == severity
     assert finding.numbers["dead"] == finding.numbers["zero"] == round(share * len(x))
-    assert compare(low, healthy, found, before).kind == "collapsed_beside"
+    assert beside(low, healthy) == "collapsed_beside"
 
 
 def test_noise_around_a_constant_is_a_complete_collapse() -> None:
@@ -150,7 +164,7 @@ def test_noise_around_a_constant_is_a_complete_collapse() -> None:
     found = find(low)
     assert [finding.kind for finding in found] == ["complete_collapse"]
     assert found[0].numbers["spread"] < 1e-4
-    assert compare(low, digits, found, find(digits)).kind == "collapsed_beside"
+    assert beside(low, digits) == "collapsed_beside"
     (finding,) = find(points(torch.ones(100, 8), 16))
     assert (finding.kind, finding.numbers["equal"]) == ("complete_collapse", 1.0)
 
@@ -217,11 +231,9 @@ def test_hubs() -> None:
 def test_halves_of_a_set_are_similar_and_noise_is_higher() -> None:
     x, _ = structured()
     first, second = points(x[0::2]), points(x[1::2])
-    assert compare(first, second, find(first), find(second)).kind == "similar_beside"
-    noisy = points(x[0::2] + 0.3 * normal(1200, 64))
-    assert compare(noisy, second, find(noisy), find(second)).kind == "higher_beside"
-    fewer = points(x[:500])
-    assert compare(fewer, second, find(fewer), find(second)).kind == "not_compared"
+    assert beside(first, second) == "similar_beside"
+    assert beside(points(x[0::2] + 0.3 * normal(1200, 64)), second) == "higher_beside"
+    assert beside(points(x[:500]), second) == "not_compared"
 
 
 def test_random_halves_of_unequal_clusters_are_not_collapsed_beside_each_other() -> None:
@@ -232,8 +244,7 @@ def test_random_halves_of_unequal_clusters_are_not_collapsed_beside_each_other()
     for seed in range(3):
         order = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))
         first, second = (points(x[order[part::2].sort().values], 32) for part in (0, 1))
-        assert compare(first, second, find(first), find(second)).kind != "collapsed_beside"
-        assert compare(second, first, find(second), find(first)).kind != "collapsed_beside"
+        assert "collapsed_beside" not in (beside(first, second), beside(second, first))
 
 
 def test_rows_of_the_same_things_are_compared_one_by_one() -> None:
@@ -246,29 +257,6 @@ def test_rows_of_the_same_things_are_compared_one_by_one() -> None:
     assert found.numbers["fell"] == pytest.approx(1 / 12, abs=0.03)
     shuffled = points(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))], 16)
     assert compare(shuffled, second, (), ()).numbers["fell"] == 0
-
-
-def test_dense_clusters_are_neither_near_copies_nor_collapsed() -> None:
-    x = normal(1000, 16)
-    x[:200] = 0.05 * x[:200] + normal(8, 16, 5).repeat_interleave(25, 0)
-    assert not kinds(find(points(x))) & {"near_duplicates", "collapsed_group"}
-
-
-def test_a_collapsed_majority_is_found_with_few_neighbors() -> None:
-    x = normal(500, 64) * torch.arange(1, 65) ** -0.25
-    low = x.clone()
-    low[:450, 3:] *= 0.01
-    groups = [finding for finding in find(points(low, 16)) if finding.kind == "collapsed_group"]
-    assert sum(finding.share for finding in groups) == pytest.approx(0.9, abs=0.05)
-
-
-def test_the_most_serious_is_first() -> None:
-    found = [
-        Finding("hubs", "note", 0.9, {}),
-        Finding("low_rank", "warning", 0.1, {}),
-        Finding("copies", "note", 1, {}),
-    ]
-    assert [finding.kind for finding in ranked(found)] == ["low_rank", "copies", "hubs"]
 
 
 @pytest.mark.parametrize("d", [2, 5, 10])
@@ -330,26 +318,46 @@ def test_rows_that_differ_by_noise_are_degenerate() -> None:
     finding = one(find(points(noisy)), "degenerate")
     assert (finding.severity, finding.numbers["noise"]) == ("critical", 300)
     assert finding.rows == tuple(range(300))
-    assert compare(points(noisy), points(x), find(points(noisy)), find(points(x))).kind == "collapsed_beside"
-    assert compare(points(x), points(noisy), find(points(x)), find(points(noisy))).kind == "comparison_collapsed"
+    assert beside(points(noisy), points(x)) == "collapsed_beside"
+    assert beside(points(x), points(noisy)) == "comparison_collapsed"
 
 
-def test_outliers_do_not_make_the_rest_a_collapsed_group() -> None:
-    for dimensions in (8, 64):
-        x = normal(1000, dimensions)
+def test_odd_but_sound_sets_are_not_called_collapsed() -> None:
+    outliers = [normal(1000, dimensions) for dimensions in (8, 64)]
+    for x in outliers:
         x[:80] *= 20
         assert serious(find(points(x, 64))) == ()
-
-
-def test_dead_rows_and_tied_distances_make_no_group() -> None:
+    dense = normal(1000, 16)
+    dense[:200] = 0.05 * dense[:200] + normal(8, 16, 5).repeat_interleave(25, 0)
     dead = normal(2000, 128) * torch.arange(1, 129) ** -0.6
     dead[:200] = 0
     tied = torch.poisson(torch.full((1000, 30), 0.3), generator=torch.Generator().manual_seed(0))
-    for x, k in ((dead, 64), (tied, 16), (tied, 32)):
-        assert "collapsed_group" not in kinds(find(points(x, k)))
-
-
-def test_a_class_of_few_measured_points_is_not_judged() -> None:
+    for x, k in ((dense, 32), (dead, 64), (tied, 16), (tied, 32)):
+        assert not kinds(find(points(x, k))) & {"near_duplicates", "collapsed_group"}
     labels = [str(row % 10) for row in range(1000)]
-    found = find(points(normal(1000, 10, 3), 16, labels, torch.arange(0, 1000, 53)))
-    assert "collapsed_class" not in kinds(found)
+    assert "collapsed_class" not in kinds(find(points(normal(1000, 10, 3), 16, labels, torch.arange(0, 1000, 53))))
+
+
+def representations(folder: Path, recipe: str = "digits/simclr", **options: str) -> Tensor:
+    """Of the training images, by an encoder that was trained for a quarter of the recipe's epochs."""
+    few = {"schedule.epochs": "20", "monitor.every_epochs": "20", "monitor.probe": "false", "monitor.knn": "false"}
+    changes = [*few.items(), *((name.replace("__", "."), value) for name, value in options.items())]
+    pretrain(resolve(load_recipe(recipe), changes), folder, command="test")
+    source = open_source(folder)
+    assert source.data is not None
+    return features(source.encoder, source.data, "train", cache=folder / "cache").representations
+
+
+@pytest.mark.slow
+def test_an_encoder_that_minimized_lid_is_told_from_sound_ones(tmp_path: Path) -> None:
+    plain = representations(tmp_path / "plain")
+    sound = representations(tmp_path / "ldreg", "digits/simclr_ldreg")
+    minimized = partial(representations, regularizer="minlid", minlid__k="32", minlid__beta="10")
+    assert told(sound, plain) in ("similar_beside", "higher_beside")
+    flat = minimized(tmp_path / "minlid")
+    assert told(flat, plain) == "collapsed_beside"
+
+
+def told(x: Tensor, trusted: Tensor) -> str:
+    report = inspect(x, k=64, compare=trusted)
+    return next(finding.kind for finding in report.findings if "lid_5" in finding.numbers)

@@ -1,7 +1,5 @@
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -18,7 +16,6 @@ from ldreg.thumbnails import data_uri
 
 MakeReport = Callable[..., DimensionReport]
 MakeRun = Callable[..., Record]
-SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def _make(
@@ -185,17 +182,3 @@ def hostile_pages() -> dict[str, str]:
         "report": comparison_page([_run(), run], title=whole),
         "study": study_page(whole, whole, [study, *(replace(study, title=f"{i}") for i in range(3))], footer=whole),
     }
-
-
-@pytest.fixture
-def check_snapshot() -> Callable[[str, str], None]:
-    """Compare text with a file in snapshots/; with LDREG_UPDATE_SNAPSHOTS=1 write the file instead."""
-
-    def check(name: str, text: str) -> None:
-        path = SNAPSHOTS / name
-        if os.environ.get("LDREG_UPDATE_SNAPSHOTS"):
-            SNAPSHOTS.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), f"{name}: see tests/report/conftest.py for how to update it"
-
-    return check

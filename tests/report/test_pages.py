@@ -1,10 +1,8 @@
 """Pages: complete, well-formed, self-contained, and user text is only text."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,6 +10,7 @@ import matplotlib
 import pytest
 import torch
 from tests.report.conftest import PAYLOADS, TESTED_IMAGE, MakeReport, MakeRun
+from tests.report.snapshot import check_snapshot
 from tests.report.test_tables import KNOWN, STUDY
 
 from ldreg.inspection.report import ClassLID, DimensionReport, MeanLID
@@ -20,7 +19,6 @@ from ldreg.report.pages import Section, clouds_section, comparison_page, inspect
 from ldreg.report.plots import DRAWN_POINTS, Series, bars, lines
 from ldreg.report.style import plain_style
 
-CheckSnapshot = Callable[[str, str], None]
 NAN = float("nan")
 CLOUD = PointCloud("a cloud", torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.0, 2.0, 0, 0.1)
 
@@ -54,10 +52,6 @@ def table(root: ElementTree.Element, title: str) -> dict[str, list[str]]:
     }
 
 
-def legends(root: ElementTree.Element) -> list[list[str]]:
-    return [["".join(entry.itertext()) for entry in keys] for keys in root.iter("ul") if keys.get("class") == "keys"]
-
-
 def normalized(page: str) -> str:
     """The page without its style and drawings, one element per line."""
     text = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
@@ -65,11 +59,6 @@ def normalized(page: str) -> str:
     text = re.sub(r"ldreg \d+\.\d+\.\d+\S*?(?=[.:<])", "ldreg VERSION", text)
     text = re.sub(r"(<(?:p|tr|li|td|th|figure|div|table|h\d)\b)", r"\n\1", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip()) + "\n"
-
-
-@pytest.fixture(scope="module")
-def two(two_runs: list[Record]) -> ElementTree.Element:
-    return body(comparison_page(two_runs, title="With & without"))
 
 
 @plain_style()
@@ -83,7 +72,7 @@ def study() -> str:
     return study_page("Studies", "", [first, *others], footer="From here.")
 
 
-def test_snapshots(make_report: MakeReport, two_runs: list[Record], check_snapshot: CheckSnapshot) -> None:
+def test_snapshots(make_report: MakeReport, two_runs: list[Record]) -> None:
     one = make_report(names=("cat", "dog"), command="ldreg inspect embeddings.npy")
     other = make_report(names=("cat", "dog"), comparison="other.npy", expected=KNOWN)
     images = [Thumbnail(TESTED_IMAGE, 3, 1.25, "3", ""), Thumbnail(TESTED_IMAGE, 4, 2.5, "cat", "b.png")]
@@ -147,7 +136,8 @@ def test_a_set_without_a_dimension_leaves_the_other(make_report: MakeReport, col
     assert "Where LID is low in embeddings.npy" not in pictures(root)
     assert "embeddings.npy has no map: no point has a defined LID." in pictures(root)["Where LID is low in other.npy"]
     assert "left out" in pictures(root)["How LID is spread"]
-    assert [names[0].partition(": ")[2] for names in legends(root)] == [
+    legends = ["".join(keys[0].itertext()) for keys in root.iter("ul") if keys.get("class") == "keys"]
+    assert [name.partition(": ")[2] for name in legends] == [
         "no point has a defined LID", "no eigenvalue above 0", "no point has a defined LID",
     ]  # fmt: skip
     alone = body(inspection_page(collapsed_report))
@@ -174,36 +164,6 @@ def test_many_classes_fold_away(make_report: MakeReport) -> None:
     assert {f"c{i}" for i in range(40)} <= set(table(root, "LID per class"))
 
 
-def test_a_comparison_has_every_section(two: ElementTree.Element, two_runs: list[Record]) -> None:
-    assert two.findtext(".//h1") == "With & without"
-    assert list(pictures(two)) == [
-        "LID, geometric mean", "Linear probe", "Loss", "How LID is spread", "Global spectrum", "SimCLR: classes",
-        "SimCLR: LID", "SimCLR + LDReg: classes", "SimCLR + LDReg: LID",
-    ]  # fmt: skip
-    assert [heading.text for heading in two.iter("h2")] == ["Over training", "After training", "Maps"]
-    assert table(two, "Results")["LID, geometric mean"] == ["8.00", "10.00 +25 %"]
-    assert table(two, "Settings that differ") == {"regularizer": ["none", "ldreg"], "ldreg.beta": ["–", "0.01"]}
-    assert legends(two)[:3] == [["SimCLR", "SimCLR + LDReg"]] * 3
-    mean = geometric_mean(two_runs[1].lid)
-    assert [names[1].partition(": ")[2] for names in legends(two)[3:]] == [
-        f"geometric mean {mean:.2f}",
-        "effective rank 30.00",
-    ]
-    tiles = [words(tile) for tile in two.iter("div") if tile.get("class") == "tile"]
-    assert tiles[0] == "LID, geometric meanSimCLR8.00SimCLR + LDReg10.00 +25 %"
-    assert len(tiles) == 4
-
-
-@pytest.mark.parametrize("count", [1, 5, 8])
-def test_any_number_of_runs(make_run: MakeRun, count: int) -> None:
-    few: dict[str, Any] = {"lid": [], "map": [], "eigenvalues": [], "labels": None}
-    records = [make_run(f"run {place}", **few, results={"lid": 5.0 + place}) for place in range(count)]
-    root = body(comparison_page(records, title="runs"))
-    assert len(table(root, "Results")["LID, geometric mean"]) == count
-    assert any(tile.get("class") == "tile" for tile in root.iter("div")) == (count <= 4)
-    assert list(pictures(root)) == ["LID, geometric mean", "Linear probe", "Loss"]
-
-
 def test_what_is_missing_is_left_out(make_run: MakeRun) -> None:
     bare = Record("bare", {}, {})
     assert not {"figure", "table", "h2"} & tags(body(comparison_page([bare], title="nothing")))
@@ -226,19 +186,6 @@ def test_undefined_values_are_dashes_and_gaps(make_run: MakeRun) -> None:
     assert table(root, "Results")["LID, geometric mean"] == ["–", "8.00"]
     assert "20 of SimCLR (1)" in pictures(root)["How LID is spread"]
     assert not re.search(r"\bnan\b", words(root), re.IGNORECASE)
-
-
-def test_collapsed_images_are_shown_with_lid_class_and_place(make_run: MakeRun) -> None:
-    lowest = [Thumbnail(TESTED_IMAGE, place + 10, lid, label="3") for place, lid in enumerate((1.25, 2.5))]
-    shown = make_run(most_collapsed=lowest, least_collapsed=[Thumbnail(TESTED_IMAGE, 5, 20.0, file="b.png")])
-    root = body(comparison_page([shown, make_run("none")], title="t"))
-    (card,) = (card for card in root.iter("div") if card.get("class") == "card gallery")
-    assert card.findtext("h3") == "SimCLR"
-    entries = [words(entry) for entry in card.iter("li")]
-    assert entries == ["LID 1.25class 3no. 10", "LID 2.50class 3no. 11", "LID 20.00b.png"]
-    images = list(root.iter("img"))
-    assert [image.get("alt") for image in images] == ["image no. 10, class 3", "image no. 11, class 3", "image b.png"]
-    assert {image.get("class") for image in images} == {"pixels"}
 
 
 def test_a_choice_of_many_points_is_said_and_the_mean_is_that_of_all(make_run: MakeRun) -> None:

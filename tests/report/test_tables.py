@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.report.snapshot import check_snapshot
 
 from ldreg.inspection.report import DimensionReport, Expected
 from ldreg.report.tables import Cell, Table, quantity_tables, table_markdown, table_text
@@ -11,7 +12,6 @@ from ldreg.report.words import inspection_text
 from ldreg.text import markdown_text
 
 MakeReport = Callable[..., DimensionReport]
-CheckSnapshot = Callable[[str, str], None]
 
 EVIL = "<script>alert('x')</script>&\"q\" | `a` *b* [c](d) \x1b[31m"
 KNOWN = Expected(gaussian_lid=16.0)
@@ -26,7 +26,7 @@ STUDY = Table(
 )
 
 
-def test_a_study_as_text_and_markdown(check_snapshot: CheckSnapshot) -> None:
+def test_a_study_as_text_and_markdown() -> None:
     check_snapshot("study.txt", table_text(STUDY) + "\n")
     check_snapshot("study.md", table_markdown(STUDY) + "\n")
 
@@ -90,7 +90,7 @@ def test_empty_tables_are_drawn() -> None:
     assert table_markdown(empty).splitlines() == ["| a | b |", "|---|---:|"]
 
 
-def test_inspections_as_text(make_report: MakeReport, check_snapshot: CheckSnapshot) -> None:
+def test_inspections_as_text(make_report: MakeReport) -> None:
     one = make_report(names=("cat", "dog"), zero=6, points=100, measured=60, k=20)
     two = make_report(names=("cat", "dog"), comparison="other.npy", expected=KNOWN)
     check_snapshot("inspection.txt", inspection_text(one) + "\n")

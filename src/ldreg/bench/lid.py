@@ -26,25 +26,18 @@ _CHECKED_AT_ONCE = 2048
 
 
 def measure_points(
-    run: Way,
-    error: Error | None,
-    setting: Setting,
-    *,
-    normalize: Way | None = None,
-    graphed: bool = False,
+    run: Way, error: Error | None, setting: Setting, *, graphed: bool = False
 ) -> tuple[Measurement, float | None]:
     """Measure `run` on standard normal points on the device; `error` compares its result with float64.
 
-    A small call comes first: it takes imports, thread pools and buffers of libraries out of the measurement.
-    `normalize` makes the result comparable and is not timed. PyTorch does not count the memory of CUDA graphs.
+    A small call comes first: it takes imports, thread pools and buffers of libraries out of the measurement. PyTorch
+    does not count the memory of CUDA graphs.
     """
     x, k = sample(setting.size, seed=setting.seed, device=setting.device), setting.k
     run(x[: max(_WARM_UP, 2 * k)].clone(), k)
     measured, values = measure(lambda: run(x, k), repeats=setting.repeats, device=setting.device)
     if graphed:
         measured = replace(measured, extra_mb=None)
-    if normalize is not None:
-        values = normalize(values, k)
     return measured, None if error is None else error(x, k, values)
 
 
@@ -116,13 +109,9 @@ def torchid(x: Tensor, k: int) -> Tensor:
 
 
 def pseudocode(x: Tensor, k: int) -> Tensor:
-    """The paper's Algorithm 1; on a GPU in chunks of queries, as a whole set's distances do not fit there."""
-    found = []
-    for rows in x.split(_CHUNKS["cuda"] if x.is_cuda else len(x)):
-        ordered, _ = torch.cdist(rows, x).sort(dim=1)
-        mean = ordered[:, 1:k].mean(dim=1)
-        found.append(mean / (ordered[:, k] - mean))
-    return torch.cat(found)
+    """The paper's Algorithm 1, with the mean over all k; on a GPU in chunks of queries, as a whole set does not fit."""
+    chunks = x.split(_CHUNKS["cuda"] if x.is_cuda else len(x))
+    return torch.cat([_mom(torch.cdist(rows, x).sort(dim=1).values[:, 1 : k + 1]) for rows in chunks])
 
 
 def cdist_topk(x: Tensor, k: int) -> Tensor:
@@ -155,17 +144,6 @@ def _mom(distances: Tensor) -> Tensor:
     return mean / (distances[:, -1] - mean)
 
 
-def mean_over_all(values: Tensor, k: int) -> Tensor:
-    """LID by the mean over all k distances, from LID by the mean over the first k - 1.
-
-    >>> round(mean_over_all(torch.tensor(1.0), 3).item(), 5)  # distances 1, 2, 3
-    2.0
-    """
-    share = values / (1 + values)  # the mean of the first k - 1 in units of the k-th
-    share = ((k - 1) * share + 1) / k
-    return share / (1 - share)
-
-
 def largest_error(x: Tensor, k: int, values: Tensor) -> float:
     """The largest relative error of the checked points against float64; inf if one is NaN."""
     rows = checked_rows(x, _CHECKED[x.device.type])
@@ -173,8 +151,8 @@ def largest_error(x: Tensor, k: int, values: Tensor) -> float:
     return float((values[rows.to(values.device)].to(exact) / exact - 1).abs().nan_to_num(torch.inf).max())
 
 
-def _contender(run: Way, *, normalize: Way | None = None, **options: Any) -> Contender:
-    return Contender(functools.partial(measure_points, run, largest_error, normalize=normalize), **options)
+def _contender(run: Way, **options: Any) -> Contender:
+    return Contender(functools.partial(measure_points, run, largest_error), **options)
 
 
 def _sorted_bytes(size: Points, device: Device) -> int:
@@ -192,7 +170,7 @@ BENCHMARK = Benchmark(
         "scikit-dimension": _contender(scikit_dimension, package="skdim", devices=("cpu",)),
         "faiss": _contender(faiss_flat, package="faiss", devices=("cpu",)),
         "torchid": _contender(torchid, package="torchid", install="torchid", counts=False),
-        "pseudocode": _contender(pseudocode, normalize=mean_over_all, bytes_needed=_sorted_bytes),
+        "pseudocode": _contender(pseudocode, bytes_needed=_sorted_bytes),
         "cdist + topk": _contender(cdist_topk, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, devices=("cuda",), counts=False),
     },

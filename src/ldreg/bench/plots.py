@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN
-from ldreg.bench.results import Result, Run, headline, quantity, series
+from ldreg.bench.results import Result, Run, fixed, headline, quantity, series
 from ldreg.bench.step import PARTS
 from ldreg.report.style import COLORS, GRAY, log_axis, plain_axes, plain_style
 from ldreg.text import count
@@ -50,23 +50,24 @@ def picture(figure: Figure, kind: PictureKind) -> bytes:
 
 def _scaling(run: Run) -> Figure:
     """Seconds and extra memory over points² × dimensions; below, seconds along each series."""
-    found, sizes = series(run), headline(run)
-    rows = 1 + bool(found)
+    sizes = headline(run)
+    rows = 1 + bool(series(run))
     figure = Figure(figsize=(11, 4.6 * rows), layout="constrained")
     panels = figure.subplots(rows, 2, squeeze=False)
     for axes, name, label in zip(panels[0], ("time", "extra memory"), ("seconds", "extra memory in MB"), strict=True):
         _curves(axes, run, sizes, "work", name, power=1 if name == "time" else None)
         _label_sizes(axes, sizes)
         axes.set(xlabel="points × dimensions, at points² × dimensions", ylabel=label)
-    for axes, one in zip(panels[1:].flat, [*found, None], strict=False):
-        axes.set_visible(one is not None)
-        if one is not None:
-            _curves(axes, run, one.sizes, one.axis, "time", power=2 if one.axis == "points" else 1)
-            places = [getattr(size, one.axis) for size in one.sizes]
-            axes.set_xticks(places, [count(place) for place in places])
-            axes.xaxis.set_minor_locator(NullLocator())
-            cost = f"∝ {one.axis}{'²' if one.axis == 'points' else ''}"
-            axes.set(xlabel=f"{one.axis}, {one.title.partition(', ')[2]} (dashed: {cost})", ylabel="seconds")
+    below = list(panels[1:].flat)
+    for axis, along in series(run).items():
+        axes, cost = below.pop(0), f"∝ {axis}{'²' if axis == 'points' else ''}"
+        _curves(axes, run, along, axis, "time", power=2 if axis == "points" else 1)
+        places = [getattr(size, axis) for size in along]
+        axes.set_xticks(places, [count(place) for place in places])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set(xlabel=f"{axis}, {fixed(axis, along)} (dashed: {cost})", ylabel="seconds")
+    for axes in below:
+        axes.set_visible(False)
     handles, labels = panels[0][0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)

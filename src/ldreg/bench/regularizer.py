@@ -8,52 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ldreg.bench.lid import Error, Way, checked_rows, compiled, exact_neighbors, measure_points
+from ldreg.bench.lid import Error, checked_rows, compiled, exact_neighbors, measure_points
 from ldreg.bench.measure import OWN, Benchmark, Contender, Device, Goal, Points
 from ldreg.regularizers.ldreg import LDReg
+
+Penalty = Callable[..., Tensor]  # from representations (N, D), and k by name, to a scalar
 
 _CHECKED = {"cpu": 256, "cuda": 512}  # points whose gradient is computed in float64
 _COMPILED, _CAPTURED, _CAPTURED_RIVAL = "ldreg (compiled)", "ldreg (captured)", "pseudocode (captured)"
 
 
-def ours(x: Tensor, k: int) -> Tensor:
+def ours(representations: Tensor, *, k: int) -> Tensor:
     """`ldreg.LDReg`, in the pseudocode's convention so that gradients can be compared."""
-    return _gradient(_module(k), x)
+    return _module(k)(representations)  # type: ignore[no-any-return]
 
 
-def ours_compiled(x: Tensor, k: int) -> Tensor:
+def ours_compiled(representations: Tensor, *, k: int) -> Tensor:
     """The same compiled with CUDA graphs, as by `--trainer.compile` on one GPU."""
     torch.compiler.cudagraph_mark_step_begin()
-    return _gradient(_module(k, compiled=True), x)
-
-
-def ours_captured(x: Tensor, k: int) -> Tensor:
-    """The same in a CUDA graph, as within a training step that is captured as a whole."""
-    return _replayed(_module(k), x)
-
-
-_graphs: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph, Tensor]] = {}  # a process measures one contender
-
-
-def _replayed(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The gradient by a graph of forward and backward pass, captured at the first call with a shape."""
-    if x.shape not in _graphs:
-        own = x.detach().clone().requires_grad_()
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # compiles what may not be compiled while capturing
-            for _ in range(3):
-                torch.autograd.grad(penalty(own), own)
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            (gradient,) = torch.autograd.grad(penalty(own), own)
-        _graphs[x.shape] = own, graph, gradient
-    own, graph, gradient = _graphs[x.shape]
-    with torch.no_grad():
-        own.copy_(x)
-    graph.replay()
-    return gradient
+    return _module(k, compiled=True)(representations)  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -64,34 +37,20 @@ def _module(k: int, *, compiled: bool = False) -> LDReg:
     return module
 
 
-def pseudocode(x: Tensor, k: int) -> Tensor:
-    """The paper's Algorithms 1 and 2."""
-    return _gradient(functools.partial(pseudocode_penalty, k=k), x)
-
-
-def pseudocode_captured(x: Tensor, k: int) -> Tensor:
-    """The same in a CUDA graph."""
-    return _replayed(functools.partial(pseudocode_penalty, k=k), x)
-
-
 def pseudocode_penalty(representations: Tensor, *, k: int) -> Tensor:
     """What the paper's Algorithm 2 adds to the loss, with a beta of 1."""
     return _penalty(torch.cdist(representations, representations.detach()).sort(dim=1).values[:, 1 : k + 1])
 
 
-def cdist_topk(x: Tensor, k: int) -> Tensor:
+def cdist_topk(representations: Tensor, *, k: int) -> Tensor:
     """The same with the smallest distances chosen instead of all sorted."""
-
-    def penalty(representations: Tensor) -> Tensor:
-        distances = torch.cdist(representations, representations.detach())
-        return _penalty(distances.topk(k + 1, dim=1, largest=False).values[:, 1:])
-
-    return _gradient(penalty, x)
+    distances = torch.cdist(representations, representations.detach())
+    return _penalty(distances.topk(k + 1, dim=1, largest=False).values[:, 1:])
 
 
-def matmul_topk(x: Tensor, k: int) -> Tensor:
+def matmul_topk(representations: Tensor, *, k: int) -> Tensor:
     """The same from matrix products, compiled."""
-    return _gradient(functools.partial(compiled(_penalty_of_products), k=k), x)
+    return compiled(_penalty_of_products)(representations, k=k)
 
 
 def _penalty_of_products(representations: Tensor, *, k: int) -> Tensor:
@@ -101,10 +60,10 @@ def _penalty_of_products(representations: Tensor, *, k: int) -> Tensor:
     return _penalty(near.sqrt())
 
 
-def torchid(x: Tensor, k: int) -> Tensor:
+def torchid(representations: Tensor, *, k: int) -> Tensor:
     """The differentiable mean of torchid: not of logarithms, and with gradients of the neighbors."""
-    mom_id = importlib.import_module("torchid.functional").mom_id
-    return _gradient(functools.partial(mom_id, n_neighbors=k), x)
+    mean: Tensor = importlib.import_module("torchid.functional").mom_id(representations, n_neighbors=k)
+    return mean
 
 
 def _penalty(near: Tensor) -> Tensor:
@@ -113,11 +72,36 @@ def _penalty(near: Tensor) -> Tensor:
     return -(mean / (near[:, -1] - mean)).log().abs().mean()
 
 
-def _gradient(penalty: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def gradient(penalty: Penalty, x: Tensor, k: int) -> Tensor:
+    """The gradient (N, D) of a penalty by one forward and backward pass."""
     representations = x.detach().requires_grad_()
-    penalty(representations).backward()
+    penalty(representations, k=k).backward()
     assert representations.grad is not None
     return representations.grad
+
+
+_graphs: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph, Tensor]] = {}  # a process measures one contender
+
+
+def captured_gradient(penalty: Penalty, x: Tensor, k: int) -> Tensor:
+    """The same by a CUDA graph, captured at the first call with a shape, as a training step may be as a whole."""
+    if x.shape not in _graphs:
+        own = x.detach().clone().requires_grad_()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # compiles what may not be compiled while capturing
+            for _ in range(3):
+                torch.autograd.grad(penalty(own, k=k), own)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            (found,) = torch.autograd.grad(penalty(own, k=k), own)
+        _graphs[x.shape] = own, graph, found
+    own, graph, found = _graphs[x.shape]
+    with torch.no_grad():
+        own.copy_(x)
+    graph.replay()
+    return found
 
 
 def exact_gradient(x: Tensor, rows: Tensor, k: int) -> Tensor:
@@ -140,8 +124,12 @@ def gradient_error(x: Tensor, k: int, values: Tensor) -> float:
     return float(errors.nan_to_num(torch.inf).quantile(0.99))
 
 
-def _contender(run: Way, error: Error | None = gradient_error, *, graphed: bool = False, **options: Any) -> Contender:
+def _contender(
+    penalty: Penalty, error: Error | None = gradient_error, *, captured: bool = False, **options: Any
+) -> Contender:
+    graphed = captured or penalty is ours_compiled
     options |= {"devices": ("cuda",), "counts": False} if graphed else {}
+    run = functools.partial(captured_gradient if captured else gradient, penalty)
     return Contender(functools.partial(measure_points, run, error, graphed=graphed), **options)
 
 
@@ -161,10 +149,10 @@ BENCHMARK = Benchmark(
     title="Regularizer, forward and backward",
     contenders={
         OWN: _contender(ours),
-        _COMPILED: _contender(ours_compiled, graphed=True),
-        _CAPTURED: _contender(ours_captured, graphed=True),
-        "pseudocode": _contender(pseudocode, bytes_needed=_matrices),
-        _CAPTURED_RIVAL: _contender(pseudocode_captured, graphed=True, bytes_needed=_matrices),
+        _COMPILED: _contender(ours_compiled),
+        _CAPTURED: _contender(ours, captured=True),
+        "pseudocode": _contender(pseudocode_penalty, bytes_needed=_matrices),
+        _CAPTURED_RIVAL: _contender(pseudocode_penalty, captured=True, bytes_needed=_matrices),
         "cdist + topk": _contender(cdist_topk, bytes_needed=_matrices, counts=False),
         "matmul + topk (compiled)": _contender(matmul_topk, bytes_needed=_matrices, devices=("cuda",), counts=False),
         "torchid": _contender(

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one benchmark on one device: results, verdicts on its goals, and where and how it ran."""
+    """One run of one benchmark on one device: results, and where and how it ran."""
 
     benchmark: str
     device: Device
@@ -60,14 +60,18 @@ class Run:
     repeats: int
     environment: dict[str, Any]
     results: tuple[Result, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    deviation_of: str = ""
     complete: bool = True  # False if it was interrupted
 
     @property
     def measured(self) -> bool:
         """Whether anything was measured."""
         return any(result.measured for result in self.results)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Verdicts on the goals for the run's device and sizes, if it has the k that goals are for."""
+        goals = [goal for goal in BENCHMARKS[self.benchmark].goals if self.k == _GOAL_K and goal.device == self.device]
+        return [_verdict(goal, self) for goal in goals if goal.size in self.sizes]
 
     @property
     def sizes(self) -> tuple[Any, ...]:
@@ -85,9 +89,12 @@ class Run:
 
 
 def to_json(runs: Sequence[Run]) -> str:
-    """Runs as a JSON list, with the median of the repeats."""
+    """Runs as a JSON list, with the medians of the repeats and the verdicts on goals."""
 
     def fields(value: Any) -> dict[str, Any]:
+        if isinstance(value, Run):
+            deviation_of = BENCHMARKS[value.benchmark].deviation_of
+            return {**vars(value), "verdicts": value.verdicts, "deviation_of": deviation_of}
         return {**vars(value), "median": value.median} if isinstance(value, Measurement) else vars(value)
 
     return json.dumps(runs, indent=1, default=fields) + "\n"
@@ -120,11 +127,8 @@ def _run(content: dict[str, Any]) -> Run:
     for entry in content["results"]:
         measured = to_measurement(entry["measured"]) if entry["measured"] else None
         results.append(Result(**{**entry, "size": kind(*entry["size"]), "measured": measured}))
-    verdicts = []
-    for entry in content["verdicts"]:
-        goal = Goal(**{**entry["goal"], "size": kind(*entry["goal"]["size"])})
-        verdicts.append(Verdict(**{**entry, "goal": goal, "missing": tuple(entry["missing"])}))
-    return Run(**{**content, "results": tuple(results), "verdicts": tuple(verdicts)})
+    kept = {name: value for name, value in content.items() if name not in ("verdicts", "deviation_of")}  # follow
+    return Run(**{**kept, "results": tuple(results)})
 
 
 def seconds_text(value: float) -> str:
@@ -176,12 +180,6 @@ def quantity(result: Result, name: str) -> float | None:
     return _MEASURED[name](result.size, result.measured) if result.measured else None
 
 
-def verdicts(run: Run) -> tuple[Verdict, ...]:
-    """Verdicts on the goals of the run's device and sizes, if it has the k that goals are for."""
-    goals = [goal for goal in BENCHMARKS[run.benchmark].goals if goal.device == run.device and goal.size in run.sizes]
-    return tuple(_verdict(goal, run) for goal in goals if run.k == _GOAL_K)
-
-
 def _verdict(goal: Goal, run: Run) -> Verdict:
     measured = {key: result for key, result in run.at(goal.size).items() if result.measured}
     rivals: list[str] = []
@@ -190,19 +188,17 @@ def _verdict(goal: Goal, run: Run) -> Verdict:
         counted = [key for key, who in contenders.items() if who.counts and goal.device in who.devices and key != OWN]
         rivals = [goal.rival] if goal.rival else counted
     missing = tuple(key for key in rivals if key not in measured)
-    if goal.of not in measured or len(missing) == len(rivals) > 0:
-        return Verdict(goal, None, None, missing=missing)
-    own, best = measured[goal.of], ""
-    if not rivals:
+    known = [key for key in rivals if key in measured]
+    best = min(known, key=lambda key: measured[key].seconds or math.inf, default="")
+    value, own = None, measured.get(goal.of)
+    if own and goal.quantity == "speed" and best:
+        value = _ratio(measured[best].seconds, own.seconds)
+    elif own and goal.quantity == "memory share" and best:
+        value = _ratio(quantity(own, "extra memory"), quantity(measured[best], "extra memory"))
+    elif own and not rivals:
         value = quantity(own, goal.quantity)
-    else:
-        best = min((key for key in rivals if key in measured), key=lambda key: measured[key].seconds or math.inf)
-        if goal.quantity == "speed":
-            value = _ratio(measured[best].seconds, own.seconds)
-        else:
-            value = _ratio(quantity(own, "extra memory"), quantity(measured[best], "extra memory"))
     met = None if value is None else value >= goal.limit if goal.quantity in _AT_LEAST else value <= goal.limit
-    return Verdict(goal, value, met, best, missing)
+    return Verdict(goal, value, met, best if own else "", missing)
 
 
 def _ratio(value: float | None, other: float | None) -> float | None:
@@ -225,35 +221,27 @@ def goal_line(verdict: Verdict) -> str:
     return f"{word}: {goal.quantity} at {goal.size} {'≥' if goal.quantity in _AT_LEAST else '≤'} {limit}{by}{reached}"
 
 
-class Series(NamedTuple):
-    """Ascending sizes that differ along one axis only."""
-
-    axis: str  # points or dimensions
-    fixed: int
-    sizes: tuple[Points, ...]
-
-    @property
-    def title(self) -> str:
-        """What grows and what stays."""
-        return f"over {self.axis}, at {self.fixed:,} {'dimensions' if self.axis == 'points' else 'points'}"
-
-
-def series(run: Run) -> list[Series]:
-    """The longest series of points along each axis, where there is one."""
-    found: list[Series] = []
+def series(run: Run) -> dict[str, list[Points]]:
+    """By axis, points or dimensions, the longest ascending series of sizes that differ in it only."""
+    found = {}
     sizes = [size for size in run.sizes if isinstance(size, Points)]
-    for place, axis in enumerate(Points._fields):
-        most, often = Counter(size[1 - place] for size in sizes).most_common(1)[0] if sizes else (0, 0)
+    for place, axis in enumerate(Points._fields if sizes else ()):
+        fixed, often = Counter(size[1 - place] for size in sizes).most_common(1)[0]
         if often >= _FEWEST:
-            found.append(Series(axis, most, tuple(sorted(size for size in sizes if size[1 - place] == most))))
+            found[axis] = sorted(size for size in sizes if size[1 - place] == fixed)
     return found
+
+
+def fixed(axis: str, sizes: Sequence[Points]) -> str:
+    """What stays the same along a series."""
+    return f"at {sizes[0].dimensions:,} dimensions" if axis == "points" else f"at {sizes[0].points:,} points"
 
 
 def headline(run: Run) -> list[Any]:
     """The sizes that have their own table: all but those of the study that a series shows."""
     benchmark = BENCHMARKS[run.benchmark]
     extra = set(benchmark.study.get(run.device, ())) - set(benchmark.sizes[run.device])
-    in_series = {size for found in series(run) for size in found.sizes}
+    in_series = {size for sizes in series(run).values() for size in sizes}
     return [size for size in run.sizes if size not in extra or size not in in_series]
 
 
@@ -294,15 +282,21 @@ def _content(run: Run) -> Iterator[str | Table]:
         yield from _notes(run, results)
         parts = {result.contender: result.measured.parts for result in results if result.measured}
         if divided := {key: seconds for key, seconds in parts.items() if seconds}:
-            columns = {name: [_milliseconds(seconds.get(name)) for seconds in divided.values()] for name in PARTS}
-            yield _table("ms", list(divided), columns)
-    for found in series(run):
-        yield f"### Time {found.title}"
+            yield _table(
+                "ms",
+                list(divided),
+                {
+                    name: [f"{1000 * seconds[name]:.2f}" if name in seconds else None for seconds in divided.values()]
+                    for name in PARTS
+                },
+            )
+    for axis, sizes in series(run).items():
+        yield f"### Time over {axis}, {fixed(axis, sizes)}"
         columns = {}
         for key in BENCHMARKS[run.benchmark].contenders:
-            times = [run.at(size).get(key, Result(key, size)).measured for size in found.sizes]
+            times = [run.at(size).get(key, Result(key, size)).measured for size in sizes]
             columns[key] = [seconds_text(each.median) if each else None for each in times]
-        yield _table(found.axis, [count(getattr(size, found.axis)) for size in found.sizes], columns)
+        yield _table(axis, [count(getattr(size, axis)) for size in sizes], columns)
 
 
 def _table(axis: str, names: Sequence[str], columns: Mapping[str, Sequence[str | None]]) -> Table:
@@ -315,10 +309,6 @@ def _table(axis: str, names: Sequence[str], columns: Mapping[str, Sequence[str |
 def _text(run: Run, result: Result, name: str) -> str | None:
     value = run.ratio(result) if name == "time vs ldreg" else quantity(result, name)
     return None if value is None else ("" if result.measured else "≈ ") + _TEXTS[name](value)
-
-
-def _milliseconds(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{1000 * seconds:.2f}"
 
 
 def _notes(run: Run, results: Sequence[Result]) -> Iterator[str]:
@@ -358,10 +348,10 @@ def machine(run: Run) -> str:
 
 def method(run: Run) -> str:
     """How a run measured."""
-    deviation = f" Deviation: {run.deviation_of}." if run.deviation_of else ""
+    benchmark = BENCHMARKS[run.benchmark]
+    deviation = f" Deviation: {benchmark.deviation_of}." if benchmark.deviation_of else ""
     warm = ", after calls that compile" if run.device == "cuda" else ""
     k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""
     return (
-        f"{k}{BENCHMARKS[run.benchmark].conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh "
-        f"process each.{deviation}"
+        f"{k}{benchmark.conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh process each.{deviation}"
     )

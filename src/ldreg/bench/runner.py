@@ -22,7 +22,7 @@ import torch
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, parse_sizes
 from ldreg.bench.plots import PictureKind, draw, picture
-from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement, verdicts
+from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement
 from ldreg.io.files import check_outputs, read_text, write_atomically
 from ldreg.terminal import Reporter, progress_bar, show
 from ldreg.text import printable
@@ -79,20 +79,17 @@ def bench(
         except Exception as error:  # raised when the runs are shown
             problems[str(error)] = error
 
-    def keep(run: Run) -> None:
-        if folder is not None and run.measured:  # else the last run with numbers stays
-            write(save_run, folder, run)
-
     with stoppable():
         try:
             with progress_bar() as progress:
                 for run in measured_runs(jobs, command, progress):
                     runs.append(run)
-                    keep(run)
+                    if folder is not None and run.measured:  # else the last run with numbers stays
+                        write(save_run, folder, run)
         except KeyboardInterrupt as stop:
-            problems[""] = stop
-            for run in runs[-1:]:  # which may not have been saved yet
-                keep(run)
+            problems = {"": stop, **problems}
+            if folder is not None and runs and runs[-1].measured:  # it may not have been saved yet
+                write(save_run, folder, runs[-1])
         if json is not None and runs:
             write(_write, Path(json), to_json(runs))
         if runs:
@@ -104,7 +101,7 @@ def bench(
         if not problems and len(empty) == len(runs):
             raise ValueError(nothing)
         _warn(nothing)
-    messages = sorted(problems, key=bool)  # an interruption first
+    messages = list(problems)
     for message in messages[1:]:
         _warn(message)
     if messages:
@@ -235,19 +232,18 @@ def measured_runs(jobs: Jobs, command: str = "", progress: Reporter = lambda ste
             interruption = stop
         run = Run(
             name, first.device, command, first.k, first.seed, first.repeats,
-            {**where, "others": cores_of_others(busy)}, tuple(results),
-            deviation_of=BENCHMARKS[name].deviation_of, complete=interruption is None,
+            {**where, "others": cores_of_others(busy)}, tuple(results), complete=interruption is None,
         )  # fmt: skip
         if results:
-            yield replace(run, verdicts=verdicts(run))
+            yield run
         if interruption is not None:
             raise interruption
 
 
 def _attempt(name: str, key: str, setting: Setting, before: Sequence[Result]) -> Result:
     """Measure a contender in a process of its own, or say why not."""
-    result, contender = Result(key, setting.size), BENCHMARKS[name].contenders[key]
-    if obstacle := _obstacle(contender, setting):
+    result = Result(key, setting.size)
+    if obstacle := _obstacle(BENCHMARKS[name].contenders[key], setting):
         return replace(result, skipped=obstacle)
     # Estimate from its largest measurement, of sizes that differ only in the first number if there are any.
     earlier = [each for each in before if each.contender == key and each.measured]
@@ -344,6 +340,11 @@ def stoppable() -> Iterator[None]:
 
 def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
     """Hardware, load and versions, which timings depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (FileNotFoundError, StopIteration):
+        processor = platform.processor() or platform.machine()
     gpu = None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -352,7 +353,7 @@ def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
         "gpu": gpu,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
         "threads": threads,
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
@@ -361,15 +362,6 @@ def environment(*, threads: int, device: str = "cpu") -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: installed_version(name) for name in _PACKAGES},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _clocks() -> tuple[float, float, float] | None:

@@ -3,7 +3,7 @@
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,21 +144,19 @@ class Blocks:
         self._marks: list[tuple[str | None, Any]] = []  # a part and when it ended; None: the time before is no part
         self._marking = False
 
-        stand_in: Any = module
-        views, penalty = module.views, module._penalty  # the module's own; compiled code stays as it is
+        def marked(work: Callable[..., Any], before: str | None, after: str) -> Callable[..., Any]:
+            def run(*arguments: Any) -> Any:
+                if before is not None:
+                    self.mark(before)
+                made = work(*arguments)
+                self.mark(after)
+                return made
 
-        def marked_views(*arguments: Any) -> tuple[Tensor, ...]:
-            made = views(*arguments)
-            self.mark("views")
-            return made
+            return run
 
-        def marked_penalty(outcome: Any) -> Tensor:
-            self.mark("loss")
-            value = penalty(outcome)
-            self.mark("LDReg")
-            return value
-
-        stand_in.views, stand_in._penalty = marked_views, marked_penalty
+        stand_in: Any = module  # whose own methods are called; compiled code stays as it is
+        stand_in.views = marked(module.views, None, "views")
+        stand_in._penalty = marked(module._penalty, "loss", "LDReg")
         stand_in.method.projector.register_forward_pre_hook(lambda *_: self.mark("encoder"))
 
     def start_step(self, *arguments: Any) -> None:
@@ -211,36 +209,9 @@ def train_lightly(setting: Setting) -> tuple[Measurement, None]:
     """Time blocks of steps of lightly's CIFAR-10 recipe: its transform, heads and loss, a plain loop."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
+    from lightly.transforms.simclr_transform import SimCLRTransform
 
     from ldreg.encoders import build_encoder
-
-    batches, extra_mb = _batches(setting), watch_memory(setting.device)
-    torch.manual_seed(setting.seed)
-    config = settings_of(setting).encoder
-    encoder: Any = build_encoder(config, channels=3, size=setting.size.pixels)
-    head = SimCLRProjectionHead(encoder.dimension, encoder.dimension, 128)
-    model = nn.Sequential(encoder, head).to(setting.device)
-    criterion = NTXentLoss(temperature=0.5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.06, momentum=0.9, weight_decay=5e-4)
-
-    def timed(steps: int) -> float:
-        start = now(setting.device)
-        for _ in range(steps):
-            first, second = (view.to(setting.device, non_blocking=True) for view in next(batches))
-            with torch.autocast(setting.device, torch.bfloat16, enabled=setting.device == "cuda"):
-                loss = criterion(model(first), model(second))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return (now(setting.device) - start) / steps
-
-    timed(_AHEAD * setting.threads + 2)  # uses up what the workers made in advance
-    seconds = tuple(timed(_STEPS_OF_LIGHTLY[setting.device]) for _ in range(setting.repeats))
-    return Measurement(seconds, extra_mb()), None
-
-
-def _batches(setting: Setting) -> Iterator[list[Tensor]]:
-    from lightly.transforms.simclr_transform import SimCLRTransform
 
     transform = SimCLRTransform(input_size=setting.size.pixels, cj_strength=0.5, gaussian_blur=0.0)
     loader = DataLoader(
@@ -252,7 +223,30 @@ def _batches(setting: Setting) -> Iterator[list[Tensor]]:
         persistent_workers=True,
         pin_memory=setting.device == "cuda",
     )
-    return (views for _ in itertools.count() for views, _ in loader)
+    batches = (views for _ in itertools.count() for views, _ in loader)
+    extra_mb = watch_memory(setting.device)
+    torch.manual_seed(setting.seed)
+    config = settings_of(setting).encoder
+    encoder: Any = build_encoder(config, channels=3, size=setting.size.pixels)
+    head = SimCLRProjectionHead(encoder.dimension, encoder.dimension, 128)
+    model = nn.Sequential(encoder, head).to(setting.device)
+    criterion = NTXentLoss(temperature=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.06, momentum=0.9, weight_decay=5e-4)
+
+    def seconds_of(steps: int) -> float:
+        start = now(setting.device)
+        for _ in range(steps):
+            first, second = (view.to(setting.device, non_blocking=True) for view in next(batches))
+            with torch.autocast(setting.device, torch.bfloat16, enabled=setting.device == "cuda"):
+                loss = criterion(model(first), model(second))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return (now(setting.device) - start) / steps
+
+    seconds_of(_AHEAD * setting.threads + 2)  # uses up what the workers made in advance
+    seconds = tuple(seconds_of(_STEPS_OF_LIGHTLY[setting.device]) for _ in range(setting.repeats))
+    return Measurement(seconds, extra_mb()), None
 
 
 def _of_array(transform: Callable[[Any], Any], array: Tensor) -> Any:

@@ -34,6 +34,8 @@ _MOST_COLLAPSED = 10  # points listed in a report
 # Rows that the plane of the map is fitted to, and the most numbers copied for it (64 MiB of float32).
 _PLANE_ROWS, _PLANE_NUMBERS = 4096, 2**24
 _NOT_MEASURED = Reading(None, "not measured")
+# Rough shares of the time, for the progress.
+_WEIGHTS = {"LID": 60, "spectrum": 8, "RankMe": 8, "map": 2, "TwoNN": 4, "DANCo": 12, "findings": 6}
 
 
 @torch.no_grad()
@@ -98,7 +100,7 @@ def inspect(
 
     sets = distributed.agreed(checked) if world > 1 else checked()
     settings = _Settings(k, estimator, convention, sample, seed)
-    steps = _Steps(progress, sets, sample)
+    steps = _Steps(progress, len(sets))
     with _current(sets[0].device):
         measured = [_measured(one, settings, steps, rank, world) for one in sets]
         report = partial(_report, measured, settings, steps)
@@ -137,7 +139,7 @@ def quick_report(
     device = x.device if device == "input" else device
     check_settings(k, sample=sample, device=device)
     own = _as_set(x, "x", labels, k, device)
-    settings, steps = _Settings(k, sample=sample), _Steps(progress, [own], sample)
+    settings, steps = _Settings(k, sample=sample), _Steps(progress, 1)
     with _current(own.device):
         report, _ = _described(_measured(own, settings, steps), settings, steps, quick=True, plane=plane)
     steps.enter("done")
@@ -160,20 +162,6 @@ class _Set(NamedTuple):
     device: torch.device
     labels: list[str] | None = None
 
-    def step(self, name: str) -> str:
-        """The name of a step of its measurement in the progress."""
-        return f"comparison: {name}" if self.name == "compare" else name
-
-    def costs(self, sample: int | None) -> dict[str, float]:
-        """Rough number of multiplications of every step, its weight in the progress."""
-        n, d = self.x.shape
-        spectrum = n * d * min(n, d) + 4.0 * min(n, d) ** 3
-        part = min(n, _GLOBAL_POINTS)
-        search = n * n * (d + 50) / 2 if sample is None or sample >= n else float(sample) * n * (d + 50)
-        costs = {"LID": search, "spectrum": spectrum, "RankMe": spectrum, "map": 200.0 * min(n, _PLANE_ROWS) * d}
-        costs |= {"TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0), "findings": 5000.0 * n}
-        return {self.step(name): cost for name, cost in costs.items()}
-
 
 class _Measured(NamedTuple):
     """Rows (n,) of a set, their LID among all of it, and distances after the k-th; complete on rank 0 only."""
@@ -185,21 +173,21 @@ class _Measured(NamedTuple):
 
 
 class _Steps:
-    """Turns the progress of each step into the progress of the whole."""
+    """Turns the progress of each step of each set into the progress of the whole."""
 
-    def __init__(self, report: Progress | None, sets: Sequence[_Set], sample: int | None) -> None:
-        self.report, self.before, self.cost = report, 0.0, 0.0
-        self.costs = {name: cost for one in sets for name, cost in one.costs(sample).items()}
+    def __init__(self, report: Progress | None, sets: int) -> None:
+        self._report, self._whole, self._done, self._weight = report, sets * sum(_WEIGHTS.values()), 0, 0
 
-    def enter(self, name: str) -> Callable[[float], None] | None:
-        """Begin a step, or with "done" the end; the result takes the fraction of this step that is done."""
-        self.before, self.cost = self.before + self.cost, self.costs.get(name, 0.0)
-        if self.report is None:
+    def enter(self, step: str, points: _Set | None = None) -> Callable[[float], None] | None:
+        """Begin a step of a set, or with "done" the end; the result takes the fraction of this step that is done."""
+        self._done, self._weight = self._done + self._weight, _WEIGHTS.get(step, 0)
+        if self._report is None:
             return None
-        report, before, cost, total = self.report, self.before, self.cost, sum(self.costs.values())
+        report, done, weight, whole = self._report, self._done, self._weight, self._whole
+        name = f"comparison: {step}" if points is not None and points.name == "compare" else step
 
         def advance(fraction: float) -> None:
-            report(name, 1.0 if name == "done" else (before + cost * fraction) / total)
+            report(name, 1.0 if step == "done" else (done + weight * fraction) / whole)
 
         advance(0.0)
         return advance
@@ -237,7 +225,7 @@ def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, w
     rows = draw(len(points.x), settings.sample, settings.seed)
     start, stop = (len(rows) * place // world for place in (rank, rank + 1))
     mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
-    measure = partial(_lid, points, mine, settings, steps.enter(points.step("LID")))
+    measure = partial(_lid, points, mine, settings, steps.enter("LID", points))
     if world == 1:
         points, found = measure()
     else:
@@ -300,16 +288,16 @@ def _described(
     mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further)
     mean = mean_of()
 
-    steps.enter(points.step("spectrum"))
+    steps.enter("spectrum", points)
     shares, scale = scaled_eigenvalues(x, device=device)
     rank, eigenvalues = entropy_rank(shares).item(), (shares / scale / scale).cpu()
-    steps.enter(points.step("RankMe"))
+    steps.enter("RankMe", points)
     singular = math.nan if quick else rankme(x, device=device).item()
-    steps.enter(points.step("map"))
+    steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
     whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, settings.seed, steps)
 
-    steps.enter(points.step("findings"))
+    steps.enter("findings", points)
     seen = findings.Points(
         lid=found.lid,
         distances=distances,
@@ -416,7 +404,7 @@ def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
     note = f"from {_GLOBAL_POINTS:,} points drawn at random" if large else ""
 
     def reading(step: str, estimate: Callable[[Tensor], float]) -> Reading:
-        steps.enter(points.step(step))
+        steps.enter(step, points)
         try:
             return Reading(float(estimate(part)), note)
         except ValueError as error:  # too few distinct points for this estimator only

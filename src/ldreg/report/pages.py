@@ -156,7 +156,7 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         other_curves=[card for key, card in curves if key not in _CURVES],
         distributions=[*_histogram(samples), *_spectrum(samples)],
         maps=maps,
-        maps_text=_maps_text(records) if maps else "",
+        thinned_maps=max((len(record.map) for record in records if record.measured > len(record.map)), default=0),
         galleries=[
             (name, record.most_collapsed, record.least_collapsed)
             for name, record in named
@@ -164,7 +164,7 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         ],
         gallery_sizes=sorted({record.measured for record in records if record.most_collapsed}),
         sections=further,
-        origins=[_origin(name, record) for name, record in named],
+        origins=[(name, record.origin) for name, record in named],
     )
 
 
@@ -191,39 +191,32 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "opening": Markup(PAGE_START), "version": __version__, "marks": MARKS, "legend": tables.legend,
-        "line_style": line_style, "png_size": png_size, "paragraphs": _paragraphs,
+        "line_style": line_style, "png_size": png_size,
     }  # fmt: skip
     environment.filters |= {"thousands": count, "number": number}
     return environment
 
 
-def _paragraphs(text: str) -> list[str]:
-    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
-
-
 def _tiles(report: DimensionReport) -> list[tuple[str, str, list[str]]]:
     """Name, value and remarks of the most important numbers; a second set's numbers are among the remarks."""
-    own = _own_tiles(report)
-    if report.comparison is None:
-        return [(name, value, [remark]) for name, value, remark in own]
-    other = report.comparison.other
-    tiles = [
-        (name, value, [remark, f"{other.title}: {beside}"])
-        for (name, value, remark), (_, beside, _) in zip(own, _own_tiles(other), strict=True)
-    ]
-    distance = number(report.comparison.fisher_rao)
-    return [*tiles, ("Fisher-Rao distance", distance, [f"of LID to that of {other.title}"])]
-
-
-def _own_tiles(report: DimensionReport) -> list[tuple[str, str, str]]:
     confidence = f"95 % confidence {interval(report.mean.low, report.mean.high)}"
     low = f"5 % of the points read at most {number(report.lid_low)}"
-    return [
-        ("LID, geometric mean", number(report.mean.value), f"{confidence}; {low}"),
-        ("Effective rank", number(report.effective_rank), f"of {count(report.dimensions)} dimensions"),
-        ("Global dimension", number(report.danco.value), f"DANCo; TwoNN {number(report.twonn.value)}"),
-        ("Degenerate points", percent(report.degenerate_share), f"{count(report.duplicated)} with an exact duplicate"),
+    tiles = [
+        ("LID, geometric mean", number(report.mean.value), [f"{confidence}; {low}"]),
+        ("Effective rank", number(report.effective_rank), [f"of {count(report.dimensions)} dimensions"]),
+        ("Global dimension", number(report.danco.value), [f"DANCo; TwoNN {number(report.twonn.value)}"]),
+        (
+            "Degenerate points",
+            percent(report.degenerate_share),
+            [f"{count(report.duplicated)} with an exact duplicate"],
+        ),
     ]
+    if report.comparison is None:
+        return tiles
+    other, distance = report.comparison.other, number(report.comparison.fisher_rao)
+    for (_, _, remarks), (_, beside, _) in zip(tiles, _tiles(other), strict=True):
+        remarks.append(f"{other.title}: {beside}")
+    return [*tiles, ("Fisher-Rao distance", distance, [f"of LID to that of {other.title}"])]
 
 
 @dataclass(frozen=True)
@@ -378,22 +371,3 @@ def _run_maps(records: Sequence[Record]) -> list[Card]:
         for kind, (short, figures) in kinds.items()
         if (figure := figures[place]) is not None
     ]
-
-
-def _maps_text(records: Sequence[Record]) -> str:
-    text = "Representations on their first two principal axes; red points are the most collapsed."
-    if len(records) > 1:
-        text += " LID has one color scale, but each run has axes of its own: compare shapes, not places."
-    if any(record.measured > len(record.map) > 0 for record in records):
-        text += f" An even choice of {count(max(len(record.map) for record in records))} points is drawn."
-    return text
-
-
-def _origin(name: str, record: Record) -> tuple[str, str, str]:
-    """Where the numbers of a run come from: its name, its command, and facts."""
-    facts = "; ".join(
-        f"{key} {number(value) if isinstance(value, float) else value}"
-        for key, value in record.origin.items()
-        if key != "command" and value is not None
-    )
-    return name, str(record.origin.get("command") or ""), facts

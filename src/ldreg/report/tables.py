@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from ldreg.inspection.report import ClassLID, DimensionReport, Reading
+from ldreg.inspection.report import ClassLID, DimensionReport
 from ldreg.record import Record, is_share
 from ldreg.text import broken, count, duration, interval, markdown_text, number, percent, printable
 
@@ -131,19 +131,16 @@ def legend(table: Table, paper: str = "") -> str:
 
 def table_markdown(table: Table) -> str:
     """The table in GitHub's Markdown, with its legend below."""
-    rows = [
-        [markdown_text(column) for column in table.columns],
-        *([_markdown_cell(cell) for cell in row] for row in table.rows),
-    ]
+
+    def shown(cell: Cell) -> str:
+        paper = f"(paper: {markdown_text(cell.paper)})" if cell.paper else ""
+        return " ".join(filter(None, [markdown_text(cell.text), cell.mark and MARKS[cell.mark][0], paper])) or " "
+
+    rows = [map(markdown_text, table.columns), *(map(shown, row) for row in table.rows)]
     head, *body = [f"| {' | '.join(row)} |" for row in rows]
     ruler = "".join(f"|{'---' if place < table.keys else '---:'}" for place in range(len(table.columns))) + "|"
     below = legend(table)
     return "\n".join([head, ruler, *body, *(["", markdown_text(below)] if below else [])])
-
-
-def _markdown_cell(cell: Cell) -> str:
-    paper = f"(paper: {markdown_text(cell.paper)})" if cell.paper else ""
-    return " ".join(filter(None, [markdown_text(cell.text), cell.mark and MARKS[cell.mark][0], paper])) or " "
 
 
 def table_text(table: Table, *, width: int = 80, color: bool = False) -> str:
@@ -165,29 +162,30 @@ def rendered(parts: Iterable[RenderableType], *, width: int, color: bool) -> str
 def text_parts(table: Table, *, width: int) -> list[RenderableType]:
     """The table for a terminal, each part followed by an empty line."""
     titles = [printable(title) for title in table.columns]
+    names = [[Text(printable(row[place].text)) for row in table.rows] for place in range(len(titles))]
     if table.explained:
-        return [_explained(table, titles), ""]
+        return [_explained(table, titles, names), ""]
     titles[0] = titles[0] or printable(table.title)
-    columns = [(_values if place in table.values() else _names)(table, place) for place in range(len(titles))]
+    columns = [_values(table, place) if place in table.values() else names[place] for place in range(len(titles))]
     widths = _widths(table.keys, titles, columns, width)
     for place in table.values():
         for cell in columns[place]:  # rich would drop the leading spaces that align them
             cell.pad_left(max(0, widths[place] - cell.cell_len))
-    names = list(range(table.keys))
+    keys = range(table.keys)
     parts: list[RenderableType] = []
     for places in _blocks(table, widths, width):
         drawn = TextTable(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-        for place in [*names, *places]:
+        for place in [*keys, *places]:
             head = Text(broken(titles[place], widths[place]), justify="right" if place in places else None)
             drawn.add_column(head, width=widths[place], overflow="fold")
-        shown = [[Text(broken(cell.plain, widths[place])) for cell in columns[place]] for place in names]
+        shown = [[Text(broken(cell.plain, widths[place])) for cell in columns[place]] for place in keys]
         for row in zip(*shown, *(columns[place] for place in places), strict=True):
             drawn.add_row(*row)
         parts += [drawn, ""]
     return parts
 
 
-def _explained(table: Table, titles: Sequence[str]) -> TextTable:
+def _explained(table: Table, titles: Sequence[str], columns: Sequence[Sequence[Text]]) -> TextTable:
     """A table with explanations: the columns of all such tables have the same widths."""
     drawn = TextTable(box=SIMPLE_HEAD, expand=True, show_edge=False, padding=(0, 1))
     drawn.add_column(table.title or titles[0], width=_NAME_WIDTH, no_wrap=True, overflow="ellipsis")
@@ -195,7 +193,7 @@ def _explained(table: Table, titles: Sequence[str]) -> TextTable:
         width, style = (9, "bold") if place == table.keys else (8, "")
         drawn.add_column(titles[place], justify="right", width=width, style=style)
     drawn.add_column(titles[-1], ratio=1, style="dim")
-    for row in zip(*(_names(table, place) for place in range(len(titles))), strict=True):
+    for row in zip(*columns, strict=True):
         drawn.add_row(*row)
     return drawn
 
@@ -217,22 +215,13 @@ def _widths(keys: int, titles: Sequence[str], columns: Sequence[Sequence[Text]],
 
 def _blocks(table: Table, widths: Sequence[int], width: int) -> list[list[int]]:
     """Places of the value columns, in as many groups as the width requires."""
-    room = width - sum(widths[place] + _GAP for place in range(table.keys))
-    groups: list[list[int]] = []
-    left = -1
+    groups: list[list[int]] = [[]]
     for place in table.values():
-        need = widths[place] + _GAP
-        if need > left:
+        together = [*range(table.keys), *groups[-1], place]
+        if groups[-1] and sum(widths[each] + _GAP for each in together) > width:
             groups.append([])
-            left = room
         groups[-1].append(place)
-        left -= need
-    return groups or [[]]
-
-
-def _names(table: Table, place: int) -> list[Text]:
-    """The cells of a column that holds words."""
-    return [Text(printable(row[place].text)) for row in table.rows]
+    return groups
 
 
 def _values(table: Table, place: int) -> list[Text]:
@@ -324,14 +313,14 @@ def _global_rows(report: DimensionReport) -> _Rows:
     return {
         "Effective rank": (number(report.effective_rank), "entropy of the covariance spectrum"),
         "RankMe": (number(report.rankme), "entropy of the singular values, uncentered"),
-        "TwoNN": _reading(report.twonn, "two nearest neighbors; reads low above 20"),
-        "DANCo": _reading(report.danco, "angles and norms of neighbors"),
+        **{
+            name: (number(one.value), "; ".join(filter(None, [meaning if one.value is not None else "", one.note])))
+            for name, one, meaning in (
+                ("TwoNN", report.twonn, "two nearest neighbors; reads low above 20"),
+                ("DANCo", report.danco, "angles and norms of neighbors"),
+            )
+        },
     }
-
-
-def _reading(reading: Reading, meaning: str) -> tuple[str, str]:
-    remark = reading.note if reading.value is None else f"{meaning}; {reading.note}" if reading.note else meaning
-    return number(reading.value), remark
 
 
 def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
@@ -360,16 +349,13 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
         return Table(["class", report.title, other, "points"], rows, title="LID per class")
     shown, rows = shown_classes(report, _CLASSES_AS_TEXT) if stacked else report.classes, []
     for row in shown:
-        rows.append(_class_row(row.label, row))
-        if row.label in others:
-            rows.append(_class_row(f"  {other}", others[row.label]))
+        pair = [(row.label, row), *([(f"  {other}", others[row.label])] if row.label in others else [])]
+        for name, one in pair:
+            lid = one.mean
+            rows.append(_cells(name, number(lid.value), count(one.count), interval(lid.low, lid.high)))
     if left_out := len(report.classes) - len(shown):
         rows.append(_cells(f"({left_out} more)", "", "", "lowest and highest by LID are shown"))
     return Table(["class", "LID", "points", "95 % confidence"], rows, title="LID per class", explained=True)
-
-
-def _class_row(name: str, row: ClassLID) -> list[Cell]:
-    return _cells(name, number(row.mean.value), count(row.count), interval(row.mean.low, row.mean.high))
 
 
 def settings(report: DimensionReport) -> list[tuple[str, str]]:
@@ -476,7 +462,10 @@ def result_table(records: Sequence[Record]) -> Table:
         values = [record.results.get(key, math.nan) for record in records]
         rows.append([Cell("Training time" if key == "minutes" else metric_title(key)), *_compared(key, values)])
         if key == "lid":
-            rows += _fisher_rao_row(values)
+            logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in values]
+            distances = [abs(log - logs[0]) for log in logs[1:]]
+            if any(map(math.isfinite, distances)):
+                rows.append(_cells("Fisher-Rao distance of LID", _DASH, *map(number, distances)))
     return Table(["", *run_names(records)], rows, title="Results")
 
 
@@ -516,15 +505,6 @@ def _compared(key: str, values: Sequence[float]) -> list[Cell]:
         Cell(metric_value(key, first)),
         *(Cell(metric_value(key, value), remark=change(key, value, first)) for value in others),
     ]
-
-
-def _fisher_rao_row(means: Sequence[float]) -> list[list[Cell]]:
-    """|ln ratio| of the mean LIDs of each run and the first; empty if no two runs have one."""
-    logs = [math.log(mean) if math.isfinite(mean) and mean > 0 else math.nan for mean in means]
-    distances = [abs(log - logs[0]) for log in logs[1:]]
-    if not any(map(math.isfinite, distances)):
-        return []
-    return [_cells("Fisher-Rao distance of LID", _DASH, *map(number, distances))]
 
 
 def runs_as_rows(table: Table) -> Table:

@@ -1,7 +1,7 @@
 """Reports in words: findings as sentences, what differs between runs, and whole reports as text for a terminal."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import RenderableType
@@ -31,115 +31,105 @@ _NAMED_SETTINGS = 6
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
-class _Number(float):
-    """A float that a sentence shows as a number, as a share (`:%`) or as a count (`:,`)."""
-
-    def __format__(self, kind: str) -> str:
-        if kind == "%":
-            return percent(float(self))
-        return count(round(self)) if kind == "," else float(self).__format__(kind) if kind else number(float(self))
-
-
-_DUPLICATES = (
-    "{{share:%}} of the points have {}, in {{groups:,}} groups of up to {{largest:,}} ({{places}}). LID reads low "
-    "there; measure again with one of each."
-).format
-_JUMP = "Around {share:%} of the points the distances jump after {before:,} of the {k} neighbors: "
-_SENTENCES = {
-    "complete_collapse": "Complete collapse: {collapse}.",
-    "degenerate": "{share:%} of the points are degenerate: {reasons}. All other numbers are of the remaining "
-    "{rest:%}{end}",
-    "collapsed_group": "A group of {rows:,} points ({share:%}) is collapsed: LID {lid}, the other points read {bulk}. "
-    "In its middle: {places}.{classes}",
-    "collapsed_class": "Class {label} ({share:%} of the points) is collapsed: LID {lid}, {ratio:.1f} times lower than "
-    "that of other classes when each is read at the same share of its points.",
-    "duplicates": _DUPLICATES("an exact duplicate"),
-    "near_duplicates": _DUPLICATES("a near-copy"),
-    "copies": _JUMP + "the rows hold copies or views of the same things. Measure with one of each.",
-    "small_clusters": _JUMP + "clusters have fewer than {k} points. Measure with a smaller k, such as {smaller}.",
-    "low_rank": "The set as a whole uses few directions: effective rank {effective_rank} of {most:,}.",
-    "hubs": "{rows:,} hubs take {taken:%} of all neighbor places ({places}); {never:%} of the points are nobody's "
-    "neighbor.",
-    "collapsed_beside": "Collapsed beside {other}: {pairs}.{fallen}{classes}",
-    "comparison_collapsed": "The other set, {other}, is collapsed beside this one: {pairs}.{classes}",
-    "higher_beside": "LID is higher than in {other}: {pairs}.{classes}",
-    "similar_beside": "Similar to {other}: {pairs}.{classes}",
-    "not_compared": "Not compared with {other}: it has {size} points, and LID depends on their number.",
-    "nothing_unusual": "Nothing unusual found. A single set cannot tell more: compare with one that you trust.",
-}
-
-
 def sentence(found: Finding, report: DimensionReport) -> str:
     """A finding with its numbers, as a sentence."""
-    numbers = {name: _Number(value) for name, value in found.numbers.items()}
-    compared = report.comparison
-    before = found.numbers.get("before", math.inf)
-    words = {
-        "places": f"row{'' if len(found.examples) == 1 else 's'} {', '.join(map(str, found.examples))}",
-        "label": printable(found.labels[0][0]) if found.labels else "",
-        "k": report.k,
-        "smaller": next((k for k in (64, 32, 16, 8) if k < round(before)), 8) if before < math.inf else 8,
-        "other": "the other set" if compared is None else printable(compared.other.title),
-        "size": "another number of" if compared is None else count(compared.other.points),
-        **(_PARTS[found.kind](found, report) if found.kind in _PARTS else {}),
-    }
-    share, rows = _Number(found.share), _Number(len(found.rows))
-    return _SENTENCES[found.kind].format(**numbers, **words, share=share, rows=rows, rest=_Number(1 - found.share))
+    numbers, share, k = found.numbers, percent(found.share), report.k
+    other = "the other set" if report.comparison is None else printable(report.comparison.other.title)
+    rows = f"row{'' if len(found.examples) == 1 else 's'} {', '.join(map(str, found.examples))}"
+    label = printable(found.labels[0][0]) if found.labels else ""
+    jump = f"Around {share} of the points the distances jump after {count(round(numbers.get('before', 0)))} of the {k}"
+    match found.kind:
+        case "complete_collapse" if numbers["equal"] > 0.5:
+            return f"Complete collapse: {percent(numbers['equal'])} of the points have {k} equal rows."
+        case "complete_collapse":
+            spread = number(numbers["spread"])
+            return f"Complete collapse: all rows are one constant plus noise. They spread by {spread} of their norm."
+        case "degenerate":
+            rest = f"All other numbers are of the remaining {percent(1 - found.share)}"
+            end = ", and say nothing of the whole set." if found.severity == "critical" else "."
+            return f"{share} of the points are degenerate: {_why_degenerate(found, k)}. {rest}{end}"
+        case "collapsed_group":
+            size, bulk = count(len(found.rows)), number(numbers["bulk"])
+            lid = f"LID {number(numbers['lid'])}, the other points read {bulk}"
+            return f"A group of {size} points ({share}) is collapsed: {lid}. In its middle: {rows}.{_classes_in(found)}"
+        case "collapsed_class":
+            ratio = f"{numbers['ratio']:.1f} times lower than that of other classes"
+            lid = f"LID {number(numbers['lid'])}, {ratio} when each is read at the same share of its points"
+            return f"Class {label} ({share} of the points) is collapsed: {lid}."
+        case "duplicates" | "near_duplicates":
+            copy = "an exact duplicate" if found.kind == "duplicates" else "a near-copy"
+            groups, largest = (count(round(numbers[name])) for name in ("groups", "largest"))
+            where = f"in {groups} groups of up to {largest} ({rows})"
+            return f"{share} of the points have {copy}, {where}. LID reads low there; measure again with one of each."
+        case "copies":
+            return f"{jump} neighbors: the rows hold copies or views of the same things. Measure with one of each."
+        case "small_clusters":
+            smaller = next((each for each in (64, 32, 16) if each < round(numbers["before"])), 8)
+            few = f"clusters have fewer than {k} points. Measure with a smaller k, such as {smaller}."
+            return f"{jump} neighbors: {few}"
+        case "low_rank":
+            rank = f"effective rank {number(numbers['effective_rank'])} of {count(round(numbers['most']))}"
+            return f"The set as a whole uses few directions: {rank}."
+        case "hubs":
+            taken = f"{count(len(found.rows))} hubs take {percent(numbers['taken'])} of all neighbor places ({rows})"
+            return f"{taken}; {percent(numbers['never'])} of the points are nobody's neighbor."
+        case "collapsed_beside":
+            fell = numbers.get("fell", 0.0)
+            fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
+            return f"Collapsed beside {other}: {_beside(found)}.{fallen if fell >= _MENTIONED else ''}{_lower(found)}"
+        case "comparison_collapsed":
+            return f"The other set, {other}, is collapsed beside this one: {_beside(found)}.{_lower(found)}"
+        case "higher_beside":
+            return f"LID is higher than in {other}: {_beside(found)}.{_lower(found)}"
+        case "similar_beside":
+            return f"Similar to {other}: {_beside(found)}.{_lower(found)}"
+        case "not_compared":
+            size = "another number of" if report.comparison is None else count(report.comparison.other.points)
+            return f"Not compared with {other}: it has {size} points, and LID depends on their number."
+    return "Nothing unusual found. A single set cannot tell more: compare with one that you trust."
 
 
-def _complete_collapse(found: Finding, report: DimensionReport) -> dict[str, str]:
-    if found.numbers["equal"] > 0.5:
-        return {"collapse": f"{percent(found.numbers['equal'])} of the points have {report.k} equal rows"}
-    spread = number(found.numbers["spread"])
-    return {"collapse": f"all rows are one constant plus noise. They spread by {spread} of their norm"}
-
-
-def _degenerate(found: Finding, report: DimensionReport) -> dict[str, str]:
+def _why_degenerate(found: Finding, k: int) -> str:
     reasons = {
         "zero": "coincide with their neighbors",
         "dead": "are all zeros",
         "noise": "differ from their neighbors by noise only",
-        "infinite": f"have {report.k} neighbors at one distance",
+        "infinite": f"have {k} neighbors at one distance",
     }
-    some = [f"{count(points)} {text}" for name, text in reasons.items() if (points := round(found.numbers[name]))]
-    end = ", and say nothing of the whole set." if found.severity == "critical" else "."
-    return {"reasons": ", ".join(some), "end": end}
+    counts = {name: round(found.numbers[name]) for name in reasons}
+    return ", ".join(f"{count(points)} {reasons[name]}" for name, points in counts.items() if points)
 
 
-def _group(found: Finding, report: DimensionReport) -> dict[str, str]:
+def _classes_in(found: Finding) -> str:
+    """Which class most of a group is of, or of how many it is."""
     if not found.labels:
-        return {"classes": ""}
+        return ""
     label, points = found.labels[0]
     if points >= _DOMINANT * len(found.rows):
-        return {"classes": f" {percent(points / len(found.rows))} of it is class {printable(label)}."}
-    return {"classes": f" It has points of {count(len(found.labels))} classes."}
+        return f" {percent(points / len(found.rows))} of it is class {printable(label)}."
+    return f" It has points of {count(len(found.labels))} classes."
 
 
-def _beside(found: Finding, report: DimensionReport) -> dict[str, str]:
-    numbers, labels = found.numbers, found.labels
+def _beside(found: Finding) -> str:
+    """The numbers of a set, each with that of the other set."""
     names = {"lid_5": "5 % quantile of LID", "lid_50": "median LID", "effective_rank": "effective rank"}
     pairs = [
-        f"{shown} {number(numbers[name])} (there {number(numbers[f'other_{name}'])})" for name, shown in names.items()
+        f"{shown} {number(found.numbers[name])} (there {number(found.numbers[f'other_{name}'])})"
+        for name, shown in names.items()
     ]
-    own, other = (numbers[name] for name in ("degenerate", "other_degenerate"))
+    own, other = (found.numbers[name] for name in ("degenerate", "other_degenerate"))
     if own or other:
         pairs.append(f"degenerate points {percent(own)} (there {percent(other)})")
-    fallen = classes = ""
-    if (fell := numbers.get("fell", 0.0)) >= _MENTIONED:
-        fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
-    if labels:
-        named = ", ".join(printable(label) for label, _ in labels[:_NAMED_CLASSES])
-        more = f" and {count(len(labels) - _NAMED_CLASSES)} more" if len(labels) > _NAMED_CLASSES else ""
-        classes = f" Classes that read far less than there: {named}{more}."
-    return {"pairs": ", ".join(pairs), "fallen": fallen, "classes": classes}
+    return ", ".join(pairs)
 
 
-_PARTS: dict[str, Callable[[Finding, DimensionReport], dict[str, str]]] = {
-    "complete_collapse": _complete_collapse,
-    "degenerate": _degenerate,
-    "collapsed_group": _group,
-    **dict.fromkeys(("collapsed_beside", "comparison_collapsed", "higher_beside", "similar_beside"), _beside),
-}
+def _lower(found: Finding) -> str:
+    """The classes of far lower LID than in the other set."""
+    if not found.labels:
+        return ""
+    named = ", ".join(printable(label) for label, _ in found.labels[:_NAMED_CLASSES])
+    more = f" and {count(len(found.labels) - _NAMED_CLASSES)} more" if len(found.labels) > _NAMED_CLASSES else ""
+    return f" Classes that read far less than there: {named}{more}."
 
 
 # Comparisons of runs
