@@ -246,7 +246,7 @@ def built(config: type, values: Mapping[str, Any], prefix: str = "") -> Any:
         ValueError: the dataclass refuses a value.
     """
     try:
-        return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        return config(**values)
     except ValueError as error:
         raise ValueError(f"{prefix}{error}") from error
 
@@ -272,6 +272,7 @@ def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) ->
         given = vars(parser.parse_args([f"--{key}={value}" for key, value in values.items()], defaults=False).as_flat())
     except ArgumentError as error:
         raise ValueError(_complaint(error, shown)) from error
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return {key: given.get(key, option.default) for key, option in known.items()}
 
 

@@ -381,17 +381,11 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
 
 def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
     """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
-    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED].tolist()
-    return tuple(
-        CollapsedPoint(
-            index=int(rows[i]),
-            lid=found.lid[i].item(),
-            standard_error=found.standard_error[i].item(),
-            label=None if labels is None else labels[i],
-        )
-        for i in order
-        if not torch.isinf(found.lid[i])
-    )
+    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED]
+    order = order[~torch.isinf(found.lid[order])].cpu()
+    names = [None if labels is None else labels[i] for i in order.tolist()]
+    columns = (values.cpu()[order].tolist() for values in (rows, found.lid, found.standard_error))
+    return tuple(map(CollapsedPoint, *columns, names))
 
 
 def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], MeanLID]) -> tuple[ClassLID, ...]:
