@@ -13,11 +13,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from ldreg import __version__
 from ldreg.extras import advice, missing
 from ldreg.options import Command, CommandLine, Option, Settings, did_you_mean, fields_of, help_text, parse
 from ldreg.terminal import open_page, progress_bar, show, steps_as_lines
 from ldreg.text import printable
-from ldreg.version import __version__
 
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 Shell = Literal["bash", "zsh", "fish"]
@@ -71,8 +71,8 @@ def inspect_command(
         command: as it was typed
     """
     from ldreg.distributed import agreed
-    from ldreg.inspection import check_settings, inspect
-    from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles
+    from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles, check_settings
+    from ldreg.inspection.measure import inspect
 
     first = EmbeddingFile(file, labels, key, label_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)

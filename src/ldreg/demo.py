@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ldreg import __version__
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import geometric_mean
 from ldreg.dimension.spectrum import effective_rank
 from ldreg.evaluate.knn import knn_accuracy, voters
 from ldreg.evaluate.linear import linear_accuracy
 from ldreg.extras import missing
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import write_atomically
 from ldreg.record import PointCloud, Record, Thumbnail
@@ -30,7 +31,6 @@ from ldreg.report.plots import cloud_panels
 from ldreg.report.style import plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.thumbnails import data_uri
-from ldreg.version import __version__
 
 _THUMBNAILS = 12
 EPOCHS = 60  # of the runs in plain PyTorch

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ldreg.evaluate.features import features
 from ldreg.evaluate.source import open_source
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve

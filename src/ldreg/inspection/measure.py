@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ldreg import distributed
+from ldreg import __version__, distributed
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
@@ -24,7 +24,6 @@ from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_se
 from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
 from ldreg.text import label_order
-from ldreg.version import __version__
 
 Progress = Callable[[str, float], None]
 

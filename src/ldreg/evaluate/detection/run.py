@@ -30,8 +30,7 @@ from ldreg.evaluate.detection.coco import CocoSplit, Scene, encode, read_coco
 from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, check_encoder, paste
 from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, readable
 from ldreg.evaluate.extract import torch_device
-from ldreg.io.files import check_writable, read_text, write_atomically
-from ldreg.io.locks import exclusive
+from ldreg.io.files import check_writable, exclusive, read_text, write_atomically
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
 from ldreg.train.engine import SAME_COMMAND, check_hardware, fit, interruptible, quiet
 
