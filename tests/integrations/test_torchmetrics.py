@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.utilities.checks import check_forward_full_state_property
 
 import ldreg
 from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimension
@@ -88,38 +86,6 @@ def test_batches_and_the_whole_are_those_of_the_reference(
 
 
 @each_metric
-def test_constants_are_constant_and_true(make: Make, reference: Reference) -> None:
-    metric = make()
-    for name, value in {"is_differentiable": False, "higher_is_better": None, "full_state_update": False}.items():
-        assert getattr(metric, name) is value
-        with pytest.raises(RuntimeError, match="Can't change const"):
-            setattr(metric, name, True)
-    batch = batches()[0].requires_grad_()
-    assert not metric(batch).requires_grad
-    metric.update(batch)
-    assert not any(kept.requires_grad for kept in metric.metric_state["representations"])
-
-
-@pytest.mark.parametrize(("kind", "options"), [(LocalIntrinsicDimension, {"k": K}), (EffectiveRank, {})])
-def test_torchmetrics_itself_finds_that_forward_need_not_keep_all(
-    kind: Any, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = {"representations": batches()[0]}
-    # It gives the same batch again and again; at more than k times, no point would have a LID.
-    check_forward_full_state_property(kind, options, given, num_update_to_compare=[3], reps=2)
-    assert "Partial state for 3 steps took" in capsys.readouterr().out  # only said where both ways gave the same
-
-
-@each_metric
-def test_it_can_be_scripted(make: Make, reference: Reference) -> None:
-    with warnings.catch_warnings():
-        # torch.jit says that it is deprecated itself, and looks at a deprecated property.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", FutureWarning)
-        torch.jit.script(make())
-
-
-@each_metric
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
 def test_any_precision_is_taken(make: Make, reference: Reference, dtype: torch.dtype) -> None:
     scale = 1 if dtype.is_floating_point else 1000
@@ -165,18 +131,6 @@ def test_what_was_given_may_be_written_over(make: Make, reference: Reference) ->
 
 
 @each_metric
-def test_state_is_saved_where_asked_for(make: Make, reference: Reference) -> None:
-    metric, other = fed(make()), make()
-    metric.persistent(True)
-    state = metric.state_dict()
-    assert list(state) == ["representations"]
-    other.persistent(True)
-    other.load_state_dict(state)
-    other.update(batches(5)[4])
-    assert other.compute().item() == pytest.approx(reference(torch.cat(batches(5))), rel=1e-5)
-
-
-@each_metric
 def test_copies_are_independent_and_states_merge(make: Make, reference: Reference) -> None:
     metric = fed(make(), batches()[:1])
     copies = metric.clone(), deepcopy(metric), pickle.loads(pickle.dumps(metric))
@@ -188,17 +142,6 @@ def test_copies_are_independent_and_states_merge(make: Make, reference: Referenc
         copies[0].merge_state(fed(make(), batches()[2:3]))
         copies[0].update(batches()[3])
         assert copies[0].compute().item() == pytest.approx(reference(torch.cat(batches())), rel=1e-5)
-
-
-@each_metric
-def test_it_moves_with_its_state(make: Make, reference: Reference) -> None:
-    metric = fed(make(), batches()[:1])
-    assert metric.to("meta").metric_state["representations"][0].device.type == "meta"
-    metric = fed(make(compute_on_cpu=True).double(), batches()[:1])
-    metric.half()  # which torchmetrics ignores
-    assert metric.compute().item() == pytest.approx(reference(batches()[0]), rel=1e-5)
-    assert metric.set_dtype(torch.float64).compute().dtype == torch.float64
-    assert metric.metric_state["representations"][0].dtype == torch.float64
 
 
 @pytest.mark.gpu
@@ -326,20 +269,6 @@ def test_too_few_points_are_named() -> None:
         EffectiveRank()(torch.zeros(1, 3))
     with pytest.raises(ValueError, match=r"^k: expected an integer from 1 to 39"):
         LocalIntrinsicDimension(k=64)(batches()[0])
-
-
-@each_metric
-def test_results_are_drawn(make: Make, reference: Reference) -> None:
-    import matplotlib.pyplot as plt
-
-    metric = make()
-    values = [metric(batch) for batch in batches()]
-    figure, axes = metric.plot()
-    figure.canvas.draw()
-    assert axes.get_lines()[0].get_ydata()[0] == pytest.approx(metric.compute().item())
-    heights = numpy.asarray(metric.plot(values)[1].get_lines()[0].get_ydata(), dtype=float)
-    assert heights.tolist() == pytest.approx([value.item() for value in values])
-    plt.close("all")
 
 
 SHARED = """

@@ -57,8 +57,3 @@ def test_script_is_kept_and_has_every_option(
     path.write_text("kept")
     assert main(["completion", shell]) == 0
     assert capsys.readouterr().out == "kept"
-
-
-def test_unknown_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
