@@ -359,16 +359,6 @@ def test_what_ends_a_command_has_a_status(
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        """Break."""
-        raise RuntimeError("a defect")
-
-    command("break", broken, monkeypatch)
-    with pytest.raises(RuntimeError, match="a defect"):
-        main(["break"])
-
-
 def test_signature_makes_the_options(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, object]] = []
 
@@ -398,19 +388,6 @@ def test_an_option_is_no_value_of_another(name: str, asked: str, capsys: Capture
         assert main([*name.split(), "x.npy", option.flag, asked]) == 2
         assert capsys.readouterr().err.endswith(": expected a value, got none\n")
     assert [path.name for path in folder.iterdir() if path.name.startswith("-")] == []
-
-
-@pytest.mark.parametrize("words", [[], ["inspect"]])
-def test_help_fits_80_columns_and_has_every_option(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: list[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main([*words, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 80
-    assert "\n  ldreg inspect embeddings.npy" in text
-    for option in options_of(COMMANDS["inspect"].function) if words else ():
-        assert f"\n  {option.key.upper() if option.positional else option.flag} " in text
 
 
 @pytest.mark.parametrize(("asked", "width"), [(None, 80), ("60", 60), ("90", 90), ("300", 100)])

@@ -270,9 +270,14 @@ def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = No
         size: side of the images, if the checkpoint does not say
         normalize: the file takes images from 0 to 1 and normalizes them itself
     """
-    from ldreg.integrations.onnx import command
+    from ldreg.integrations.onnx import export_encoder
 
-    command(run, out=out, size=size, normalize=normalize)
+    made = export_encoder(run, out, size=size, normalize=normalize)
+    values = "from 0 to 1" if normalize else "normalized as in card.json"
+    print(f"images           float32 (batch, {made.channels}, {made.size}, {made.size}), {values}")
+    print(f"representations  float32 (batch, {made.dimension})")
+    print(f"ONNX opset {made.opset}; onnxruntime differs from PyTorch by {made.difference:.1e} of the largest value")
+    print(f"The file is {made.path}")
 
 
 def bench_command(

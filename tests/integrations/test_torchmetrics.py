@@ -275,96 +275,55 @@ SHARED = """
 import sys
 import torch
 import torch.distributed as dist
-from torchmetrics import MetricCollection
 from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimension
 
 rank, store, saved = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-makes = {"lid": lambda **more: LocalIntrinsicDimension(k=8, **more), "rank": lambda **more: EffectiveRank(**more)}
-
-def check(found, expected, *what):
-    assert abs(found.item() / expected - 1) < 1e-5, (rank, what, found.item(), expected)
-
-def refused(metric, start):
+for parts, *expected in torch.load(saved, weights_only=True):
+    for make, value in zip((lambda **more: LocalIntrinsicDimension(k=8, **more), EffectiveRank), expected):
+        metric, each_step = make(), make(dist_sync_on_step=True)
+        for batch in parts[rank]:
+            metric(batch)
+            if len(parts[0]) == len(parts[1]):
+                found = each_step(batch)  # of both processes
+        assert abs(metric.compute().item() / value - 1) < 1e-5, (rank, parts, metric.compute(), value)
+        assert len(metric.representations) == len(parts[rank])  # what a process has stays its own
+        assert len(parts[rank]) != 1 or len(parts[1 - rank]) != 1 or found == metric.compute()
+wide, broken = LocalIntrinsicDimension(k=8), EffectiveRank()
+wide.update(torch.randn(20, 3 + rank))
+broken.update(torch.full((20, 3), torch.nan if rank else 1.0))
+for metric in (wide, broken, EffectiveRank()):
     try:
         metric.compute()
     except ValueError as error:
-        assert str(error).startswith(start), error
+        assert str(error).startswith("representations: expected")
     else:
         raise AssertionError("nothing was raised")
-
-for case, (parts, whole, batches, steps) in torch.load(saved, weights_only=True).items():
-    own = parts[rank]
-    collection = MetricCollection({name: make() for name, make in makes.items()})
-    for name, make in makes.items():
-        metric = make()
-        for i, batch in enumerate(own):
-            check(metric(batch), batches[name][rank][i], case, "a batch is measured where it is")
-        check(metric.compute(), whole[name], case, name)
-        assert len(metric.representations) == len(own), "what a process has stays its own"
-        synced = make(dist_sync_on_step=True)
-        for i, step in enumerate(steps[name]):
-            check(synced(own[i]), step, case, name, "of all processes at each step")
-        if steps[name]:
-            check(synced.compute(), whole[name], case, name, "after steps")
-    for batch in own:
-        collection.update(batch)
-    for _ in range(2):
-        for name, found in collection.compute().items():
-            check(found, whole[name], case, name, "in a collection")
-
-wide = LocalIntrinsicDimension(k=8)
-wide.update(torch.randn(20, 3 + rank))
-refused(wide, "representations: expected rows of one length in all processes, got [(3,), (4,)]")
-for make in makes.values():
-    broken = make()
-    broken.update(torch.full((20, 3), torch.nan if rank else 1.0))
-    refused(broken, "representations: expected finite numbers, got NaN or inf in 20 of 40 rows")
-    refused(make(), "representations: expected an update")
 dist.destroy_process_group()
-print("as expected")
 """
-
-
-def shared_cases() -> dict[str, tuple[list[list[Tensor]], dict[str, float], dict[str, Any], dict[str, Any]]]:
-    """By name: the batches of two processes, and the results of all, of each batch, and of each step of both."""
-    a, b, c, d = batches()
-    layouts = {
-        "even": [[a, c], [b, d]],
-        "uneven": [[a, c, b], [d[:13]]],
-        "one has none": [[a, b], []],
-        "half, and the other has none": [[], [a.half(), b.half()]],
-        "half and single": [[a.half()], [b]],
-        "single and double": [[a, c], [b.double()]],
-    }
-    cases = {}
-    for name, parts in layouts.items():
-        whole = torch.cat([batch.double() for part in parts for batch in part])
-        each = {key: [[of(batch) for batch in part] for part in parts] for key, (_, of) in CASES.items()}
-        pairs = list(zip(*parts, strict=True)) if name == "even" else []
-        steps = {key: [of(torch.cat(pair)) for pair in pairs] for key, (_, of) in CASES.items()}
-        cases[name] = (parts, {key: of(whole) for key, (_, of) in CASES.items()}, each, steps)
-    return cases
 
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
-    torch.save(shared_cases(), tmp_path / "cases.pt")
-    arguments = [str(tmp_path / "store"), str(tmp_path / "cases.pt")]
+    a, b, c, d = batches()
+    layouts = [
+        [[a, c], [b, d]], [[a, c, b], [d[:13]]], [[a, b], []], [[], [a.half(), b.half()]], [[a.half()], [b]],
+        [[a, c], [b.double()]],
+    ]  # fmt: skip
+    wholes = [torch.cat([batch.double() for part in parts for batch in part]) for parts in layouts]
+    torch.save(
+        [(parts, expected_lid(x), expected_rank(x)) for parts, x in zip(layouts, wholes, strict=True)],
+        tmp_path / "cases.pt",
+    )
+    words = [str(tmp_path / "store"), str(tmp_path / "cases.pt")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARED, str(rank), *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([sys.executable, "-c", SHARED, str(rank), *words], env=environment, stderr=subprocess.PIPE)
         for rank in range(2)
     ]
     try:
-        for process in processes:
-            out, err = process.communicate(timeout=120)
-            assert (process.returncode, out) == (0, "as expected\n"), err
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
     finally:
         for process in processes:
             process.kill()
