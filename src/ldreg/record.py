@@ -342,6 +342,7 @@ def write_json(path: str | PathLike[str], values: Mapping[str, Any]) -> None:
     write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
+@cache
 def is_share(name: str) -> bool:
     """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
 
