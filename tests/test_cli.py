@@ -49,35 +49,6 @@ def command(name: str, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(COMMANDS, name, Command(run, "Try."))
 
 
-def test_prints_the_table_and_writes_what_is_asked_for(folder: Path, capsys: Capture) -> None:
-    assert main(["inspect", "x.npy", "--k", "8", "--labels", "labels.npy", "--json", "r.json", "--html", "r.html"]) == 0
-    out, err = capsys.readouterr()
-    assert "\nx.npy\n40 points × 4 dimensions; k = 8, mom, cpu\n" in out
-    assert "LID per class" in out
-    assert err.splitlines() == ["wrote r.json", "wrote r.html"]
-    content = json.loads((folder / "r.json").read_text())
-    assert " ".join(out.split()).startswith(content["findings"][0]["text"])
-    assert content["title"] == "x.npy"
-    assert content["command"] == "ldreg inspect x.npy --k 8 --labels labels.npy --json r.json --html r.html"
-    assert len(content["lid"]) == 40
-    assert (folder / "r.html").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_options_reach_the_measurement(folder: Path) -> None:
-    np.savez("two.npz", a=np.random.default_rng(1).normal(size=(30, 3)), b=np.ones((5, 2)))
-    (folder / "labels.csv").write_text("id,kind\n" + "".join(f"{i},{'ab'[i % 2]}\n" for i in range(30)))
-    options = (
-        "--key a --labels labels.csv --label-key kind --compare x.npy --estimator mle --convention pseudocode "
-        "--k 6 --sample 20 --seed 3 --device cpu"
-    )
-    content = inspected("two.npz", *options.split())
-    expected = {"points": 30, "dimensions": 3, "measured": 20, "k": 6, "seed": 3, "estimator": "mle"}
-    assert {name: content[name] for name in expected} == expected
-    assert content["convention"] == "pseudocode"
-    assert [row["label"] for row in content["classes"]] == ["a", "b"]
-    assert (content["comparison"]["title"], content["comparison"]["measured"]) == ("x.npy", 20)
-
-
 def test_sets_that_are_compared_have_names_that_differ(folder: Path, capsys: Capture) -> None:
     Path("before").mkdir()
     x = np.random.default_rng(1).normal(size=(30, 3))
@@ -200,25 +171,6 @@ def write_columns(path: str, columns: dict[str, Any]) -> None:
         return
     rows = [list(columns), *zip(*columns.values(), strict=True)]
     Path(path).write_text("".join("\t,"[path.endswith("csv")].join(map(str, row)) + "\n" for row in rows))
-
-
-@pytest.mark.parametrize("path", ["x.csv", "x.tsv", "x.parquet"])
-def test_ids_do_not_change_the_lid(folder: Path, capsys: Capture, path: str) -> None:
-    x = np.random.default_rng(2).normal(size=(2000, 8))
-    features = {f"f{j}": x[:, j] for j in range(8)}
-    odd = {"image_id": np.arange(2000), "shuffled": np.random.default_rng(3).permutation(2000)}
-
-    def lid(*words: str) -> float:
-        return float(inspected(*words)["mean"]["value"])
-
-    np.save("f.npy", x)
-    write_columns(path, odd | features)
-    capsys.readouterr()
-    said = error_of(capsys, "inspect", path)
-    assert [word in said for word in ("--exclude 'image_id','shuffled'", "--include", "--label-key")] == [True] * 3
-    assert lid(path, "--exclude", "image_id,shuffled") == pytest.approx(lid("f.npy"), rel=1e-6)
-    assert lid("f.npy") == pytest.approx(7.3, abs=0.2)
-    assert lid(path, "--exclude", "shuffled", "--include", "image_id") < 2
 
 
 def test_columns_of_two_tables_are_named_together(folder: Path, capsys: Capture) -> None:

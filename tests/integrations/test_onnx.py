@@ -136,16 +136,6 @@ def test_a_file_that_finds_something_else_is_not_written(tmp_path: Path, factor:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_may_keep_more_than_tensors(tmp_path: Path) -> None:
-    class Noting(nn.Dropout):
-        def get_extra_state(self) -> Any:
-            return {"since": "yesterday"}
-
-    module = Dropping()
-    module.dropout = Noting()
-    assert export_encoder(module, tmp_path / "mine.onnx", size=2).dimension == 4
-
-
 @pytest.mark.parametrize("name", ["encoder.safetensors", "card.json", "config.yaml", "checkpoints/last.ckpt"])
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("given", ["folder", "file"])
