@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from ldreg.dimension.global_dim import global_dimension
     from ldreg.dimension.neighbors import neighbor_distances
     from ldreg.dimension.spectrum import effective_rank
-    from ldreg.inspection import inspect
+    from ldreg.inspection.measure import inspect
     from ldreg.inspection.report import DimensionReport
     from ldreg.regularizers.balance import Balance, suggest_beta
     from ldreg.regularizers.ldreg import LDReg
-    from ldreg.version import __version__ as __version__
 
+__version__ = "0.1.0"
 __all__ = [
     "Balance",
     "DimensionReport",
@@ -37,13 +37,12 @@ _HOMES = {
     "Balance": "ldreg.regularizers.balance",
     "DimensionReport": "ldreg.inspection.report",
     "LDReg": "ldreg.regularizers.ldreg",
-    "__version__": "ldreg.version",
     "effective_rank": "ldreg.dimension.spectrum",
     "fisher_rao": "ldreg.dimension.geometry",
     "frechet_variance": "ldreg.dimension.geometry",
     "geometric_mean": "ldreg.dimension.geometry",
     "global_dimension": "ldreg.dimension.global_dim",
-    "inspect": "ldreg.inspection",
+    "inspect": "ldreg.inspection.measure",
     "lid": "ldreg.dimension.estimators",
     "neighbor_distances": "ldreg.dimension.neighbors",
     "suggest_beta": "ldreg.regularizers.balance",

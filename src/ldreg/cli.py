@@ -13,11 +13,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from ldreg import __version__
 from ldreg.extras import advice, missing
 from ldreg.options import Command, CommandLine, Option, Settings, did_you_mean, fields_of, help_text, parse
 from ldreg.terminal import open_page, progress_bar, show, steps_as_lines
 from ldreg.text import printable
-from ldreg.version import __version__
 
 _LONGEST = 1000  # characters of an error; names in files from strangers can be of any length
 Shell = Literal["bash", "zsh", "fish"]
@@ -71,8 +71,8 @@ def inspect_command(
         command: as it was typed
     """
     from ldreg.distributed import agreed
-    from ldreg.inspection import check_settings, inspect
-    from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles
+    from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles, check_settings
+    from ldreg.inspection.measure import inspect
 
     first = EmbeddingFile(file, labels, key, label_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
@@ -270,9 +270,14 @@ def export_command(run: str, *, out: str = "encoder.onnx", size: int | None = No
         size: side of the images, if the checkpoint does not say
         normalize: the file takes images from 0 to 1 and normalizes them itself
     """
-    from ldreg.integrations.onnx import command
+    from ldreg.integrations.onnx import export_encoder
 
-    command(run, out=out, size=size, normalize=normalize)
+    made = export_encoder(run, out, size=size, normalize=normalize)
+    values = "from 0 to 1" if normalize else "normalized as in card.json"
+    print(f"images           float32 (batch, {made.channels}, {made.size}, {made.size}), {values}")
+    print(f"representations  float32 (batch, {made.dimension})")
+    print(f"ONNX opset {made.opset}; onnxruntime differs from PyTorch by {made.difference:.1e} of the largest value")
+    print(f"The file is {made.path}")
 
 
 def bench_command(

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ldreg import __version__
 from ldreg.evaluate.measure import measure, measure_set, voters
 from ldreg.extras import missing
-from ldreg.inspection import quick_report
+from ldreg.inspection.measure import quick_report
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import write_atomically
 from ldreg.record import PointCloud, Record, Thumbnail
@@ -26,7 +27,6 @@ from ldreg.report.plots import cloud_panels
 from ldreg.report.style import plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.thumbnails import data_uri
-from ldreg.version import __version__
 
 _THUMBNAILS = 12
 EPOCHS = 60  # of the runs in plain PyTorch

@@ -84,9 +84,6 @@ def gather_rows(rows: Tensor, group: Any = None) -> list[Tensor]:
 
     Unlike in `gather`, processes may hold different numbers of rows, and no gradient flows.
     torchmetrics' own function needs the same rank and dtype on every process, which a process without a batch lacks.
-
-    Raises:
-        ValueError: on all processes, if rows have different lengths.
     """
     from torchmetrics.utilities.distributed import gather_all_tensors  # Lightning brings it
 
@@ -158,20 +155,12 @@ def first_process() -> bool:
 
 
 def local_rank() -> int:
-    """The rank of this process on its machine, from LOCAL_RANK as set by torchrun; 0 if not set.
-
-    Raises:
-        ValueError: LOCAL_RANK is not an integer of at least 0.
-    """
+    """The rank of this process on its machine, from LOCAL_RANK as set by torchrun; 0 if not set."""
     return _number("LOCAL_RANK", default="0", low=0)
 
 
 def launched() -> bool:
-    """Whether torchrun, or a launcher with the same variables, started this process as one of several.
-
-    Raises:
-        ValueError: WORLD_SIZE is set but not an integer of at least 1, or RANK not one below it.
-    """
+    """Whether torchrun, or a launcher with the same variables, started this process as one of several."""
     processes = _number("WORLD_SIZE", default="1", low=1)
     _number("RANK", default="0", low=0, high=processes - 1 if "WORLD_SIZE" in os.environ else None)
     return "RANK" in os.environ and processes > 1
@@ -188,12 +177,7 @@ def _number(name: str, *, default: str = "", low: int, high: int | None = None) 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """The process group of all processes that were launched together, for results on the host (gloo).
-
-    Raises:
-        ValueError: the environment does not give the address of process 0.
-        ConnectionError: not all processes connected within a minute, or (LostProcessError) one is gone.
-    """
+    """The process group of all that were launched together (gloo); ConnectionError if some do not come in a minute."""
     processes = _number("WORLD_SIZE", low=1)
     number = _number("RANK", low=0, high=processes - 1)
     store = _meet(number, processes)
@@ -287,12 +271,7 @@ def agreed(work: Callable[[], T]) -> T:
 
 
 def from_first(work: Callable[[], T]) -> T:
-    """Call `work` on rank 0 only, and return its result on all ranks.
-
-    Raises:
-        Exception: on rank 0, as raised by `work`.
-        ValueError: on the other ranks, if `work` failed.
-        LostProcessError: another rank is gone.
+    """Call `work` on rank 0 only, and return its result on all ranks; errors are those of `agreed`.
 
     >>> from_first(lambda: 3)
     3
@@ -309,9 +288,6 @@ def gather_parts(x: Tensor) -> Tensor:
     """On rank 0 the rows of x (n, ...) of all ranks, in rank order; on other ranks x itself. x must be on the CPU.
 
     Unlike in `gather`, ranks may hold different numbers of rows, and no gradient flows.
-
-    Raises:
-        LostProcessError: another rank is gone.
 
     >>> gather_parts(torch.ones(2, 3)).shape
     torch.Size([2, 3])

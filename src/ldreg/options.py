@@ -32,30 +32,21 @@ _INDENT = 20  # columns before the meaning of an option
 
 @dataclass(frozen=True)
 class Command:
-    """One command of `ldreg`.
+    """One command of `ldreg`. A function may be given as "module:function", which is imported when it is needed.
 
-    Args:
-        run: the function that carries it out, or "module:function", which is imported when it is needed. Parameters
-            without a default are positional. The fields of a parameter that is a dataclass are options. A parameter
-            annotated `Settings` gets all options that no other takes, one annotated `CommandLine` the typed command.
-        summary: one line for `ldreg --help`.
-        examples: for the help.
-        metavars: what stands for the value of an option in the help, where its type does not say.
-        less_memory: what to try if memory runs out.
-        second_word: what a stray second word may have been meant for.
-        settings: a function that lists the options which the parameter annotated `Settings` takes, or
-            "module:function". It gets those on the command line, or None for all there are.
-        details: a function that returns text for the end of the help, or "module:function".
+    Parameters of `run` without a default are positional. The fields of a parameter that is a dataclass are options. A
+    parameter annotated `Settings` gets all options that no other takes, one annotated `CommandLine` the typed command.
     """
 
     run: Callable[..., None] | str
-    summary: str
+    summary: str  # one line for `ldreg --help`
     examples: tuple[str, ...] = ()
-    metavars: Mapping[str, str] = field(default_factory=dict)
-    less_memory: str = "a smaller problem may fit"
-    second_word: str = ""
+    metavars: Mapping[str, str] = field(default_factory=dict)  # for values in the help, where a type does not say
+    less_memory: str = "a smaller problem may fit"  # what to try if memory runs out
+    second_word: str = ""  # what a stray second word may have been meant for
+    # Lists the options of the parameter annotated `Settings`, given those on the command line, or None for all.
     settings: "Callable[[Settings | None], Iterable[Option]] | str" = ""
-    details: Callable[[], str] | str = ""
+    details: Callable[[], str] | str = ""  # returns text for the end of the help
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -240,23 +231,15 @@ def _placed(places: Sequence[Option], words: list[str], command: Command) -> dic
 
 
 def built(config: type, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """The dataclass with these values; an error names the whole key.
-
-    Raises:
-        ValueError: the dataclass refuses a value.
-    """
+    """The dataclass with these values; an error names the whole key."""
     try:
-        return config(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        return config(**values)
     except ValueError as error:
         raise ValueError(f"{prefix}{error}") from error
 
 
 def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) -> dict[str, Any]:
-    """All values by key: those given, checked by the types, and the defaults of the others.
-
-    Raises:
-        ValueError: a value is missing or of the wrong type. Its option is named, without dashes if `dashes` is false.
-    """
+    """All values by key: those given, and the defaults of the others. ValueError names what is missing or wrong."""
     known = {option.key: option for option in options}
     shown = {key: option.flag if dashes else key for key, option in known.items()}
     for key, _ in pairs:
@@ -272,6 +255,7 @@ def typed(options: Iterable[Option], pairs: Settings, *, dashes: bool = True) ->
         given = vars(parser.parse_args([f"--{key}={value}" for key, value in values.items()], defaults=False).as_flat())
     except ArgumentError as error:
         raise ValueError(_complaint(error, shown)) from error
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return {key: given.get(key, option.default) for key, option in known.items()}
 
 
@@ -327,9 +311,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def help_text(name: str, command: Command, words: Sequence[str] = ()) -> str:
-    """The help of a command: usage, what it does, examples, options with their meaning and default.
-
-    The words decide which settings it lists, such as those of the method that `ldreg pretrain` is to train.
+    """The help of a command; the words decide which settings it lists, such as those of a method.
 
     Raises:
         ValueError: an option among the words lacks its value.
@@ -395,13 +377,9 @@ def _default(option: Option) -> str:
 def completion(
     shell: str, commands: Mapping[str, Command], version: str, words: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """The script that makes a shell complete commands, options and their values.
+    """The script that makes bash, zsh or fish complete commands, options and their values.
 
-    Args:
-        shell: bash, zsh or fish.
-        commands: by name; "evaluate linear" is a command of a command.
-        version: what `ldreg --version` prints.
-        words: what an option takes, by its key, where its type does not say.
+    `words` are the values that an option takes, by its key, where its type does not say.
     """
     import shtab
 

@@ -175,31 +175,19 @@ Point = tuple[Annotated[float, partial(_number, most=1e30)], Annotated[float, pa
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found in a set of embeddings.
-
-    Args:
-        kind: what was found: one of `Kind`, or "not_finite" for values of NaN or inf in a run.
-        severity: "critical": deal with it before you use the numbers; "warning": look at it; "note".
-        share: of the measured points that it concerns.
-        numbers: the evidence, by name.
-        rows: rows of the data that it concerns, ascending; empty if it concerns the whole set.
-        examples: a few of these rows: nearest to a group's middle, or one of each group of duplicates.
-        labels: how many of the rows have which label, most first, if labels are known.
-        of: what it was found in, "images" or "representations"; set for findings of a run.
-        text: the finding in a sentence; set for findings of a run.
-    """
+    """One thing that was found in a set of embeddings."""
 
     in_json: ClassVar = ("of", "kind", "severity", "share", "numbers", "text")  # of a run; rows are left out
 
-    kind: str
-    severity: Severity
-    share: float
-    numbers: Mapping[str, float]
-    rows: tuple[int, ...] = ()
-    examples: tuple[int, ...] = ()
-    labels: tuple[tuple[str, int], ...] = ()
-    of: str = ""
-    text: str = ""
+    kind: str  # one of `Kind`, or "not_finite" for values of NaN or inf in a run
+    severity: Severity  # "critical": deal with it before you use the numbers; "warning": look at it; "note"
+    share: float  # of the measured points that it concerns
+    numbers: Mapping[str, float]  # the evidence, by name
+    rows: tuple[int, ...] = ()  # of the data that it concerns, ascending; empty if it concerns the whole set
+    examples: tuple[int, ...] = ()  # a few rows: nearest to a group's middle, or one of each group of duplicates
+    labels: tuple[tuple[str, int], ...] = ()  # how many of the rows have which label, most first
+    of: str = ""  # what it was found in, "images" or "representations"; set for findings of a run
+    text: str = ""  # the finding in a sentence; set for findings of a run
 
     @property
     def serious(self) -> bool:
@@ -232,24 +220,13 @@ def most_serious_first(findings: Iterable[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small image of the measured set, with its LID.
+    """A small image of the measured set, with its LID. Raises ValueError for another image or an index below 0."""
 
-    Args:
-        image: PNG of at most 64 × 64 pixels as a data URI
-        index: position in the set
-        lid: of its representation
-        label: its class, empty if unknown
-        file: its name, empty if unknown
-
-    Raises:
-        ValueError: `image` is not such a URI, or `index` is below 0.
-    """
-
-    image: str
-    index: int
-    lid: Lid
-    label: str = ""
-    file: str = ""
+    image: str  # PNG of at most 64 × 64 pixels as a data URI
+    index: int  # position in the set
+    lid: Lid  # of its representation
+    label: str = ""  # its class, empty if unknown
+    file: str = ""  # its name, empty if unknown
 
     def __post_init__(self) -> None:
         # The URI goes into a page unescaped.
@@ -262,30 +239,6 @@ class Thumbnail:
 class Record:
     """One run of pretraining: what was set, what came out, how it got there.
 
-    Args:
-        name: how the run is called in tables and legends
-        settings: values by flattened keys, such as "method" or "ldreg.beta"
-        results: the figures after the last epoch, such as lid, effective_rank, linear, knn, minutes; accuracies are
-            shares from 0 to 1
-        curves: (epoch, value) pairs over training by the same names as results, and others such as loss
-        lid: of the measured points, or of an even choice of them
-        eigenvalues: of the covariance of the representations, in any order
-        map: the points on their first two principal axes, in the order of `lid`
-        labels: the class of every point, in the order of `map`
-        origin: where the numbers come from: command, commit, version, hardware, seed, epochs, minutes
-        points: how many points LID and its statistics in `results` were measured on; None: as many as `lid` has
-        k: neighbors that LID was estimated from
-        most_collapsed: images of lowest LID, the lowest first
-        least_collapsed: images of highest LID, the highest first
-        tsne: points in the plane by t-SNE
-        tsne_labels: the class of every point, in the order of `tsne`
-        images: number of training images; LID was measured on `points` of them
-        tested: test images that accuracies are measured on
-        voters: neighbors that vote in kNN classification
-        notes: sentences on what is missing here and why
-        findings: what is unusual in the images and the representations; empty: not looked for
-        classes: geometric mean of LID by class
-
     Raises:
         ValueError: lists that belong together differ in length, or an accuracy or another share is not from 0 to 1.
 
@@ -294,27 +247,28 @@ class Record:
     (0.961, {})
     """
 
-    name: str
-    settings: Mapping[str, Setting]
-    results: Mapping[str, float]
-    curves: Mapping[str, Sequence[tuple[Epoch, float]]] = field(default_factory=dict)
-    lid: Sequence[Lid] = field(default_factory=list)
-    eigenvalues: Sequence[float] = field(default_factory=list)
-    map: Sequence[Point] = field(default_factory=list)
-    labels: Sequence[str] | None = None
+    name: str  # in tables and legends
+    settings: Mapping[str, Setting]  # by flattened keys, such as "method" or "ldreg.beta"
+    results: Mapping[str, float]  # after the last epoch, such as lid and knn; accuracies are shares from 0 to 1
+    curves: Mapping[str, Sequence[tuple[Epoch, float]]] = field(default_factory=dict)  # of results and of others
+    lid: Sequence[Lid] = field(default_factory=list)  # of the measured points, or of an even choice of them
+    eigenvalues: Sequence[float] = field(default_factory=list)  # of the covariance of the representations, in any order
+    map: Sequence[Point] = field(default_factory=list)  # points on two principal axes, in the order of `lid`
+    labels: Sequence[str] | None = None  # the class of every point, in the order of `map`
+    # Where the numbers come from: command, commit, version, hardware, seed, epochs, minutes.
     origin: Annotated[Mapping[str, str | float | int | None], _origin] = field(default_factory=dict)
-    points: int | None = None
-    k: int | None = None
-    most_collapsed: Sequence[Thumbnail] = field(default_factory=list)
-    least_collapsed: Sequence[Thumbnail] = field(default_factory=list)
-    tsne: Sequence[Point] = field(default_factory=list)
-    tsne_labels: Sequence[str] | None = None
-    images: int | None = None
-    tested: int | None = None
-    voters: int | None = None
-    notes: Sequence[str] = field(default_factory=list)
-    findings: Sequence[Finding] = field(default_factory=list)
-    classes: Mapping[str, float] = field(default_factory=dict)
+    points: int | None = None  # that LID and its statistics in `results` were measured on; None: as many as `lid` has
+    k: int | None = None  # neighbors that LID was estimated from
+    most_collapsed: Sequence[Thumbnail] = field(default_factory=list)  # images of lowest LID, the lowest first
+    least_collapsed: Sequence[Thumbnail] = field(default_factory=list)  # images of highest LID, the highest first
+    tsne: Sequence[Point] = field(default_factory=list)  # points in the plane by t-SNE
+    tsne_labels: Sequence[str] | None = None  # the class of every point, in the order of `tsne`
+    images: int | None = None  # number of training images; LID was measured on `points` of them
+    tested: int | None = None  # test images that accuracies are measured on
+    voters: int | None = None  # neighbors that vote in kNN classification
+    notes: Sequence[str] = field(default_factory=list)  # sentences on what is missing here and why
+    findings: Sequence[Finding] = field(default_factory=list)  # what is unusual in images and representations
+    classes: Mapping[str, float] = field(default_factory=dict)  # geometric mean of LID by class
 
     @property
     def measured(self) -> int:
@@ -388,6 +342,7 @@ def write_json(path: str | PathLike[str], values: Mapping[str, Any]) -> None:
     write_atomically(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
+@cache
 def is_share(name: str) -> bool:
     """Whether a result is a share from 0 to 1, such as an accuracy; "knn/k = 20" is one of kNN.
 
@@ -516,11 +471,7 @@ def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def read_findings(value: Any) -> list[Finding]:
-    """Findings from parsed JSON.
-
-    Raises:
-        TypeError, ValueError: it is no list of them.
-    """
+    """Findings from parsed JSON. Raises TypeError or ValueError if it is no list of them."""
     return [_reader(Finding)(item) for item in _typed(list, value)]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ def data_uri(image: "Tensor", *, side: int = SIDE) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
+@lru_cache(maxsize=1024)  # a page asks again what the record has checked
 def png_size(uri: str) -> tuple[int, int]:
     """Width and height of the small PNG in a data URI.
 

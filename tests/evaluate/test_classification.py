@@ -36,7 +36,7 @@ from ldreg.evaluate.protocols import (
     fitted_plan,
     usual_plan,
 )
-from ldreg.io.locks import exclusive
+from ldreg.io.files import exclusive
 from ldreg.optim import LARS, build_optimizer, build_scheduler
 from ldreg.train.checkpoints import LAST
 from ldreg.train.engine import InterruptedRunError

@@ -22,7 +22,7 @@ from ldreg.evaluate.features import features
 from ldreg.evaluate.measure import KnnConfig
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, dataset_configs, with_run_augmentation
 from ldreg.evaluate.source import open_source
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 from ldreg.io.embeddings import load_embeddings
 from ldreg.options import built, typed
 from ldreg.options import split as split_words

@@ -18,7 +18,7 @@ from ldreg.evaluate import records
 from ldreg.evaluate.features import Features, features
 from ldreg.evaluate.records import evaluated, evaluation_rows, record
 from ldreg.evaluate.source import Source, open_source
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 from ldreg.record import PRECISIONS, Record
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain

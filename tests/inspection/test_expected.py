@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits, make_swiss_roll
 from torch import Tensor
 
 from ldreg.dimension.synthetic import ball, cube, sphere
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
 from ldreg.evaluate.features import features
 from ldreg.evaluate.source import open_source
-from ldreg.inspection import inspect
+from ldreg.inspection.measure import inspect
 from ldreg.inspection.findings import Points, compare, find, local_dimension
 from ldreg.io.files import json_values
 from ldreg.record import Finding

@@ -16,9 +16,9 @@ from ldreg.dimension import streaming
 from ldreg.dimension.estimators import estimate_lid
 from ldreg.dimension.search import Neighbors
 from ldreg.dimension.spectrum import rankme
-from ldreg.inspection import inspect, measure
+from ldreg.inspection import measure
 from ldreg.inspection.interval import mean_lid
-from ldreg.inspection.measure import principal_plane
+from ldreg.inspection.measure import inspect, principal_plane
 
 Array = NDArray[np.float64]
 COVERAGE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coverage.py"))

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from ldreg import distributed
-from ldreg.inspection import inspect
 from ldreg.inspection.inputs import as_device
-from ldreg.inspection.measure import _measured, _Set, _Settings, _Steps
+from ldreg.inspection.measure import _measured, _Set, _Settings, _Steps, inspect
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -215,17 +215,6 @@ def test_divergence_is_an_alarm_and_no_error(pl: Any) -> None:
     assert "is degenerate: nan" in monitor.alarms[0]
 
 
-def test_other_callbacks_can_go_by_it(pl: Any) -> None:
-    monitor = DimensionMonitor("spoiled", k=5, every_steps=1)
-    stopping = pl.callbacks.EarlyStopping(
-        "ldreg/train/effective_rank", mode="max", stopping_threshold=1.5, check_on_train_epoch_end=True
-    )
-    trainer = fit(pl, make_module(pl), monitor, max_epochs=9, callbacks=[monitor, stopping])
-    assert trainer.global_step == 10
-    found = trainer.callback_metrics["ldreg/train/effective_rank"].item()
-    assert found == pytest.approx(monitor.latest["ldreg/train/effective_rank"])
-
-
 def test_too_few_rows_are_said_once(pl: Any, caplog: pytest.LogCaptureFixture) -> None:
     monitor = DimensionMonitor("backbone", k=16, every_steps=1)
     with caplog.at_level(logging.WARNING, "ldreg"):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ldreg.cli import main
 from ldreg.encoders import EncoderConfig
-from ldreg.integrations.onnx import _compared, command, export_encoder
+from ldreg.integrations.onnx import export_encoder
 from ldreg.views import Views, ViewsConfig
 
 onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
@@ -66,22 +66,6 @@ def test_onnxruntime_finds_what_pytorch_finds(
     assert metadata["input_size"] == [channels, size, size]
     assert (metadata["mean"], metadata["std"]) == (pytest.approx(card["mean"]), pytest.approx(card["std"]))
     assert metadata["normalizes"] is False
-
-
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # of torch 2.11's own loading
-@each_encoder
-def test_torch_export_takes_any_batch(
-    make_run: MakeRun, tmp_path: Path, config: EncoderConfig, size: int, channels: int
-) -> None:
-    _, encoder = make_run(config, size=size, channels=channels)
-    batch = torch.export.Dim("batch")
-    program = torch.export.export(encoder, (images(2, size, channels),), dynamic_shapes=({0: batch},))
-    torch.export.save(program, tmp_path / "encoder.pt2")
-    again = torch.export.load(tmp_path / "encoder.pt2").module()
-    for count in (1, 7):
-        x = images(count, size, channels)
-        with torch.no_grad():
-            assert_close(again(x), encoder(x))
 
 
 def test_the_file_can_normalize(make_run: MakeRun, tmp_path: Path) -> None:
@@ -152,31 +136,6 @@ def test_a_file_that_finds_something_else_is_not_written(tmp_path: Path, factor:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("dtype", "width"), [(torch.float64, 4), (torch.float32, 1)])
-def test_what_onnxruntime_returns_is_of_the_same_kind(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, width: int
-) -> None:
-    class Session:
-        def __init__(self, content: bytes, providers: list[str]) -> None: ...
-
-        def run(self, names: None, given: dict[str, Any]) -> list[Any]:
-            return [torch.zeros(len(given["images"]), width, dtype=dtype).numpy()]
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    with pytest.raises(ValueError, match=r"^encoder: expected float32 \(1, 4\) of onnxruntime, got torch.float"):
-        _compared(b"", images(2, 2, 3), torch.zeros(2, 4))
-
-
-def test_a_module_may_keep_more_than_tensors(tmp_path: Path) -> None:
-    class Noting(nn.Dropout):
-        def get_extra_state(self) -> Any:
-            return {"since": "yesterday"}
-
-    module = Dropping()
-    module.dropout = Noting()
-    assert export_encoder(module, tmp_path / "mine.onnx", size=2).dimension == 4
-
-
 @pytest.mark.parametrize("name", ["encoder.safetensors", "card.json", "config.yaml", "checkpoints/last.ckpt"])
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("given", ["folder", "file"])
@@ -196,16 +155,6 @@ def test_what_the_encoder_is_read_from_is_not_written_over(
     assert (run / name).read_bytes() == before
 
 
-def test_other_names_than_onnx_are_refused_before_the_work(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, _ = make_run(EncoderConfig(), size=8)
-    assert main(["export", str(run), "--out", str(tmp_path / "enc.pt")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("ldreg export: error: cannot write ")
-    assert error.endswith(".onnx\n")
-
-
 def test_what_is_missing_is_said_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,10 +168,12 @@ def test_the_command_says_what_it_wrote(make_run: MakeRun, tmp_path: Path, capsy
     for word in ("--normalize", "--normalize=true"):
         assert main(["export", str(run), "--out", str(tmp_path / "mine.onnx"), word]) == 0
         assert capsys.readouterr().out.startswith("images           float32 (batch, 1, 8, 8), from 0 to 1\n")
-    command(str(run), out=str(tmp_path / "mine.onnx"))
+    assert main(["export", str(run), "--out", str(tmp_path / "mine.onnx")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "images           float32 (batch, 1, 8, 8), normalized as in card.json"
     assert lines[1] == "representations  float32 (batch, 128)"
     assert lines[-1] == f"The file is {tmp_path / 'mine.onnx'}"
+    assert main(["export", str(run), "--out", str(tmp_path / "encoder.pt")]) == 2
+    assert capsys.readouterr().err.endswith(".onnx\n")
     with pytest.raises(OSError, match="there is no directory"):
-        command(str(run), out=str(tmp_path / "absent" / "mine.onnx"))
+        export_encoder(run, tmp_path / "absent" / "mine.onnx")

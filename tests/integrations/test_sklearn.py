@@ -104,20 +104,6 @@ def test_points_are_averaged_as_in_scikit_dimension(ball: NDArray[Any], name: st
     assert tested.set_params(comb=comb, k=20).fit(ball).dimension_ == pytest.approx(expected, rel=1e-9)
 
 
-def test_it_serves_within_scikit_dimension(ball: NDArray[Any]) -> None:
-    skdim = pytest.importorskip("skdim")
-    found = skdim.asPointwise(ball, LIDEstimator(k=10), n_neighbors=40)
-    neighborhood = NearestNeighbors(n_neighbors=40).fit(ball).kneighbors()[1][7]
-    expected = ldreg.lid(torch.tensor(ball[neighborhood]), k=10).mean().item()
-    assert found[7] == pytest.approx(expected, rel=1e-9)
-
-
-def test_geometric_is_what_inspect_reports(ball: NDArray[Any]) -> None:
-    found = LIDEstimator(k=20, comb="geometric").fit(ball).dimension_
-    assert found == pytest.approx(ldreg.inspect(torch.tensor(ball), k=20).mean.value, rel=1e-12)
-    assert isinstance(found, float)
-
-
 @pytest.mark.parametrize("comb", ["mean", "median", "mle", "geometric"])
 def test_degenerate_points_are_left_out_and_counted(comb: Any) -> None:
     line = numpy.array([[0.0], [0.0], [0.0], [10.0], [11.0], [13.0], [16.0]])

@@ -110,20 +110,6 @@ def test_a_watched_run_is_bitwise_the_unwatched_one(tmp_path: Path) -> None:
     assert len(losses[0]) == 3
 
 
-def test_tensorboard_is_given_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
-    trainer = make_trainer(tmp_path, report_to="tensorboard")
-    trainer.add_callback(DimensionCallback(trainer, k=10))
-    trainer.train()
-    [events] = (tmp_path / "events").rglob("events.out.tfevents.*")
-    found = accumulator.EventAccumulator(str(events))
-    found.Reload()
-    expected = [(e["step"], pytest.approx(e["eval_lid"])) for e in trainer.state.log_history if "eval_lid" in e]
-    assert [(event.step, event.value) for event in found.Scalars("eval/lid")] == expected
-    assert "eval/effective_rank" in found.Tags()["scalars"]
-
-
 def test_a_collapse_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = make_trainer(tmp_path)
 
@@ -223,18 +209,6 @@ def test_measurements_share_one_loader(tmp_path: Path, workers: int) -> None:
     assert len(trainer.accelerator._dataloaders) == 2  # that of training, and one
     trainer.callback_handler.callbacks.clear()
     trainer.accelerator.free_memory()
-
-
-def test_the_best_model_can_be_chosen_by_it(tmp_path: Path) -> None:
-    trainer = make_trainer(
-        tmp_path, save_strategy="steps", save_steps=2, metric_for_best_model="eval_lid", load_best_model_at_end=True
-    )
-    trainer.add_callback(DimensionCallback(trainer, k=10))
-    trainer.train()
-    logged = {entry["step"]: entry["eval_lid"] for entry in trainer.state.log_history if "eval_lid" in entry}
-    assert trainer.state.best_metric == max(logged.values())
-    assert trainer.state.best_global_step == max(logged, key=lambda step: logged[step])
-    assert trainer.evaluate()["eval_lid"] == pytest.approx(max(logged.values()))
 
 
 def test_models_of_encoder_and_decoder_need_a_function(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
-import contextlib
 import json
 import os
-import pickle
 import struct
 import sys
 import zipfile
@@ -14,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tests.intruder import Intruder
 
 from ldreg.io.embeddings import load_embeddings
 from ldreg.io.labels import load_labels
@@ -337,31 +334,6 @@ def test_absurd_npy_headers(header: str, tmp_path: Path) -> None:
 
 
 # Code in a file is not run
-
-
-def test_pickles_are_refused_and_not_run(tmp_path: Path) -> None:
-    target = tmp_path / "made"
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        content = pickle.dumps(Intruder(target), protocol=protocol)
-        for suffix in ("npy", "npz", "pt", "safetensors", "csv", "parquet"):
-            refuse(written(tmp_path / f"x.{suffix}", content))
-            with contextlib.suppress(ValueError):  # pickles of protocol 0 are text, so words of a .csv too
-                load_labels(tmp_path / f"x.{suffix}")
-    assert not target.exists()
-    pickle.loads(content)  # the attempt is a real one
-    assert target.exists()
-
-
-def test_labels_run_no_code(tmp_path: Path) -> None:
-    np.save(tmp_path / "vectors.npy", np.array([np.ones(2), None], dtype=object), allow_pickle=True)
-    refuse(tmp_path / "vectors.npy", "Python objects", "np.stack")
-    x = np.empty((1, 1), dtype=object)
-    x[0, 0] = Intruder(tmp_path / "made")
-    np.save(tmp_path / "x.npy", x, allow_pickle=True)
-    torch.save({"x": torch.ones(2, 2), "y": x[0, 0]}, tmp_path / "x.pt")
-    refuse_labels(tmp_path / "x.npy", "Python objects")
-    refuse_labels(tmp_path / "x.pt", "can run code")
-    assert not (tmp_path / "made").exists()
 
 
 # CSV

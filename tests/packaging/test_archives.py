@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.packaging.transcript import ROOT, build
 
-from ldreg.version import __version__
+from ldreg import __version__
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -28,11 +28,6 @@ def advised(shell: str) -> str:
     return line if shell != "zsh" else f"autoload -Uz compinit && compinit\n{line}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make the scripts once: the first time takes seconds."""
-
-
 @pytest.mark.parametrize("shell", RCS)
 def test_tab_completes_in_a_terminal(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
@@ -57,8 +52,3 @@ def test_script_is_kept_and_has_every_option(
     path.write_text("kept")
     assert main(["completion", shell]) == 0
     assert capsys.readouterr().out == "kept"
-
-
-def test_unknown_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -21,7 +21,7 @@ from tests.reproduce.words import request
 
 from ldreg.cli import main
 from ldreg.data import DataConfig
-from ldreg.io.locks import exclusive
+from ldreg.io.files import exclusive
 from ldreg.record import Record
 from ldreg.reproduce import measure, runs
 from ldreg.reproduce.jobs import Job, Workspace

@@ -16,7 +16,7 @@ from tests.train.options import FOLDER, as_words, changed
 from tests.train.states import assert_same
 
 from ldreg.cli import main
-from ldreg.inspection import inspect, quick_report
+from ldreg.inspection.measure import inspect, quick_report
 from ldreg.inspection.report import findings_in_words
 from ldreg.record import Finding
 from ldreg.train import observers

@@ -13,7 +13,7 @@ from ldreg.data.archives import SUFFIXES, is_archive, unpack
 from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
 from ldreg.data.generated import SETS, SIZE, generated
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages, Tally, resident_or_files
-from ldreg.io.locks import filling
+from ldreg.io.files import filling
 from ldreg.text import quoted_if_odd
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ldreg.data.config import DataConfig, Decode, available_cores, cache_folder
 from ldreg.data.decoding import Decoded, UnreadableImageError, image_size, read_image
-from ldreg.io.locks import filling
+from ldreg.io.files import filling
 from ldreg.text import quoted_if_odd
 
 logger = logging.getLogger("ldreg")

@@ -20,13 +20,13 @@ Progress = Callable[[float], None]
 _FEW_DIMENSIONS = 2048  # up to here a few candidates more than k are enough
 
 
-def slices(n: int, step: int) -> Iterator[slice]:
+def slices(n: int, step: int) -> list[slice]:
     """Consecutive slices of length `step` that cover range(n); the last may be shorter.
 
-    >>> list(slices(5, 2))
+    >>> slices(5, 2)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
 def even_slices(n: int, limit: int) -> list[slice]:
@@ -237,7 +237,7 @@ def _blocks(rows: Tensor, dtype: torch.dtype, memory: int) -> list[slice]:
     while size > 16 and (2 * size * (dim + 2) + 2 * size * size) * dtype.itemsize > memory:
         size //= 2
     parts = -(-n // size)
-    return list(slices(n, -(-n // (16 * parts)) * 16))
+    return slices(n, -(-n // (16 * parts)) * 16)
 
 
 def _group(blocks: list[slice], x: Tensor, dtype: torch.dtype, memory: int) -> int:

@@ -179,8 +179,8 @@ def as_query(
             self_index = own.long().contiguous()  # as kernels read it
     elif self_index is not None:
         raise ValueError("self_index: expected None without a reference (each row is then its own), got a tensor")
-    count = candidate_count(x, reference, self_index)
     whole = as_whole(k)
+    count = candidate_count(x, reference, self_index)
     if whole is None or not 1 <= whole <= count:
         where = "x" if reference is None else "the reference"
         raise ValueError(

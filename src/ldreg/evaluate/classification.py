@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ldreg import __version__
 from ldreg.data import DataConfig, ImageSet, derived_seed, load_images
 from ldreg.data.config import similar_datasets
 from ldreg.encoders.checkpoints import LoadedEncoder
@@ -29,7 +30,6 @@ from ldreg.evaluate.protocols import (
 from ldreg.evaluate.source import Source
 from ldreg.io.files import read_text, write_atomically
 from ldreg.text import listed, one_line
-from ldreg.version import __version__
 
 logger = logging.getLogger("ldreg")
 

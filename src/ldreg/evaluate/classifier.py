@@ -31,8 +31,8 @@ from ldreg.evaluate.classification import ClassifierResult, folder_name
 from ldreg.evaluate.extract import AUTOCAST, Precision, representations, undisturbed, with_channels
 from ldreg.evaluate.features import Features, Setup, images_key, plain_batches, plain_views
 from ldreg.evaluate.protocols import FinetuneConfig, LinearConfig, Plan, augmentation, fitted_plan, warn_small
+from ldreg.io.files import exclusive
 from ldreg.io.guard import load_torch
-from ldreg.io.locks import exclusive
 from ldreg.methods import synchronize_batch_norm
 from ldreg.optim import build_optimizer, build_scheduler
 from ldreg.text import number

@@ -38,7 +38,6 @@ from ldreg.evaluate.protocols import (
 )
 from ldreg.evaluate.source import READING, Source, open_source, reading_settings
 from ldreg.extras import require
-from ldreg.inspection import inspect
 from ldreg.io.files import check_page_path, json_values, write_atomically
 from ldreg.options import Option, Settings, built, fields_of, typed
 from ldreg.record import SCHEMA
@@ -160,6 +159,8 @@ def _detection(config: DetectionConfig, source: Source, setup: Setup) -> Evaluat
 
 def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluation:
     """Inspect the representations of a split, per class if all images have labels."""
+    from ldreg.inspection.measure import inspect
+
     started = time.monotonic()
     k = config.k or (NEIGHBORS if source.settings is None else source.settings.monitor.k)
     try:

@@ -34,7 +34,7 @@ from ldreg.data.file_batches import report_lost_workers, resize_and_crop
 from ldreg.data.images import fingerprint
 from ldreg.encoders.checkpoints import LoadedEncoder
 from ldreg.evaluate.extract import AUTOCAST, Precision, representations, torch_device, with_channels
-from ldreg.io.locks import filling
+from ldreg.io.files import filling
 from ldreg.text import one_line
 from ldreg.views import Views, ViewsConfig
 

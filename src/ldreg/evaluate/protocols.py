@@ -10,7 +10,7 @@ from ldreg.data.config import DATASETS
 from ldreg.dimension.estimators import Convention, Estimator
 from ldreg.evaluate.measure import LARGEST_STRENGTH
 from ldreg.evaluate.source import READING, Source
-from ldreg.inspection import check_settings
+from ldreg.inspection.inputs import check_settings
 from ldreg.optim import OptimizerConfig, ScheduleConfig, scaled_lr
 
 logger = logging.getLogger("ldreg")

@@ -18,7 +18,7 @@ from ldreg.evaluate.features import Features, Progress, features
 from ldreg.evaluate.measure import KnnConfig, knn_accuracy, linear_accuracy, measure, voters
 from ldreg.evaluate.protocols import LinearConfig
 from ldreg.evaluate.source import READING, Source
-from ldreg.inspection import quick_report
+from ldreg.inspection.measure import quick_report
 from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.io.files import read_text
 from ldreg.monitor.log import read_metrics

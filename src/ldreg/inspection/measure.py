@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ldreg import distributed
+from ldreg import __version__, distributed
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
@@ -24,7 +24,6 @@ from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_se
 from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
 from ldreg.text import label_order
-from ldreg.version import __version__
 
 Progress = Callable[[str, float], None]
 
@@ -369,17 +368,11 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
 
 def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
     """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
-    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED].tolist()
-    return tuple(
-        CollapsedPoint(
-            index=int(rows[i]),
-            lid=found.lid[i].item(),
-            standard_error=found.standard_error[i].item(),
-            label=None if labels is None else labels[i],
-        )
-        for i in order
-        if not torch.isinf(found.lid[i])
-    )
+    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED]
+    order = order[~torch.isinf(found.lid[order])].cpu()
+    names = [None if labels is None else labels[i] for i in order.tolist()]
+    columns = (values.cpu()[order].tolist() for values in (rows, found.lid, found.standard_error))
+    return tuple(map(CollapsedPoint, *columns, names))
 
 
 def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], MeanLID]) -> tuple[ClassLID, ...]:

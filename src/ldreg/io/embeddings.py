@@ -84,12 +84,7 @@ def load_embeddings(
 
 
 def table_columns(path: str | Path) -> list[str]:
-    """The column names of a .csv, .tsv or .parquet file (1, 2, … in a CSV without a header row); none of other files.
-
-    Raises:
-        OSError: there is no such file, or it is a directory or may not be read.
-        ValueError: anything else is wrong with the file; one line that begins with its name.
-    """
+    """The column names of a table (1, 2, … in a CSV without a header row); none of other files."""
     path = Path(path)
     with named_errors(path):
         suffix = check_file(path, [*ARRAYS, *TABLES])
@@ -100,25 +95,18 @@ def table_columns(path: str | Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """An array in a file, not read yet.
+    """An array in a file, not read yet."""
 
-    `name` is None if the file is that one array. `discrete` says whether it holds whole numbers or words.
-    """
-
-    name: str | None
+    name: str | None  # None if the file is that one array
     shape: Shape
     read: Callable[[], Array | Tensor]
-    discrete: bool
+    discrete: bool  # whether it holds whole numbers or words
 
 
 def choose(
     entries: Sequence[Entry], key: str | None, *, fits: Callable[[Shape], bool], what: str, option: str
 ) -> Entry:
-    """The entry called `key`, or without a key the only one of a fitting shape.
-
-    Raises:
-        ValueError: there is no such entry, or there are several; the message lists the entries.
-    """
+    """The entry called `key`, or without a key the only one of a fitting shape; an error lists the entries."""
     if key is not None and any(entry.name is None for entry in entries):
         raise ValueError(f"holds a single array without a name, so {option} {key!r} does not apply")
     if key is not None and key not in [entry.name for entry in entries]:

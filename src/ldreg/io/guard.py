@@ -174,11 +174,7 @@ def free_bytes() -> int:
 
 
 def load_torch(path: Path) -> object:
-    """Load the content of a file of `torch.save`, with tensors memory-mapped if possible; no code in it is run.
-
-    Raises:
-        ValueError: it holds objects other than tensors and plain data, is damaged, or would take too much memory.
-    """
+    """The content of a file of `torch.save`, tensors memory-mapped if possible; ValueError for code and damage."""
     import torch
 
     if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait forever

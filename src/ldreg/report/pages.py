@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from ldreg import __version__
 from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
@@ -26,7 +27,6 @@ from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
 from ldreg.text import count, interval, number, percent, printable_unless_markup
 from ldreg.thumbnails import png_size
-from ldreg.version import __version__
 
 _DRAWN_CLASSES = 16
 _TILED_RUNS = 4  # more runs are easier to read in the table

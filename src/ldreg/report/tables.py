@@ -325,9 +325,12 @@ def _global_rows(report: DimensionReport) -> _Rows:
 
 def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
     """The points of lowest LID; `row` is what their numbers start with."""
+    points = report.most_collapsed
+    lids = [number(point.lid) for point in points]
+    errors = [number(point.standard_error) for point in points]
     rows = [
-        _cells(f"{row}{point.index}", number(point.lid), number(point.standard_error), point.label or "")
-        for point in report.most_collapsed
+        _cells(f"{row}{point.index}", lid, error, point.label or "")
+        for point, lid, error in zip(points, lids, errors, strict=True)
     ]
     columns = ["row", "LID", "± s.e.", "label" if report.labels is not None else ""]
     return Table(columns, rows, title=f"Points of lowest LID{of}", explained=True)
@@ -525,4 +528,4 @@ def _written(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(_written, value)) or "none"
-    return printable(str(value))
+    return str(value)

@@ -209,7 +209,7 @@ def _incomparable(records: Sequence[Record]) -> list[str]:
     """Warnings where LID was not measured alike."""
     measured = [record for record in records if record.measured]
     sentences = []
-    images = sorted({setting(record, "data.name") for record in measured})
+    images = sorted({printable(setting(record, "data.name")) for record in measured})
     if len(images) > 1:
         sentences.append(f"The runs were measured on different images ({_listed(images)}): do not compare their LID.")
     sizes = sorted({record.measured for record in measured})

@@ -29,7 +29,7 @@ from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluate.classification import load_classification
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.source import Source
-from ldreg.io.locks import exclusive
+from ldreg.io.files import exclusive
 from ldreg.optim import scaled_lr
 from ldreg.record import Record
 from ldreg.record import origin as origin_in

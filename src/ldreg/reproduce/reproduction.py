@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ldreg.data.config import WITHOUT_PATH, available_cores
 from ldreg.extras import require
-from ldreg.io.locks import exclusive
+from ldreg.io.files import exclusive
 from ldreg.options import CommandLine, Settings
 from ldreg.report.tables import table_text
 from ldreg.reproduce.jobs import Job, Workspace, lightly_settings, merged, read_record, record_paths

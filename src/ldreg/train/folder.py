@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ldreg import __version__
 from ldreg.io import files
-from ldreg.io.files import Name, check_writable, json_values, write_atomically
+from ldreg.io.files import Name, check_writable, exclusive, json_values, write_atomically
 from ldreg.train.recipes import Tree, read_yaml
-from ldreg.version import __version__
 
 if TYPE_CHECKING:
     from torch import nn
@@ -202,8 +202,6 @@ def held(folder: RunFolder, *, new: bool = False) -> Iterator[None]:
     Raises:
         ValueError: another process uses it.
     """
-    from ldreg.io.locks import exclusive  # which imports torch
-
     if new:
         folder.path.mkdir(parents=True, exist_ok=True)
     handler = _RunLog(folder.log, encoding="utf-8", errors="backslashreplace")

@@ -17,7 +17,7 @@ from torch.nn import functional
 from ldreg.data import Batch, ImageSet, batches_in_order, worker_count
 from ldreg.evaluate.extract import representations
 from ldreg.evaluate.measure import Extracted, voters
-from ldreg.inspection import quick_report
+from ldreg.inspection.measure import quick_report
 from ldreg.inspection.report import findings_in_words
 from ldreg.record import Finding, brief, most_serious_first
 from ldreg.text import number

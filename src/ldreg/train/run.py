@@ -13,6 +13,7 @@ from typing import Any
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from ldreg import __version__
 from ldreg.data import DataConfig, ImageFiles, ImageSet, ResidentImages, device_decoder, load_images
 from ldreg.data.datasets import MissingSplitError
 from ldreg.distributed import first_process
@@ -29,7 +30,6 @@ from ldreg.train.folder import RunFolder, check_new, create, held, logger, save_
 from ldreg.train.module import Pretraining, steps_per_epoch
 from ldreg.train.observers import Extractor, Findings, ProgressBar
 from ldreg.train.settings import AUTO, Settings, TrainerConfig, defaults, identity, named, resolve
-from ldreg.version import __version__
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ldreg.encoders import EncoderConfig
 from ldreg.methods import METHODS, MethodName
 from ldreg.monitor.watch import MonitorConfig
 from ldreg.optim import OptimizerConfig, ScheduleConfig
-from ldreg.options import Option, built, fields_of, nearest, typed
+from ldreg.options import Option, fields_of, nearest, typed
 from ldreg.regularizers import Covariance, KoLeo, LDReg, SIGReg, VarianceCovariance
 from ldreg.train.recipes import Tree, flattened
 from ldreg.views import ViewsConfig
@@ -247,13 +247,14 @@ def _settings(values: Tree) -> Settings:
     run = RunConfig(**{field.name: tree[field.name] for field in fields(RunConfig)})
     if run.regularizer != "none":
         _drop_what_has_no_effect(tree[run.regularizer], run.regularizer)
-    return Settings(
-        run=run,
-        method=built(METHODS[run.method].config, tree[run.method], f"{run.method}."),
-        regularizer=dict(tree.get(run.regularizer, {})),
-        tree=_plain(tree),
-        **{name: built(config, tree[name], f"{name}.") for name, config in GROUPS.items()},
-    )
+    made = {}
+    for name, config in {run.method: METHODS[run.method].config, **GROUPS}.items():
+        try:
+            made[name] = config(**tree[name])
+        except ValueError as error:
+            raise ValueError(f"{name}.{error}") from error
+    method, regularizer = made.pop(run.method), dict(tree.get(run.regularizer, {}))
+    return Settings(run=run, method=method, regularizer=regularizer, tree=_plain(tree), **made)
 
 
 def _drop_what_has_no_effect(options: Tree, regularizer: str) -> None:
@@ -283,7 +284,9 @@ def run_options(method: str, regularizer: str) -> tuple[Option, ...]:
         own = [option for option in fields_of(entry.type, regularizer) if option.name not in entry.fixed]
         names = {option.name for option in own}
         options += own + [option for option in fields_of(LDReg, regularizer, only=BALANCE) if option.name not in names]
-    return (*options, *(option for name, config in GROUPS.items() for option in fields_of(config, name)))
+    for name, config in GROUPS.items():
+        options += fields_of(config, name)
+    return tuple(options)
 
 
 def all_options() -> list[Option]:

@@ -93,12 +93,13 @@ def fewest_kept(count: int) -> int:
 
 def supports(query: Query) -> bool:
     """Whether `nearest` can answer the query and is the best choice for it."""
-    x, rows = query.x, query.rows
-    if PATH == "plain" or _count(query) > _MOST_KEPT or torch.float64 in (x.dtype, rows.dtype):
+    x = query.x
+    if PATH == "plain" or (PATH == "auto" and not x.is_cuda):
         return False
-    if PATH == "screen":
-        return True
-    return x.is_cuda and len(rows) >= _FEWEST_ROWS and can_launch(x.device, CAPABILITY)
+    rows = query.rows
+    if _count(query) > _MOST_KEPT or torch.float64 in (x.dtype, rows.dtype):
+        return False
+    return PATH == "screen" or (len(rows) >= _FEWEST_ROWS and can_launch(x.device, CAPABILITY))
 
 
 @functools.cache

@@ -32,8 +32,7 @@ from ldreg.evaluate.detection.model import Detections, MaskRCNN, build_model, ch
 from ldreg.evaluate.detection.samples import IterationOrder, TestSamples, TrainingSamples, readable
 from ldreg.evaluate.extract import torch_device
 from ldreg.evaluate.features import Progress
-from ldreg.io.files import check_writable, read_text, write_atomically
-from ldreg.io.locks import exclusive
+from ldreg.io.files import check_writable, exclusive, read_text, write_atomically
 from ldreg.record import PRECISIONS
 from ldreg.train.checkpoints import LAST, PREVIOUS, check_same, latest
 from ldreg.train.engine import SAME_COMMAND, check_hardware, fit, interruptible, quiet
