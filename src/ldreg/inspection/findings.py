@@ -464,6 +464,18 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
     return found
 
 
+def duplicate_groups(points: Points) -> Tensor:
+    """For each measured point (n,) a number that it shares with equal rows; -1: no other row is equal.
+
+    Numbers count from 0 in the order of first rows.
+    """
+    equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
+    found = np.full(len(points.rows), -1)
+    _, first, group = np.unique(of[points.rows[equal].numpy()], return_index=True, return_inverse=True)
+    found[equal.numpy()] = np.argsort(np.argsort(first))[group]
+    return torch.from_numpy(found)
+
+
 def _linked(points: Points, within: Tensor) -> tuple[Tensor, Integers]:
     """Which points have a neighbor within their limit (n,), and the group of each row (N,) that such links make."""
     close = (points.distances <= within[:, None]).cpu()

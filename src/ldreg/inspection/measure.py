@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ldreg import distributed
+from ldreg.dimension import quality
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
@@ -50,6 +51,7 @@ def inspect(
     device: str | torch.device | None = None,
     seed: int = 0,
     share: bool = False,
+    keep_neighbors: bool = False,
     progress: Progress | None = None,
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
@@ -74,6 +76,7 @@ def inspect(
         seed: of every random draw.
         share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
             them must call, with the same arguments, and all get one report.
+        keep_neighbors: whether the report keeps the k neighbors of each point, as `report.neighbors`.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
@@ -97,7 +100,7 @@ def inspect(
         return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
 
     sets = distributed.agreed(checked) if world > 1 else checked()
-    settings = _Settings(k, estimator, convention, sample, seed)
+    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors)
     steps = _Steps(progress, sets, sample)
     with _current(sets[0].device):
         measured = [_measured(one, settings, steps, rank, world) for one in sets]
@@ -150,6 +153,7 @@ class _Settings(NamedTuple):
     convention: Convention = "paper"
     sample: int | None = None
     seed: int = 0
+    keep_neighbors: bool = False
 
 
 class _Set(NamedTuple):
@@ -172,6 +176,7 @@ class _Set(NamedTuple):
         search = n * n * (d + 50) / 2 if sample is None or sample >= n else float(sample) * n * (d + 50)
         costs = {"LID": search, "spectrum": spectrum, "RankMe": spectrum, "map": 200.0 * min(n, _PLANE_ROWS) * d}
         costs |= {"TwoNN": part**2 * d / 2, "DANCo": part**2 * (d + 50.0), "findings": 5000.0 * n}
+        costs |= {"measures": part**2 * (d + 50.0)}
         return {self.step(name): cost for name, cost in costs.items()}
 
 
@@ -307,7 +312,8 @@ def _described(
     singular = math.nan if quick else rankme(x, device=device).item()
     steps.enter(points.step("map"))
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, settings.seed, steps)
+    part = points.x if quick else _part(points, settings.seed)
+    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
     steps.enter(points.step("findings"))
     seen = findings.Points(
@@ -323,6 +329,9 @@ def _described(
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
     )
+    groups = findings.duplicate_groups(seen)
+    counts = quality.hub_counts(found.neighbors.indices, len(x)).cpu()
+    steps.enter(points.step("measures"))
     report = DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
@@ -354,6 +363,10 @@ def _described(
         kth_distance=distances[:, -1].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
+        duplicate_group=groups,
+        neighbor_of=counts[rows],
+        measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
+        neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
         version=__version__,
         expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
@@ -408,12 +421,37 @@ def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], 
     return tuple(classes)
 
 
-def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
-    """TwoNN and DANCo of the set, or of a random part of a large one."""
+def _part(points: _Set, seed: int) -> Tensor:
+    """The set, or a random part of a large one, on its device."""
     large = len(points.x) > _GLOBAL_POINTS
     part = points.x[draw(len(points.x), _GLOBAL_POINTS, seed)] if large else points.x
-    part = part.to(points.device)
-    note = f"from {_GLOBAL_POINTS:,} points drawn at random" if large else ""
+    return part.to(points.device)
+
+
+def _measures(
+    part: Tensor, singular: float, eigenvalues: Tensor, distances: Tensor, counts: Tensor, groups: Tensor
+) -> dict[str, Any]:
+    """Numbers of `dimension.quality`, by name; None: not known, as only some of the points were measured."""
+    power = quality.alpha_req(eigenvalues)
+    whole = len(distances) == len(counts)
+    equal = groups[groups >= 0]
+    return {
+        "rankme": singular,
+        "participation_ratio": quality.participation_ratio(eigenvalues).item(),
+        "nesum": quality.nesum(eigenvalues).item(),
+        "alpha_req": power.alpha,
+        "alpha_req_r2": power.r2,
+        "uniformity": quality.uniformity(part).item(),
+        "hubness": quality.hubness(counts).item() if whole else None,
+        "antihubs": quality.antihubs(counts).item() if whole else None,
+        "gride": [scale._asdict() for scale in quality.gride(distances)],
+        "duplicates": {"points": len(equal), "groups": len(equal.unique())},
+    }
+
+
+def _global(points: _Set, part: Tensor, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
+    """TwoNN and DANCo of the set, or of a random part of a large one."""
+    note = f"from {len(part):,} points drawn at random" if len(part) < len(points.x) else ""
 
     def reading(step: str, estimate: Callable[[Tensor], float]) -> Reading:
         steps.enter(points.step(step))
