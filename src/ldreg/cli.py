@@ -41,6 +41,10 @@ def inspect_command(
     compare_label_key: str | None = None,
     exclude: str | None = None,
     include: str | None = None,
+    names: str | None = None,
+    name_key: str | None = None,
+    points: str | None = None,
+    neighbors: str | None = None,
     json: str | None = None,
     html: str | None = None,
     command: CommandLine,
@@ -66,6 +70,10 @@ def inspect_command(
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
+        names: file with one name or text per point, to name points by; by default a column of words in FILE
+        name_key: which array or column holds the names, in the file of --names or else in FILE
+        points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
+        neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
         command: as it was typed
@@ -73,15 +81,20 @@ def inspect_command(
     from ldreg.distributed import agreed
     from ldreg.inspection import check_settings, inspect
     from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles
+    from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
-    first = EmbeddingFile(file, labels, key, label_key)
+    first = EmbeddingFile(file, labels, key, label_key, names, name_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
     files = InspectedFiles(first, second, exclude, include)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if main_process:
-            files.check_outputs(json=json, html=html)
+            files.check_outputs(json=json, html=html, points=points, neighbors=neighbors)
+        if neighbors is not None and sample is not None:
+            raise ValueError(
+                f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
+            )
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
@@ -92,19 +105,27 @@ def inspect_command(
 
     with _all_processes("ldreg inspect") as main_process, progress_bar(shown=main_process) as progress:
         progress("reading", 0.0)
-        x, names, other, other_names = agreed(lambda: read(main_process))
+        x, classes, other, other_classes = agreed(lambda: read(main_process))
+        named = agreed(lambda: files.names(len(x)))
         with files.naming_errors():
             report = inspect(
-                x, names, k, estimator=estimator, convention=convention, compare=other, compare_labels=other_names,
-                sample=sample, device=device, seed=seed, share=True, progress=progress,
+                x, classes, k, names=named, estimator=estimator, convention=convention, compare=other,
+                compare_labels=other_classes, sample=sample, device=device, seed=seed, share=True,
+                keep_neighbors=neighbors is not None, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
-        agreed(lambda: _write({json: report.to_json, html: report.to_html}) if main_process else None)
+        outputs = {
+            json: report.to_json,
+            html: report.to_html,
+            points: lambda path: write_points(points_table(report, files.columns()), path),
+            neighbors: lambda path: write_graph(neighbor_graph(report), path),
+        }
+        agreed(lambda: _write(outputs) if main_process else None)
     if main_process:
         from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
-        if hint := files.label_hint(report.points):
+        for hint in filter(None, (files.name_hint(report.points), files.label_hint(report.points))):
             print(hint, file=sys.stderr)
 
 

@@ -1,5 +1,6 @@
 """Per-point results: the table, the graph of neighbors, and the measures beside LID."""
 
+import json
 import math
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 import ldreg
+from ldreg.cli import main
 from ldreg.dimension.spectrum import covariance_eigenvalues, rankme
 from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
@@ -120,3 +122,72 @@ def test_measures_are_defined_where_all_rows_are_equal() -> None:
     assert math.isnan(found.measures["gride"][0]["dimension"])
     assert found.to_dict()["measures"]["alpha_req"] is None
     assert found.to_frame()["duplicate_group"].nunique() == 1
+
+
+def test_points_and_their_neighbors_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(80, 4))
+    x[50] = x[20]
+    texts = [f"text {i}" for i in range(80)]
+    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"]).assign(text=texts, cls=["cat", "dog"] * 40)
+    frame.to_parquet("x.parquet")
+    words = ["x.parquet", "--label-key", "cls", "--k", "16", "--points", "p.parquet", "--neighbors", "n.npz"]
+    assert main(["inspect", *words]) == 0
+    said = capsys.readouterr().err
+    assert "'text'" in said
+    points = pd.read_parquet("p.parquet")
+    assert points["text"].tolist() == points["name"].tolist() == texts
+    assert points["label"].tolist() == ["cat", "dog"] * 40
+    assert points["duplicate_group"].dropna().to_dict() == {20: 0, 50: 0}
+    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(x.astype("float32"), k=16).numpy(), rel=1e-4)
+    graph = load_npz("n.npz")
+    assert (graph.shape, graph.nnz) == ((80, 80), 80 * 16)
+    frame.to_csv("x.csv", index=False)
+    assert main(["inspect", "x.csv", "--label-key", "cls", "--k", "16", "--points", "p.csv", "--json", "x.json"]) == 0
+    assert pd.read_csv("p.csv")["text"].tolist() == texts
+    written = json.loads(Path("x.json").read_text())
+    assert written["names"] == texts
+    assert all(point["name"] == texts[point["index"]] for point in written["most_collapsed"])
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--points", "p.txt"], "--points"),
+        (["--neighbors", "n.csv"], "--neighbors"),
+        (["--neighbors", "n.npz", "--sample", "20"], "--neighbors"),
+        (["--points", "x.npy"], "x.npy"),
+        (["--names", "short.txt"], "short.txt"),
+        (["--name-key", "y"], "--name-key"),
+    ],
+)
+def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.random.default_rng(0).normal(size=(80, 4)))
+    before = Path("x.npy").read_bytes()
+    Path("short.txt").write_text("a\nb\n")
+    assert main(["inspect", "x.npy", "--k", "16", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert Path("x.npy").read_bytes() == before
+
+
+def test_one_of_equal_rows_stands_for_all_among_the_lowest() -> None:
+    x = torch.randn(300, 20, generator=torch.Generator().manual_seed(0))
+    x[:40] = x[0]  # more than k equal rows: LID 0
+    lowest = ldreg.inspect(x, k=16, names=[f"p{i}" for i in range(300)]).most_collapsed
+    assert (lowest[0].index, lowest[0].lid, lowest[0].copies, lowest[0].name) == (0, 0, 40, "p0")
+    assert all(point.copies == 1 for point in lowest[1:])
+    assert len({point.index for point in lowest}) == len(lowest) == 10
+
+
+def test_findings_name_rows(x: Tensor) -> None:
+    report = ldreg.inspect(x, k=20, names=[f"text\n{i}" for i in range(400)])
+    assert "row" in report.in_words()
+    assert 'rows 3 "text 3", 20 "text 20"' in report.in_words()
+    assert report.name_of(20) == "text\n20"
+    with pytest.raises(ValueError, match=r"^names: expected 400, one for each row of x, got 3"):
+        ldreg.inspect(x, k=20, names=["a", "b", "c"])

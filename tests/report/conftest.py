@@ -64,6 +64,7 @@ def _make(
         "duplicate_group": torch.full((points,), -1),
         "neighbor_of": torch.full((points,), 8),
         "measures": {},
+        "names": None,
         "labels": labels,
         "version": "1.2.3",
         "title": "embeddings.npy",

@@ -43,6 +43,7 @@ def inspect(
     labels: Sequence[Any] | Tensor | None = None,
     k: int = 64,
     *,
+    names: Sequence[str] | None = None,
     estimator: Estimator = "mom",
     convention: Convention = "paper",
     compare: Any = None,
@@ -65,6 +66,7 @@ def inspect(
         x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
         labels: N class labels (numbers or text), for LID per class.
         k: neighbors of each point, below N.
+        names: N names or texts, to name points by.
         estimator: of LID: method of moments, maximum likelihood (Hill), or tight locality.
         convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
         compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance; what is
@@ -94,7 +96,7 @@ def inspect(
 
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        own = _as_set(x, "x", labels, k, device, shared=world > 1)
+        own = _as_set(x, "x", labels, k, device, shared=world > 1, names=names)
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
         return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
@@ -157,12 +159,13 @@ class _Settings(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """Embeddings (N, D), their name in messages, the device that measures them, and their labels."""
+    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points."""
 
     x: Tensor
     name: str
     device: torch.device
     labels: list[str] | None = None
+    names: list[str] | None = None
 
     def step(self, name: str) -> str:
         """The name of a step of its measurement in the progress."""
@@ -211,13 +214,21 @@ class _Steps:
 
 
 def _as_set(
-    value: Any, name: str, labels: Any, k: int, device: str | torch.device | None, *, shared: bool = False
+    value: Any,
+    name: str,
+    labels: Any,
+    k: int,
+    device: str | torch.device | None,
+    *,
+    shared: bool = False,
+    names: Any = None,
 ) -> _Set:
-    """Checked embeddings and labels."""
+    """Checked embeddings, labels and names."""
     x = as_embeddings(value, name, k)
     argument = "compare_labels" if name == "compare" else "labels"
-    names = None if labels is None else as_names(labels, argument, len(x), of=name)
-    return _Set(x, name, as_device(x, device, shared=shared), names)
+    classes = None if labels is None else as_names(labels, argument, len(x), of=name)
+    named = None if names is None else as_names(names, "names", len(x), of=name)
+    return _Set(x, name, as_device(x, device, shared=shared), classes, named)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -296,8 +307,10 @@ def _described(
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
     points, rows, found, further = measured
-    x, _, device, names = points
-    labels = None if names is None else [names[row] for row in rows.tolist()]
+    x, _, device, *_ = points
+    labels, names = (
+        None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
+    )
     distances = found.neighbors.distances
     wide = found.lid.double()
     ordinary = wide[regular(wide)]
@@ -355,7 +368,7 @@ def _described(
         twonn=whole[0],
         danco=whole[1],
         comparison=None,
-        most_collapsed=_most_collapsed(found, rows, labels),
+        most_collapsed=_most_collapsed(found, rows, labels, names, groups),
         classes=() if labels is None else _classes(found, labels, mean_of),
         index=rows,
         lid=found.lid.cpu(),
@@ -368,6 +381,7 @@ def _described(
         measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
         neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
+        names=None if names is None else tuple(names),
         version=__version__,
         expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
         findings=findings.find(seen),
@@ -392,19 +406,26 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
     return Expected(usual, dimension, note)
 
 
-def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
-    """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
-    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED].tolist()
-    return tuple(
-        CollapsedPoint(
-            index=int(rows[i]),
-            lid=found.lid[i].item(),
-            standard_error=found.standard_error[i].item(),
-            label=None if labels is None else labels[i],
-        )
-        for i in order
-        if not torch.isinf(found.lid[i])
-    )
+def _most_collapsed(
+    found: LIDEstimate, rows: Tensor, labels: list[str] | None, names: list[str] | None, groups: Tensor
+) -> tuple[CollapsedPoint, ...]:
+    """The measured points of lowest LID, 0 included and inf left out, ties in order of row; one of equal rows."""
+    listed: dict[int, CollapsedPoint] = {}
+    for i in torch.sort(found.lid, stable=True).indices.tolist():
+        group = int(groups[i])
+        key = group if group >= 0 else -1 - i  # a row without an equal is alone
+        if len(listed) == _MOST_COLLAPSED or torch.isinf(found.lid[i]):
+            break
+        if key not in listed:
+            listed[key] = CollapsedPoint(
+                index=int(rows[i]),
+                lid=found.lid[i].item(),
+                standard_error=found.standard_error[i].item(),
+                label=None if labels is None else labels[i],
+                name=None if names is None else names[i],
+                copies=int((groups == group).sum()) if group >= 0 else 1,
+            )
+    return tuple(listed.values())
 
 
 def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], MeanLID]) -> tuple[ClassLID, ...]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # slow imports
     from ldreg.inspection.report import DimensionReport
 
 TABLES = (".parquet", ".csv", ".npy")
+GRAPHS = (".npz",)
 # Kinds of findings that are about single points, in the order in which a point of several gets one.
 _OF_POINTS = ("degenerate", "collapsed_group", "collapsed_class", "duplicates", "near_duplicates", "hubs")
 
@@ -21,9 +22,9 @@ _OF_POINTS = ("degenerate", "collapsed_group", "collapsed_class", "duplicates", 
 def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]] | None = None) -> "DataFrame":
     """What is known of each measured point, in a row each.
 
-    The columns are `row` in the data, `label` if there are labels, `lid`, its `standard_error`, `kth_distance`, the
-    `finding` that names the point (such as "collapsed_group 1"), `duplicate_group` (equal rows have one number), and
-    `neighbor_of`: how many measured points have it among their k nearest.
+    The columns are `row` in the data, `name` and `label` if they were given, `lid`, its `standard_error`,
+    `kth_distance`, the `finding` that names the point (such as "collapsed_group 1"), `duplicate_group` (equal rows have
+    one number), and `neighbor_of`: how many measured points have it among their k nearest.
 
     Args:
         report: of `ldreg.inspect`.
@@ -34,6 +35,8 @@ def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]]
     index = report.index.numpy()
     given = {name: pandas.Series(list(values))[index].to_numpy() for name, values in (columns or {}).items()}
     found: dict[str, Any] = {"row": index}
+    if report.names is not None:
+        found["name"] = report.names
     if report.labels is not None:
         found["label"] = report.labels
     found |= {"lid": report.lid.numpy(), "standard_error": report.standard_error.numpy()}
@@ -102,7 +105,7 @@ def write_graph(graph: "csr_matrix", path: str | Path) -> None:
     """Write a graph as .npz, to be read by `scipy.sparse.load_npz`. Raises ValueError for another ending."""
     from scipy.sparse import save_npz
 
-    check_suffix(path, (".npz",), "--neighbors")
+    check_suffix(path, GRAPHS, "--neighbors")
     stream = BytesIO()
     save_npz(stream, graph)
     write_atomically(path, stream.getvalue())

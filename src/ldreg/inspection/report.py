@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+from torch import Tensor, searchsorted
 
 from ldreg.dimension.search import Neighbors
 from ldreg.io.files import json_values, write_atomically
@@ -35,12 +35,17 @@ class MeanLID:
 
 @dataclass(frozen=True)
 class CollapsedPoint:
-    """A point of low LID: its row, LID, standard error and, where labels were given, its label."""
+    """A point of low LID: its row, LID, standard error, its label and name where they were given.
+
+    It stands for all `copies` measured points with an equal row.
+    """
 
     index: int
     lid: float
     standard_error: float
     label: str | None
+    name: str | None = None
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ class DimensionReport:
     eigenvalues: Tensor
     coordinates: Tensor
     labels: tuple[str, ...] | None
+    names: tuple[str, ...] | None
     duplicate_group: Tensor
     neighbor_of: Tensor
     measures: Mapping[str, Any]
@@ -151,6 +157,12 @@ class DimensionReport:
     def degenerate_share(self) -> float:
         """Share of the measured points that have no regular LID."""
         return self.degenerate / self.measured
+
+    def name_of(self, row: int) -> str | None:
+        """The name of a measured row of the data, or None if names were not given."""
+        if self.names is None:
+            return None
+        return self.names[int(searchsorted(self.index, row))]
 
     def in_words(self) -> str:
         """The findings in sentences, the most serious first."""

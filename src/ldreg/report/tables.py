@@ -16,9 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from ldreg.inspection.report import ClassLID, DimensionReport, Reading
+from ldreg.inspection.report import ClassLID, CollapsedPoint, DimensionReport, Reading
 from ldreg.record import Record, is_share
-from ldreg.text import broken, count, duration, interval, markdown_text, number, percent, printable
+from ldreg.text import broken, count, duration, interval, markdown_text, number, one_line, percent, printable
 
 Mark = Literal["", "agrees", "disagrees", "noise"]
 
@@ -68,6 +68,7 @@ _DASH = number(None)
 _KEY_WIDTH = 20  # terminal columns that the name of a row keeps when a table is too wide
 _TITLE_WORD = 18  # terminal columns from which a word of a column's name is broken
 _GAP = 3  # terminal columns between two columns of a table
+_NAME = 60  # characters of a point's name
 _NAME_WIDTH = 21  # terminal columns of the names in a table with explanations
 
 
@@ -337,11 +338,18 @@ def _reading(reading: Reading, meaning: str) -> tuple[str, str]:
 def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
     """The points of lowest LID; `row` is what their numbers start with."""
     rows = [
-        _cells(f"{row}{point.index}", number(point.lid), number(point.standard_error), point.label or "")
+        _cells(f"{row}{point.index}", number(point.lid), number(point.standard_error), _what_is_known(point))
         for point in report.most_collapsed
     ]
-    columns = ["row", "LID", "± s.e.", "label" if report.labels is not None else ""]
-    return Table(columns, rows, title=f"Points of lowest LID{of}", explained=True)
+    known = ["name"] * (report.names is not None) + ["label"] * (report.labels is not None)
+    return Table(["row", "LID", "± s.e.", ", ".join(known)], rows, title=f"Points of lowest LID{of}", explained=True)
+
+
+def _what_is_known(point: CollapsedPoint) -> str:
+    """The name and the label of a point, and how many points equal it."""
+    equal = f"{count(point.copies)} equal rows" if point.copies > 1 else ""
+    name = one_line(point.name, _NAME) if point.name else ""
+    return ", ".join(filter(None, [name, point.label, equal]))
 
 
 def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | None:

@@ -11,7 +11,7 @@ from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.record import ACCURACIES, Finding, Record, brief
 from ldreg.report import tables
 from ldreg.report.tables import Cell, run_names, setting
-from ldreg.text import count, number, percent, printable
+from ldreg.text import count, number, one_line, percent, printable
 
 # Which number to use for what: once in every report.
 USES = (
@@ -28,6 +28,7 @@ _MENTIONED = 0.01  # of the rows of both sets
 _DOMINANT = 0.5  # of a group's points: the label of so many describes it
 _CLASSES_AS_TEXT = 10  # the lowest; the page has all
 _NAMED_SETTINGS = 6
+_NAME = 40  # characters of a point's name in a sentence
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
@@ -75,7 +76,7 @@ def sentence(found: Finding, report: DimensionReport) -> str:
     compared = report.comparison
     before = found.numbers.get("before", math.inf)
     words = {
-        "places": f"row{'' if len(found.examples) == 1 else 's'} {', '.join(map(str, found.examples))}",
+        "places": _places(found.examples, report),
         "label": printable(found.labels[0][0]) if found.labels else "",
         "k": report.k,
         "smaller": next((k for k in (64, 32, 16, 8) if k < round(before)), 8) if before < math.inf else 8,
@@ -85,6 +86,14 @@ def sentence(found: Finding, report: DimensionReport) -> str:
     }
     share, rows = _Number(found.share), _Number(len(found.rows))
     return _SENTENCES[found.kind].format(**numbers, **words, share=share, rows=rows, rest=_Number(1 - found.share))
+
+
+def _places(rows: Sequence[int], report: DimensionReport) -> str:
+    """Rows by their numbers and, if they have some, their names."""
+    names = [report.name_of(row) for row in rows]
+    quoted = [f' "{printable(one_line(name, _NAME))}"' if name else "" for name in names]
+    listed = ", ".join(f"{row}{name}" for row, name in zip(rows, quoted, strict=True))
+    return f"row{'' if len(rows) == 1 else 's'} {listed}"
 
 
 def _complete_collapse(found: Finding, report: DimensionReport) -> dict[str, str]:
