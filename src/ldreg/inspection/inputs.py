@@ -132,7 +132,7 @@ class InspectedFiles(NamedTuple):
         """What names the points though no option asks for it, and which columns of words are no dimensions."""
         one, path = self.first, Path(self.first.path)
         named = None if one.names or one.name_key else self.name_key(points)
-        left_out = [name for name in word_columns(path) if name not in (one.label_key, named)]
+        left_out = [name for name in word_columns(path, beside_lists=False) if name not in (one.label_key, named)]
         said = [f"{path}: points are named by {named!r}"] if named is not None else []
         said += [f"{path}: words, and so no dimensions, are in {listed(left_out)}"] if left_out else []
         return "\n".join(said)

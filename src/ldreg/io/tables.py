@@ -57,12 +57,17 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
     return table
 
 
-def word_columns(path: Path) -> list[str]:
-    """The columns of a table that hold words and so are no dimensions; none of other files."""
+def word_columns(path: Path, *, beside_lists: bool = True) -> list[str]:
+    """The columns of a table that hold words and so are no dimensions; none of other files.
+
+    `beside_lists` is whether to name those beside a Parquet column of lists, where all other columns are left out.
+    """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        fields = open_parquet(path).schema_arrow
-        return [field.name for field in fields if re.fullmatch(_WORDS, str(field.type))]
+        kinds = {field.name: str(field.type) for field in open_parquet(path).schema_arrow}
+        if not beside_lists and any(map(_LIST.match, kinds.values())):
+            return []
+        return [name for name, kind in kinds.items() if re.fullmatch(_WORDS, kind)]
     return _csv_words(*csv_table(path))[0] if suffix in (".csv", ".tsv") else []
 
 

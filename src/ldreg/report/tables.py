@@ -273,8 +273,11 @@ def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[T
     """Local and global dimensionality; of two sets in columns side by side or, `stacked`, one below the other."""
     found = report.comparison
     tables = []
-    for title, rows in {"Local dimensionality": _local_rows, "Global dimensionality": _global_rows}.items():
-        first, cells = rows(report), []
+    parts = {"Local dimensionality": _local_rows, "Global dimensionality": _global_rows, "Other measures": _other_rows}
+    for title, rows in parts.items():
+        first, cells = rows(report), list[list[Cell]]()
+        if not first:
+            continue
         if found is None:
             cells = [_cells(name, *row) for name, row in first.items()]
             tables.append(Table(["", "", ""], cells, title=title, explained=True))
@@ -328,6 +331,25 @@ def _global_rows(report: DimensionReport) -> _Rows:
         "TwoNN": _reading(report.twonn, "two nearest neighbors; reads low above 20"),
         "DANCo": _reading(report.danco, "angles and norms of neighbors"),
     }
+
+
+def _other_rows(report: DimensionReport) -> _Rows:
+    found = report.measures
+    if not found:
+        return {}
+    scales = [number(scale["dimension"]) for scale in found["gride"]]
+    rows = {
+        "Participation ratio": (number(found["participation_ratio"]), "of the covariance; follows its largest"),
+        "NESum": (number(found["nesum"]), "sum of the eigenvalues over the largest"),
+        "Alpha-ReQ": (number(found["alpha_req"]), f"decay of the spectrum; R² {number(found['alpha_req_r2'])}"),
+        "Uniformity": (number(found["uniformity"]), "0: one direction; -4: spread out"),
+    }
+    if found["hubness"] is not None:
+        rows["Hubness"] = (number(found["hubness"]), "skewness of neighbor counts")
+        rows["Antihubs"] = (percent(found["antihubs"]), "points that are nobody's neighbor")
+    if scales:
+        rows["GRIDE"] = (scales[0], f"over growing scales: {', '.join(scales)}")
+    return rows
 
 
 def _reading(reading: Reading, meaning: str) -> tuple[str, str]:
