@@ -28,6 +28,7 @@ def inspect_command(
     *,
     labels: str | None = None,
     compare: str | None = None,
+    reference: str | None = None,
     k: int = 64,
     sample: int | None = None,
     estimator: Literal["mom", "mle", "tle"] = "mom",
@@ -39,6 +40,7 @@ def inspect_command(
     compare_key: str | None = None,
     compare_labels: str | None = None,
     compare_label_key: str | None = None,
+    reference_key: str | None = None,
     exclude: str | None = None,
     include: str | None = None,
     names: str | None = None,
@@ -55,6 +57,8 @@ def inspect_command(
         file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
         labels: file with one class label per point, for LID per class
         compare: a second file of embeddings that you trust, to see whether FILE has collapsed beside it
+        reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
+            finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
         sample: measure this many points, drawn at random; neighbors still come from all
         estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
@@ -67,6 +71,7 @@ def inspect_command(
         compare_labels: file with one class label per point of the second file, to compare class by class
         compare_label_key: which array or column holds the labels of the second file, in the file of --compare-labels
             or else in the second file; with --compare-labels the default is that of --label-key
+        reference_key: which array or list column of the file of --reference
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
@@ -85,6 +90,8 @@ def inspect_command(
 
     first = EmbeddingFile(file, labels, key, label_key, names, name_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
+    if reference is not None and compare is None:
+        second = EmbeddingFile(reference, key=reference_key)
     files = InspectedFiles(first, second, exclude, include)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
@@ -95,6 +102,10 @@ def inspect_command(
             raise ValueError(
                 f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
             )
+        if reference is not None and compare is not None:
+            raise ValueError(f"--reference: expected to be given without --compare, got {reference!r}")
+        if reference_key is not None and reference is None:
+            raise ValueError(f"--reference-key {reference_key!r} was given without --reference")
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
@@ -109,8 +120,9 @@ def inspect_command(
         named = agreed(lambda: files.names(len(x)))
         with files.naming_errors():
             report = inspect(
-                x, classes, k, names=named, estimator=estimator, convention=convention, compare=other,
-                compare_labels=other_classes, sample=sample, device=device, seed=seed, share=True,
+                x, classes, k, names=named, estimator=estimator, convention=convention,
+                compare=other if reference is None else None, compare_labels=other_classes,
+                reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
                 keep_neighbors=neighbors is not None, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))

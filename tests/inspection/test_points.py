@@ -32,7 +32,8 @@ def test_the_table_has_a_row_for_each_point(x: Tensor) -> None:
     report = ldreg.inspect(x, labels=[i % 2 for i in range(400)], k=20)
     table = points_table(report, {"name": names, "row": range(400)})
     assert list(table) == [
-        *("name", "row", "label", "lid", "standard_error", "kth_distance", "finding", "duplicate_group", "neighbor_of")
+        *("name", "row", "label", "lid", "standard_error", "kth_distance", "nearest", "nearest_distance"),
+        *("finding", "duplicate_group", "neighbor_of"),
     ]
     assert table["row"].tolist() == list(range(400))
     assert table["name"].tolist() == names
@@ -191,3 +192,90 @@ def test_findings_name_rows(x: Tensor) -> None:
     assert report.name_of(20) == "text\n20"
     with pytest.raises(ValueError, match=r"^names: expected 400, one for each row of x, got 3"):
         ldreg.inspect(x, k=20, names=["a", "b", "c"])
+
+
+@pytest.fixture(scope="module")
+def new_and_reference() -> tuple[Tensor, Tensor]:
+    """Of 400 new points, 20 are rows of the reference, 20 nearly so and 20 far from it."""
+    source = torch.Generator().manual_seed(0)
+    reference, new = torch.randn(2000, 12, generator=source), torch.randn(400, 12, generator=source)
+    new[:20] = reference[100:120]
+    new[20:40] = reference[200:220] + 1e-3 * torch.randn(20, 12, generator=source)
+    new[40:60] *= 5
+    return new, reference
+
+
+def test_new_points_are_measured_in_a_reference(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    report = ldreg.inspect(new, k=20, reference=reference)
+    assert report.lid.tolist() == pytest.approx(ldreg.lid(new, k=20, reference=reference).tolist(), rel=1e-5)
+    found = {finding.kind: finding for finding in report.findings}
+    assert found["leaked"].rows == tuple(range(20))
+    assert found["leaked"].numbers["usual"] == 0
+    assert found["nearly_leaked"].rows == tuple(range(20, 40))
+    assert set(range(40, 60)) <= set(found["out_of_distribution"].rows)
+    assert len(found["out_of_distribution"].rows) < 25
+    table = report.to_frame()
+    assert table["nearest"][:40].tolist() == [*range(100, 120), *range(200, 220)]
+    assert (table["nearest_distance"][:20] == 0).all()
+    assert not {"duplicate_group", "neighbor_of"} & {*table}
+    assert report.comparison is not None
+    assert report.comparison.other.mean == ldreg.inspect(reference, k=20).mean
+    graph = neighbor_graph(ldreg.inspect(new, k=20, reference=reference, keep_neighbors=True))
+    assert graph.shape == (400, 2000)
+
+
+def test_what_comes_from_the_reference_fits_it(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    for count in (2, 300):
+        assert [f.kind for f in ldreg.inspect(new[60 : 60 + count], k=20, reference=reference).findings] == [
+            "fits_reference"
+        ]
+
+
+def test_the_interval_in_a_reference_is_that_of_independent_points(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    mean = ldreg.inspect(new[60:], k=20, reference=reference).mean
+    logs = ldreg.lid(new[60:], k=20, reference=reference).double().log()
+    assert np.log(mean.high / mean.low) / 2 == pytest.approx(1.967 * logs.std().item() / 340**0.5, rel=1e-3)
+
+
+def test_the_command_takes_a_reference(
+    new_and_reference: tuple[Tensor, Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new, reference = new_and_reference
+    np.save("new.npy", new)
+    np.savez("train.npz", a=reference, b=reference[:5])
+    words = ["inspect", "new.npy", "--reference", "train.npz", "--k", "20"]
+    files = ["--html", "r.html", "--json", "r.json", "--points", "p.csv"]
+    assert main([*words, "--reference-key", "a", *files]) == 0
+    written = json.loads(Path("r.json").read_text())
+    assert {finding["kind"] for finding in written["findings"]} == {"leaked", "nearly_leaked", "out_of_distribution"}
+    assert written["comparison"]["title"] == "train.npz"
+    assert pd.read_csv("p.csv")["nearest"][0] == 100
+    capsys.readouterr()
+    for wrong, named in (
+        ([], "train.npz"),
+        (["--reference-key", "a", "--compare", "new.npy"], "--reference"),
+        (["--reference-key", "b"], "train.npz"),
+    ):
+        assert main([*words, *wrong]) == 2
+        assert named in capsys.readouterr().err
+    assert main(["inspect", "new.npy", "--reference-key", "a"]) == 2
+    assert "--reference-key" in capsys.readouterr().err
+
+
+def test_a_reference_of_another_width_is_refused(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    for options, named in (
+        ({"reference": reference[:, :5]}, "reference: expected 12 dimensions"),
+        ({"reference": reference[:20]}, "reference: expected more points than k"),
+        ({"reference": reference, "compare": new}, "reference: expected it without compare"),
+        ({"reference": reference * torch.nan}, "reference: expected finite numbers"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{named}"):
+            ldreg.inspect(new, k=20, **options)

@@ -59,6 +59,8 @@ def _make(
         "lid": lid,
         "standard_error": lid / 4,
         "kth_distance": 1 + torch.rand(points, generator=generator),
+        "nearest": torch.arange(points).roll(1),
+        "nearest_distance": torch.rand(points, generator=generator),
         "eigenvalues": torch.logspace(0, -4, 16, dtype=torch.float64),
         "coordinates": torch.randn(points, 2, generator=generator),
         "duplicate_group": torch.full((points,), -1),

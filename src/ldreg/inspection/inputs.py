@@ -112,7 +112,8 @@ class InspectedFiles(NamedTuple):
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
         """Name the file in an error about the argument that was read from it."""
-        files = {"x": self.first.path, "compare": self.second and self.second.path}
+        other = self.second and self.second.path
+        files = {"x": self.first.path, "compare": other, "reference": other}
         try:
             yield
         except ValueError as error:

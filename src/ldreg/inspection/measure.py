@@ -48,6 +48,7 @@ def inspect(
     convention: Convention = "paper",
     compare: Any = None,
     compare_labels: Sequence[Any] | Tensor | None = None,
+    reference: Any = None,
     sample: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -72,6 +73,9 @@ def inspect(
         compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance; what is
             known of them is in `comparison.other` of the report.
         compare_labels: M class labels of the second embeddings, to compare class by class with `labels`.
+        reference: embeddings (M, D) among which the neighbors of x are sought in place of x, such as a training set for
+            new points: findings are copies of its rows and points far from all of them. What is known of it is in
+            `comparison.other`.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
@@ -96,16 +100,25 @@ def inspect(
 
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        own = _as_set(x, "x", labels, k, device, shared=world > 1, names=names)
+        least = k if reference is None else 1  # neighbors that the set itself has to have
+        own = _as_set(x, "x", labels, least, device, shared=world > 1, names=names)
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
+        if compare is not None and reference is not None:
+            raise ValueError("reference: expected it without compare, got both")
+        if reference is not None:
+            other = _as_set(reference, "reference", None, k, own.device)
+            if other.x.shape[1] != own.x.shape[1]:
+                raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
+            return [own, other]
         return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
 
     sets = distributed.agreed(checked) if world > 1 else checked()
     settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors)
     steps = _Steps(progress, sets, sample)
     with _current(sets[0].device):
-        measured = [_measured(one, settings, steps, rank, world) for one in sets]
+        within = None if reference is None else sets[-1]
+        measured = [_measured(one, settings, steps, rank, world, within if one is sets[0] else None) for one in sets]
         report = partial(_report, measured, settings, steps)
         return distributed.from_first(report) if world > 1 else report()
 
@@ -169,7 +182,7 @@ class _Set(NamedTuple):
 
     def step(self, name: str) -> str:
         """The name of a step of its measurement in the progress."""
-        return f"comparison: {name}" if self.name == "compare" else name
+        return {"compare": "comparison: ", "reference": "reference: "}.get(self.name, "") + name
 
     def costs(self, sample: int | None) -> dict[str, float]:
         """Rough number of multiplications of every step, its weight in the progress."""
@@ -184,12 +197,13 @@ class _Set(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Rows (n,) of a set, their LID among all of it, and distances after the k-th; complete on rank 0 only."""
+    """Rows (n,) of a set, their LID among all of it or in a reference, and distances after the k-th; of rank 0 only."""
 
     points: _Set
     rows: Tensor
     found: LIDEstimate
     beyond: Tensor
+    reference: _Set | None = None
 
 
 class _Steps:
@@ -248,12 +262,14 @@ def draw(points: int, sample: int | None, seed: int) -> Tensor:
     return torch.randperm(points, generator=generator, device="cpu")[:sample].sort().values
 
 
-def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1) -> _Measured:
+def _measured(
+    points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1, reference: _Set | None = None
+) -> _Measured:
     """LID of the rows of a set; of several ranks, each measures its share."""
     rows = draw(len(points.x), settings.sample, settings.seed)
     start, stop = (len(rows) * place // world for place in (rank, rank + 1))
     mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
-    measure = partial(_lid, points, mine, settings, steps.enter(points.step("LID")))
+    measure = partial(_lid, points, mine, settings, steps.enter(points.step("LID")), reference)
     if world == 1:
         points, found = measure()
     else:
@@ -265,26 +281,35 @@ def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, w
     distances, indices = (column.to(place) for column in found.neighbors)
     nearest = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
     estimates = LIDEstimate(found.lid.to(place), found.standard_error.to(place), nearest)
-    return _Measured(points, rows, estimates, distances[:, k:])
+    return _Measured(points, rows, estimates, distances[:, k:], reference)
 
 
 def _lid(
-    points: _Set, rows: Tensor, settings: _Settings, progress: Callable[[float], None] | None
+    points: _Set,
+    rows: Tensor,
+    settings: _Settings,
+    progress: Callable[[float], None] | None,
+    reference: _Set | None = None,
 ) -> tuple[_Set, LIDEstimate]:
-    """The set, on its device where it fits there, and the LID of some of its rows among all of it."""
+    """The set, on its device where it fits there, and the LID of some of its rows, among all of it or the reference."""
     k, estimator, convention, *_ = settings
-    further = min(reach(k), len(points.x) - 1 - k)
+    further = min(reach(k), len((reference or points).x) - 1 - k)
     x = resident(points.x, k + further, points.device)
     options: dict[str, Any] = {"estimator": estimator, "convention": convention, "device": points.device}
     options |= {"progress": progress, "beyond": further}
     try:
-        if len(rows) == len(x):  # without a reference, a set against itself costs half the arithmetic
+        if (
+            len(rows) == len(x) and reference is None
+        ):  # without a reference, a set against itself costs half the arithmetic
             return points._replace(x=x), stream_lid(x, k, **options)
         first, last = int(rows[0]), int(rows[-1])
         queries = x[first : last + 1] if last - first + 1 == len(rows) else x[rows]  # a slice is not copied
+        if reference is not None:
+            return points._replace(x=x), stream_lid(queries, k, reference.x, **options)
         return points._replace(x=x), stream_lid(queries, k, x, self_index=rows, **options)
     except ValueError as error:
-        refuse_nonfinite(points.x, points.name)
+        for one in (points, reference) if reference else (points,):
+            refuse_nonfinite(one.x, one.name)
         argument, _, rest = str(error).partition(": ")
         if argument in ("x", "reference"):
             raise ValueError(f"{points.name}: {rest}") from error
@@ -296,8 +321,12 @@ def _report(measured: Sequence[_Measured], settings: _Settings, steps: _Steps) -
     (own, points), *rest = [_described(one, settings, steps) for one in measured]
     steps.enter("done")
     for other, others in rest:
+        distance = fisher_rao(own.mean.value, other.mean.value).item()
+        if own.in_reference:
+            comparison = Comparison(replace(other, title="reference"), distance)
+            return replace(own, comparison=comparison, findings=findings.find_in_reference(points, others))
         found = findings.compare(points, others, own.findings, other.findings)
-        comparison = Comparison(replace(other, title="comparison"), fisher_rao(own.mean.value, other.mean.value).item())
+        comparison = Comparison(replace(other, title="comparison"), distance)
         own = replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
     return own
 
@@ -306,8 +335,9 @@ def _described(
     measured: _Measured, settings: _Settings, steps: _Steps, *, quick: bool = False, plane: bool = True
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
-    points, rows, found, further = measured
+    points, rows, found, further, reference = measured
     x, _, device, *_ = points
+    total = len(x) if reference is None else len(reference.x)
     labels, names = (
         None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
     )
@@ -315,7 +345,7 @@ def _described(
     wide = found.lid.double()
     ordinary = wide[regular(wide)]
     low, median, high = numpy.quantile(ordinary.cpu(), (0.25, 0.5, 0.75)).tolist() if len(ordinary) else [math.nan] * 3
-    mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further)
+    mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further, shared=reference is None)
     mean = mean_of()
 
     steps.enter(points.step("spectrum"))
@@ -334,7 +364,7 @@ def _described(
         distances=distances,
         indices=found.neighbors.indices,
         rows=rows,
-        total=x.shape[0],
+        total=total,
         dimensions=x.shape[1],
         effective_rank=rank,
         spread=relative_spread(x, device=device).item(),
@@ -342,8 +372,11 @@ def _described(
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
     )
-    groups = findings.duplicate_groups(seen)
-    counts = quality.hub_counts(found.neighbors.indices, len(x)).cpu()
+    counts = quality.hub_counts(found.neighbors.indices, total).cpu()
+    if reference is None:
+        groups, listed = findings.duplicate_groups(seen), findings.find(seen)
+    else:  # which are known with the findings of the reference
+        groups, listed, counts = torch.full((len(rows),), -1), (), torch.zeros(len(x), dtype=torch.long)
     steps.enter(points.step("measures"))
     report = DimensionReport(
         points=x.shape[0],
@@ -374,17 +407,22 @@ def _described(
         lid=found.lid.cpu(),
         standard_error=found.standard_error.cpu(),
         kth_distance=distances[:, -1].cpu(),
+        nearest=found.neighbors.indices[:, 0].cpu(),
+        nearest_distance=distances[:, 0].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
         duplicate_group=groups,
         neighbor_of=counts[rows],
-        measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
+        measures={} if quick else _measures(part, singular, shares, distances, None if reference else counts, groups),
         neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
         names=None if names is None else tuple(names),
         version=__version__,
-        expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
-        findings=findings.find(seen),
+        expected=Expected(note="of points in a reference")
+        if reference
+        else _expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
+        findings=listed,
+        in_reference=reference is not None,
     )
     return report, seen
 
@@ -450,11 +488,11 @@ def _part(points: _Set, seed: int) -> Tensor:
 
 
 def _measures(
-    part: Tensor, singular: float, eigenvalues: Tensor, distances: Tensor, counts: Tensor, groups: Tensor
+    part: Tensor, singular: float, eigenvalues: Tensor, distances: Tensor, counts: Tensor | None, groups: Tensor
 ) -> dict[str, Any]:
-    """Numbers of `dimension.quality`, by name; None: not known, as only some of the points were measured."""
+    """Numbers of `dimension.quality`, by name; those of hubs are None unless all points were measured among all."""
     power = quality.alpha_req(eigenvalues)
-    whole = len(distances) == len(counts)
+    whole = counts is not None and len(distances) == len(counts)
     equal = groups[groups >= 0]
     return {
         "rankme": singular,

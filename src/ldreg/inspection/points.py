@@ -16,15 +16,26 @@ if TYPE_CHECKING:  # slow imports
 TABLES = (".parquet", ".csv", ".npy")
 GRAPHS = (".npz",)
 # Kinds of findings that are about single points, in the order in which a point of several gets one.
-_OF_POINTS = ("degenerate", "collapsed_group", "collapsed_class", "duplicates", "near_duplicates", "hubs")
+_OF_POINTS = (
+    "degenerate",
+    "collapsed_group",
+    "collapsed_class",
+    "duplicates",
+    "near_duplicates",
+    "hubs",
+    "leaked",
+    "nearly_leaked",
+    "out_of_distribution",
+)
 
 
 def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]] | None = None) -> "DataFrame":
     """What is known of each measured point, in a row each.
 
     The columns are `row` in the data, `name` and `label` if they were given, `lid`, its `standard_error`,
-    `kth_distance`, the `finding` that names the point (such as "collapsed_group 1"), `duplicate_group` (equal rows have
-    one number), and `neighbor_of`: how many measured points have it among their k nearest.
+    `kth_distance`, the row of the `nearest` neighbor and its `nearest_distance`, the `finding` that names the point
+    (such as "collapsed_group 1"), `duplicate_group` (equal rows have one number), and `neighbor_of`: how many measured
+    points have it among their k nearest. The last two are left out for neighbors in a reference.
 
     Args:
         report: of `ldreg.inspect`.
@@ -40,7 +51,10 @@ def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]]
     if report.labels is not None:
         found["label"] = report.labels
     found |= {"lid": report.lid.numpy(), "standard_error": report.standard_error.numpy()}
-    found |= {"kth_distance": report.kth_distance.numpy(), "finding": _findings(report)}
+    found |= {"kth_distance": report.kth_distance.numpy(), "nearest": report.nearest.numpy()}
+    found |= {"nearest_distance": report.nearest_distance.numpy(), "finding": _findings(report)}
+    if report.in_reference:
+        return pandas.DataFrame({**{name: values for name, values in given.items() if name not in found}, **found})
     groups = pandas.array(report.duplicate_group.numpy(), dtype="Int64")
     groups[groups < 0] = pandas.NA
     found |= {"duplicate_group": groups, "neighbor_of": report.neighbor_of.numpy()}
@@ -83,9 +97,9 @@ def write_points(table: "DataFrame", path: str | Path) -> None:
 
 
 def neighbor_graph(report: "DimensionReport") -> "csr_matrix":
-    """The distances to the k nearest neighbors as a sparse matrix (N, N), as scikit-learn, UMAP and cleanlab take it.
+    """The distances to the k nearest neighbors as a sparse matrix, as scikit-learn, UMAP and cleanlab take it.
 
-    Rows are sorted by distance, and exact duplicates are entries of 0.
+    It is (N, N), or (N, M) for neighbors in a reference. Rows are sorted by distance. Exact duplicates are entries of 0.
 
     Raises:
         ValueError: the report was made without `keep_neighbors`, or of a sample of the points.
@@ -98,7 +112,8 @@ def neighbor_graph(report: "DimensionReport") -> "csr_matrix":
         raise ValueError(f"report: expected all {report.points} points measured, got {report.measured}")
     distances, indices = (column.numpy() for column in report.neighbors)
     starts = range(0, distances.size + 1, report.k)
-    return csr_matrix((distances.ravel(), indices.ravel(), starts), shape=(report.points, report.points))
+    columns = report.comparison.other.points if report.in_reference and report.comparison else report.points
+    return csr_matrix((distances.ravel(), indices.ravel(), starts), shape=(report.points, columns))
 
 
 def write_graph(graph: "csr_matrix", path: str | Path) -> None:

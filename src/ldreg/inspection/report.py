@@ -101,9 +101,12 @@ class DimensionReport:
     Statistics are over the regular points, those with a finite LID above zero; `zero` and `infinite` count the rest.
     `lid_low` is the 5 % quantile over all points, so that rows that coincide lower it. `findings` are what is wrong
     with the set, the most serious first, or one of the kind "nothing_unusual". `measures` are numbers of
-    `dimension.quality` by name. Arrays are on the CPU and have one row for each measured point, whose row in the data
-    is in `index`. `duplicate_group` is a number that equal rows share, -1 for rows without an equal; `neighbor_of` says
-    how many measured points have a point among their k nearest. `neighbors` are kept only on request.
+    `dimension.quality` by name.
+
+    Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`. `nearest` is
+    the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
+    `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
+    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, otherwise of the data itself.
     """
 
     points: int
@@ -133,6 +136,8 @@ class DimensionReport:
     lid: Tensor
     standard_error: Tensor
     kth_distance: Tensor
+    nearest: Tensor
+    nearest_distance: Tensor
     eigenvalues: Tensor
     coordinates: Tensor
     labels: tuple[str, ...] | None
@@ -143,6 +148,7 @@ class DimensionReport:
     version: str
     title: str = "embeddings"
     command: str = ""
+    in_reference: bool = False
     neighbors: Neighbors | None = None
     lid_low: float = math.nan
     expected: Expected = Expected()

@@ -66,6 +66,12 @@ _SENTENCES = {
     "higher_beside": "LID is higher than in {other}: {pairs}.{classes}",
     "similar_beside": "Similar to {other}: {pairs}.{classes}",
     "not_compared": "Not compared with {other}: it has {size} points, and LID depends on their number.",
+    "leaked": "{rows:,} points ({share:%}) equal a row of {other} ({places}). Of its own rows, {usual:%} have an equal "
+    "one.",
+    "fits_reference": "Nothing unusual found: no point equals a row of {other}, and few are far from it.",
+    "nearly_leaked": "{rows:,} points ({share:%}) are near-copies of a row of {other} ({places}).",
+    "out_of_distribution": "{rows:,} points ({share:%}) are far from {other}: their neighbor {k} is further than that "
+    "of 99.9 % of its own rows ({places}).",
     "nothing_unusual": "Nothing unusual found. A single set cannot tell more: compare with one that you trust.",
 }
 
@@ -285,7 +291,8 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
     scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
-        scope.append(f"compared with {printable(other.title)}, {_size(other)}")
+        relation = "neighbors are rows of" if report.in_reference else "compared with"
+        scope.append(f"{relation} {printable(other.title)}, {_size(other)}")
     parts: list[RenderableType] = [
         *(
             Text(_mark(found.severity) + found.text, style=_STYLES[found.severity])
