@@ -29,7 +29,7 @@ APART |= {"regularizers": {"dimension", "distributed"}, "data": {"text", "views"
 
 # A report renders itself: its methods import the pages and tables.
 APART |= {"record": {"text", "io", "thumbnails", "report"}}
-APART |= {"inspection": {"text", "io", "dimension", "distributed", "record", "report"}}
+APART |= {"inspection": {"text", "extras", "io", "dimension", "distributed", "record", "report"}}
 
 
 def imports(path: Path) -> set[str]:

@@ -133,6 +133,7 @@ def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Captu
     torch.save(tensors | {"my labels": torch.arange(30) % 2, "good": torch.ones(30) > 0}, "both.pt")
     save_file(tensors | {"y": torch.arange(30) % 2, "w": torch.ones(30)}, "both.safetensors")
     told = "{} holds what may be labels: {} measures LID per class\n"
+    named = "both.npz: points are named by 'files'\n"
     for words, options in (
         ("both.npz", "--label-key kind or --label-key words"),
         ("both.pt", "--label-key 'my labels'"),
@@ -142,7 +143,9 @@ def test_labels_beside_the_embeddings_are_pointed_at(folder: Path, capsys: Captu
         ("x.npy", None),
     ):
         assert main(["inspect", *shlex.split(words), "--k", "8"]) == 0
-        assert capsys.readouterr().err == ("" if options is None else told.format(words, options))
+        err = capsys.readouterr().err
+        assert err.removeprefix(named) == ("" if options is None else told.format(words, options))
+        assert err.startswith(named) == ("both.npz" in words)
 
 
 def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Capture) -> None:
@@ -157,9 +160,10 @@ def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Ca
     pq.write_table(pa.table({"a": x[:, 0], "b": np.arange(30) % 7}), "wide.parquet")
     assert main(["inspect", "lists.parquet", "--k", "8"]) == 0
     assert "may be labels: --label-key kind or --label-key user measures" in capsys.readouterr().err
-    for words in ("lists.parquet --label-key kind", "wide.parquet"):
+    for words, named in (("lists.parquet --label-key kind", "'text'"), ("wide.parquet", "")):
         assert main(["inspect", *words.split(), "--k", "8"]) == 0
-        assert capsys.readouterr().err == ""
+        err = capsys.readouterr().err
+        assert (err.count("\n"), named in err) == (int(named != ""), True)
 
 
 def write_columns(path: str, columns: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ def inspect_command(
     *,
     labels: str | None = None,
     compare: str | None = None,
+    reference: str | None = None,
     k: int = 64,
     sample: int | None = None,
     estimator: Literal["mom", "mle", "tle"] = "mom",
@@ -39,8 +40,13 @@ def inspect_command(
     compare_key: str | None = None,
     compare_labels: str | None = None,
     compare_label_key: str | None = None,
+    reference_key: str | None = None,
     exclude: str | None = None,
     include: str | None = None,
+    names: str | None = None,
+    name_key: str | None = None,
+    points: str | None = None,
+    neighbors: str | None = None,
     json: str | None = None,
     html: str | None = None,
     command: CommandLine,
@@ -51,6 +57,8 @@ def inspect_command(
         file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
         labels: file with one class label per point, for LID per class
         compare: a second file of embeddings that you trust, to see whether FILE has collapsed beside it
+        reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
+            finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
         sample: measure this many points, drawn at random; neighbors still come from all
         estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
@@ -63,9 +71,14 @@ def inspect_command(
         compare_labels: file with one class label per point of the second file, to compare class by class
         compare_label_key: which array or column holds the labels of the second file, in the file of --compare-labels
             or else in the second file; with --compare-labels the default is that of --label-key
+        reference_key: which array or list column of the file of --reference
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
+        names: file with one name or text per point, to name points by; by default a column of words in FILE
+        name_key: which array or column holds the names, in the file of --names or else in FILE
+        points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
+        neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
         command: as it was typed
@@ -73,15 +86,26 @@ def inspect_command(
     from ldreg.distributed import agreed
     from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles, check_settings
     from ldreg.inspection.measure import inspect
+    from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
-    first = EmbeddingFile(file, labels, key, label_key)
+    first = EmbeddingFile(file, labels, key, label_key, names, name_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
+    if reference is not None and compare is None:
+        second = EmbeddingFile(reference, key=reference_key)
     files = InspectedFiles(first, second, exclude, include)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if main_process:
-            files.check_outputs(json=json, html=html)
+            files.check_outputs(json=json, html=html, points=points, neighbors=neighbors)
+        if neighbors is not None and sample is not None:
+            raise ValueError(
+                f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
+            )
+        if reference is not None and compare is not None:
+            raise ValueError(f"--reference: expected to be given without --compare, got {reference!r}")
+        if reference_key is not None and reference is None:
+            raise ValueError(f"--reference-key {reference_key!r} was given without --reference")
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
@@ -92,19 +116,28 @@ def inspect_command(
 
     with _all_processes("ldreg inspect") as main_process, progress_bar(shown=main_process) as progress:
         progress("reading", 0.0)
-        x, names, other, other_names = agreed(lambda: read(main_process))
+        x, classes, other, other_classes = agreed(lambda: read(main_process))
+        named = agreed(lambda: files.names(len(x)))
         with files.naming_errors():
             report = inspect(
-                x, names, k, estimator=estimator, convention=convention, compare=other, compare_labels=other_names,
-                sample=sample, device=device, seed=seed, share=True, progress=progress,
+                x, classes, k, names=named, estimator=estimator, convention=convention,
+                compare=other if reference is None else None, compare_labels=other_classes,
+                reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
+                keep_neighbors=neighbors is not None, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
-        agreed(lambda: _write({json: report.to_json, html: report.to_html}) if main_process else None)
+        outputs = {
+            json: report.to_json,
+            html: report.to_html,
+            points: lambda path: write_points(points_table(report, files.columns()), path),
+            neighbors: lambda path: write_graph(neighbor_graph(report), path),
+        }
+        agreed(lambda: _write(outputs) if main_process else None)
     if main_process:
         from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
-        if hint := files.label_hint(report.points):
+        for hint in filter(None, (files.name_hint(report.points), files.label_hint(report.points))):
             print(hint, file=sys.stderr)
 
 

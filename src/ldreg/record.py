@@ -53,7 +53,8 @@ _LARGEST_RESULT = 1e30  # of an evaluation
 Kind = Literal[
     "complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "collapsed_beside", "comparison_collapsed",
     "duplicates", "near_duplicates", "copies", "small_clusters", "low_rank", "hubs", "higher_beside", "similar_beside",
-    "not_compared", "nothing_unusual",
+    "not_compared", "leaked", "nearly_leaked", "out_of_distribution", "fits_reference",
+    "nothing_unusual",
 ]  # fmt: skip
 Severity = Literal["critical", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

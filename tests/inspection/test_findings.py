@@ -17,8 +17,8 @@ from ldreg.dimension.spectrum import effective_rank, relative_spread
 from ldreg.dimension.streaming import stream_lid
 from ldreg.evaluate.features import features
 from ldreg.evaluate.source import open_source
-from ldreg.inspection.measure import inspect
 from ldreg.inspection.findings import Points, compare, find, local_dimension
+from ldreg.inspection.measure import inspect
 from ldreg.io.files import json_values
 from ldreg.record import Finding
 from ldreg.train.recipes import load_recipe

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from ldreg.io.embeddings import load_embeddings
-from ldreg.io.labels import load_labels
+from ldreg.io.labels import load_labels, load_names, name_array
 
 Write = Callable[[Path, NDArray[Any]], None]
 
@@ -380,7 +380,8 @@ def test_csv_keeps_float64_digits(tmp_path: Path) -> None:
         ("a,b\n1,2\n,3\n", ["line 3", "column 'a'", "''"]),
         ("a,b\n1,2\n3,1_000\n", ["line 3", "column 'b'", "'1_000'"]),
         ("1.5,abc\n3,4\n", ["line 1", "column '2'", "'abc'"]),
-        ("x,kind\n1,cat\n", ["line 2", "column 'kind'", "'cat'", "--exclude 'kind'"]),
+        ("name,kind\na,cat\n", ["columns of numbers", "'name', 'kind'"]),
+        ("x,kind\n1,2\n3,cat\n", ["line 3", "column 'kind'", "'cat'", "--exclude 'kind'"]),
         ("1,2,3\n4,5,6\n7,8\n", ["line 3 has 2 cells", "3"]),
         ("1,2\n3,4,5\n", ["line 2 has 3 cells", "2"]),
         ("1,2\n\n3,4\n", ["line 2 is blank"]),
@@ -388,7 +389,7 @@ def test_csv_keeps_float64_digits(tmp_path: Path) -> None:
         ("\n\n", ["no rows"]),
         ("a,a\n1,2\n", ["several columns", "'a'"]),
         ("1,5;2,5\n3;4\n", ["line 1", "column '1'", "'1,5'"]),
-        ("id,x,kind,label\n1,2,cat,3\n", ["line 2", "column 'kind'", "--exclude 'kind','id','label'"]),
+        ("id,x,kind,label\n1,2,cat,3\n2,3,4,3\n", ["line 2", "column 'kind'", "--exclude 'kind','id','label'"]),
         (",0,1\n0,0.5,0.6\n", ["row numbers", "--exclude ''"]),
         ('a,b\n1,"2\n', ["line 2"]),
         ('"a\n\nb",c\n1,2,3\n', ["line 4"]),
@@ -450,7 +451,8 @@ def test_parquet_choice_of_columns(tmp_path: Path) -> None:
     assert load_embeddings(path, exclude=["b"]).tolist() == [[1], [2]]
     refuse(path, "no column 'nope'", "'a', 'b', 'y', 'n'", key="nope")
     refuse(path, "column 'n'", "int64", "lists", key="n")
-    refuse(path, "column 'y'", "string", "--exclude 'y'", exclude=["a", "b"])
+    refuse(path, "column 'y'", "string", exclude=["a", "b"], include=["y"])
+    assert load_embeddings(path, exclude=["a", "b"]).tolist() == [[1], [2]]  # words are no dimensions
     refuse(path, "--include 'n' does not apply", key="a", include=["n"])
     assert load_embeddings(path, exclude=["a", "b", "y"]).tolist() == [[1], [2]]
     assert load_labels(path, key="y") == ["cat", "dog"]
@@ -471,7 +473,8 @@ def test_parquet_choice_of_columns(tmp_path: Path) -> None:
         ({"e": [["a"]]}, ["column 'e'", "string"]),
         ({"flag": [True]}, ["column 'flag'", "bool"]),
         ({"x": [1.0], "__index_level_0__": [3]}, ["row numbers", "--exclude '__index_level_0__'"]),
-        ({"id": [1], "name": ["a"], "flag": [True]}, ["column 'name'", "string", "--exclude 'name','flag','id'"]),
+        ({"id": [1], "name": ["a"], "flag": [True]}, ["column 'flag'", "bool", "--exclude 'flag','id'"]),
+        ({"name": ["a"], "kind": ["b"]}, ["columns of numbers", "'name', 'kind'"]),
         ({"x": np.zeros(0)}, ["no rows"]),
         ({}, ["no columns"]),
     ],
@@ -709,3 +712,33 @@ def test_whole_numbers_keep_all_their_digits(name: str, tmp_path: Path) -> None:
     assert load_embeddings(path).dtype == torch.float32
     write(path, x - 2**30 + 2**53)
     refuse(path, "expected whole numbers under 2^53", "9.01e+15")
+
+
+def test_names_may_be_long_equal_or_empty(tmp_path: Path) -> None:
+    texts = ["", "x" * 5000, "a", "a"]
+    assert load_names(parquet(tmp_path / "x.parquet", {"t": texts, "n": [1, 2, 3, 4]}), key="t") == texts
+    assert load_names(tmp_path / "x.parquet", key="n") == ["1", "2", "3", "4"]
+    assert load_names(written(tmp_path / "x.txt", "a b\nc\n")) == ["a b", "c"]
+    with pytest.raises(ValueError, match=r"^.*x.parquet: .*choose one with --name-key NAME"):
+        load_names(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=r"^.*x.txt: expected 3 names, one for each point, got 2"):
+        load_names(tmp_path / "x.txt", count=3)
+
+
+def test_names_are_found_in_the_file_of_the_embeddings(tmp_path: Path) -> None:
+    paths, kinds = [f"{i}.png" for i in range(60)], ["cat", "dog"] * 30
+    columns = {"kind": kinds, "path": paths, "x": np.arange(60) / 7, "y2": np.arange(60) % 7}
+    lists = {"kind": kinds, "path": paths, "e": [[1.0, i] for i in range(60)]}
+    assert name_array(parquet(tmp_path / "x.parquet", columns), 60) == "path"
+    assert name_array(parquet(tmp_path / "lists.parquet", lists), 60) == "path"
+    rows = "\n".join(f"{k},{p},{i / 7},{i % 7}" for i, (k, p) in enumerate(zip(kinds, paths, strict=True)))
+    assert name_array(written(tmp_path / "x.csv", "kind,path,x,y2\n" + rows), 60) == "path"
+    assert load_embeddings(tmp_path / "x.csv").shape == load_embeddings(tmp_path / "x.parquet").shape == (60, 2)
+    np.savez(tmp_path / "x.npz", x=np.zeros((60, 2)), kind=np.array(kinds), ids=np.arange(60), path=np.array(paths))
+    assert name_array(tmp_path / "x.npz", 60) == "path"
+    np.save(tmp_path / "x.npy", np.zeros((60, 2)))
+    assert name_array(tmp_path / "x.npy", 60) is None
+
+
+def test_a_number_that_is_missing_in_the_first_row_makes_no_column_of_words(tmp_path: Path) -> None:
+    refuse(written(tmp_path / "x.csv", "x,y\n1,NA\n2,3\n"), "line 2", "column 'y'", "'NA'")

@@ -128,6 +128,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         return value
     if hasattr(value, "mask") and hasattr(value, "filled"):  # a NumPy masked array, whose mask torch ignores
         raise ValueError(f"{name}: expected numbers, got a masked array; remove the masked rows first")
+    value = _from_table(value, name)
     if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
         # torch takes NumPy arrays in the native byte order without negative strides.
         value = value.astype(value.dtype.newbyteorder("="), order="C", copy=min(value.strides, default=0) < 0)
@@ -139,6 +140,26 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"{name}: expected numbers that torch.as_tensor takes, got {type(value).__name__}: {error}"
         raise ValueError(message) from error
+
+
+def _from_table(value: Any, name: str) -> Any:
+    """The numbers of a table of pandas, Polars or Arrow: its columns, or the lists in its only one."""
+    if hasattr(value, "to_pandas") and not hasattr(value, "to_numpy"):  # of Arrow
+        value = value.to_pandas()
+    if not hasattr(value, "to_numpy"):
+        return value
+    numbers = value.to_numpy()
+    if numbers.dtype != object:
+        return numbers
+    try:
+        if numbers.size == len(numbers):
+            return torch.stack([torch.tensor(row) for row in numbers.ravel()])
+        return numbers.astype(float)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kinds = value.infer_objects().dtypes if hasattr(value, "infer_objects") else {}
+        words = [str(column) for column, kind in dict(kinds).items() if getattr(kind, "kind", "O") not in "biuf"]
+        found = f"columns {', '.join(words)} of other values" if words else str(error)
+        raise ValueError(f"{name}: expected columns of numbers, or one of lists of one length, got {found}") from error
 
 
 def as_whole(value: Any) -> int | None:

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ _FEWEST = 8  # neighbors: LID from fewer has an error above a third
 _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
 _NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where chance puts more points so near
 _DENSE = 0.1  # times nearer: copies in groups as large as a dense cluster
+_RARE = 1e-3  # of the rows of a reference: so few have a k-th neighbor as far as a point that is far
 _JUMP = 14.0  # times the mean spacing
 _JUMPING = 0.3  # of the points
 _COPIES = 9  # neighbors: if fewer come before the jump, they are copies of one thing
@@ -448,20 +449,64 @@ def _duplicates(points: Points, groups: Sequence[Finding]) -> list[Finding]:
         found.append(_duplicate_finding(points, "duplicates", exact, of))
     if points.k < _FEWEST:
         return found
-    dimension = local_dimension(points.distances).nanmedian().item()
-    if math.isnan(dimension):
+    limit = _near_limit(points.distances, points)
+    if limit is None:
         return found
-    # The nearest of k neighbors is nearer than this share of the k-th with a chance of k share^dimension. In small
-    # clusters the k-th is far away, so the typical distance to the nearest neighbor, k^(-1 / dimension) times that to
-    # the k-th, counts too. Many neighbors that near are a dense cluster, unless they are nearer still.
-    share = min(_NEAR, (_BY_CHANCE / points.k) ** (1 / dimension))
-    typical = points.distances[:, -1].median() * points.k ** (-1 / dimension)
-    limit = share * points.distances[:, -1].clamp_max(typical)
+    # Many neighbors that near are a dense cluster, unless they are nearer still.
     dense = (points.distances <= limit[:, None]).sum(1) >= _COPIES
     close, of = _linked(points, torch.where(dense, _DENSE * limit, limit))
     if (near := close & ~equal & ~reported).double().mean() >= _DUPLICATES:
         found.append(_duplicate_finding(points, "near_duplicates", near, of))
     return found
+
+
+def _near_limit(distances: Tensor, usual: Points) -> Tensor | None:
+    """For neighbor distances (n, k), the distance (n,) below which a row is a near-copy among the `usual` points.
+
+    The nearest of k neighbors is nearer than a share of the k-th with a chance of k share^dimension. In small clusters
+    the k-th is far away, so the typical distance to the nearest neighbor, k^(-1 / dimension) times that to the k-th,
+    counts too. None where the dimension is not known.
+    """
+    dimension = local_dimension(usual.distances).nanmedian().item()
+    if math.isnan(dimension):
+        return None
+    share = min(_NEAR, (_BY_CHANCE / usual.k) ** (1 / dimension))
+    typical = usual.distances[:, -1].median() * usual.k ** (-1 / dimension)
+    return share * distances[:, -1].clamp_max(typical)
+
+
+def find_in_reference(points: Points, reference: Points) -> tuple[Finding, ...]:
+    """Findings of points whose neighbors are rows of a reference: copies of them, and points far from all of them.
+
+    A point is far if its k-th neighbor is further than that of 99.9 % of the rows of the reference.
+    """
+    equal = (points.distances[:, 0] == 0).cpu()
+    limit = _near_limit(points.distances, reference) if points.k >= _FEWEST else None
+    near = (points.distances[:, 0] <= limit).cpu() & ~equal if limit is not None else torch.zeros_like(equal)
+    edge = np.quantile(reference.distances[:, -1].double().cpu().numpy(), 1 - _RARE)
+    far = (points.distances[:, -1].double() > edge).cpu()
+    usual = (reference.distances[:, 0] == 0).double().mean().item()
+    found = []
+    if equal.any():
+        severity: Severity = "critical" if equal.double().mean() >= _DUPLICATES else "warning"
+        found.append(_finding(points, "leaked", severity, equal, {"usual": usual}))
+    for which, kind in ((near, "nearly_leaked"), (far, "out_of_distribution")):
+        if (share := which.double().mean().item()) >= _DUPLICATES:
+            severity = "warning" if share >= _MANY_DUPLICATES else "note"
+            found.append(_finding(points, cast(Kind, kind), severity, which, {"edge": float(edge)}))
+    return ranked(found) or (Finding("fits_reference", "note", 0.0, {}),)
+
+
+def duplicate_groups(points: Points) -> Tensor:
+    """For each measured point (n,) a number that it shares with equal rows; -1: no other row is equal.
+
+    Numbers count from 0 in the order of first rows.
+    """
+    equal, of = _linked(points, torch.zeros_like(points.distances[:, 0]))
+    found = np.full(len(points.rows), -1)
+    _, first, group = np.unique(of[points.rows[equal].numpy()], return_index=True, return_inverse=True)
+    found[equal.numpy()] = np.argsort(np.argsort(first))[group]
+    return torch.from_numpy(found)
 
 
 def _linked(points: Points, within: Tensor) -> tuple[Tensor, Integers]:

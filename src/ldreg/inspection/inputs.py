@@ -17,10 +17,13 @@ from torch import Tensor
 from ldreg.dimension.estimators import Convention, Estimator, check_options
 from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
 from ldreg.distributed import local_rank
+from ldreg.inspection.points import GRAPHS, TABLES, check_suffix
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
-from ldreg.io.labels import label_arrays, load_labels
+from ldreg.io.labels import label_arrays, load_labels, load_names, name_array
+from ldreg.io.tables import other_columns, word_columns
+from ldreg.text import listed
 
 _WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
 _HINTED = 3  # arrays of a file that may be labels
@@ -29,12 +32,14 @@ _NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
 
 
 class EmbeddingFile(NamedTuple):
-    """A file of embeddings, the file of their labels, and the names of the arrays or columns in both."""
+    """A file of embeddings, the files of their labels and names, and which arrays or columns of them to take."""
 
     path: str
     labels: str | None = None
     key: str | None = None
     label_key: str | None = None
+    names: str | None = None
+    name_key: str | None = None
 
     @property
     def label_file(self) -> str | None:
@@ -50,12 +55,30 @@ class InspectedFiles(NamedTuple):
     exclude: str | None = None
     include: str | None = None
 
-    def check_outputs(self, *, json: str | None, html: str | None) -> None:
+    def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
-        read = [path for one in (self.first, self.second) if one for path in (one.path, one.labels) if path is not None]
-        check_outputs(inputs=read, outputs=[json, html])
+        files = [path for one in (self.first, self.second) if one for path in (one.path, one.labels, one.names)]
+        for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
+            if path is not None:
+                check_suffix(path, known, option)
+        check_outputs(inputs=filter(None, files), outputs=[json, html, points, neighbors])
         if html is not None:
             check_page_path(Path(html), option="--html")
+
+    def name_key(self, points: int) -> str | None:
+        """The array or column with the names of the points: the one given, or one of words beside the embeddings."""
+        one = self.first
+        return one.name_key if one.names or one.name_key else name_array(one.path, points)
+
+    def names(self, points: int) -> list[str] | None:
+        """The names of the points of the first file, or None."""
+        key, file = self.name_key(points), self.first.names
+        return None if key is None and file is None else load_names(file or self.first.path, key=key, count=points)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of the first file that are no dimensions, by name, if it is a table."""
+        excluded = _of(self.first, _without_labels(self.first, _names(self.exclude)), self.second)
+        return other_columns(Path(self.first.path), excluded, _of(self.first, _names(self.include), self.second))
 
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
@@ -89,7 +112,8 @@ class InspectedFiles(NamedTuple):
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
         """Name the file in an error about the argument that was read from it."""
-        files = {"x": self.first.path, "compare": self.second and self.second.path}
+        other = self.second and self.second.path
+        files = {"x": self.first.path, "compare": other, "reference": other}
         try:
             yield
         except ValueError as error:
@@ -104,6 +128,15 @@ class InspectedFiles(NamedTuple):
         names = [] if self.first.label_file else label_arrays(self.first.path, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
         return f"{self.first.path} holds what may be labels: {options} measures LID per class" if names else ""
+
+    def name_hint(self, points: int) -> str:
+        """What names the points though no option asks for it, and which columns of words are no dimensions."""
+        one, path = self.first, Path(self.first.path)
+        named = None if one.names or one.name_key else self.name_key(points)
+        left_out = [name for name in word_columns(path, beside_lists=False) if name not in (one.label_key, named)]
+        said = [f"{path}: points are named by {named!r}"] if named is not None else []
+        said += [f"{path}: words, and so no dimensions, are in {listed(left_out)}"] if left_out else []
+        return "\n".join(said)
 
     def with_titles(self, report: DimensionReport) -> DimensionReport:
         """The report with the names of its files, each as long as needed to tell them apart."""

@@ -26,7 +26,13 @@ def reach(k: int) -> int:
 
 
 def mean_lid(
-    found: LIDEstimate, rows: Tensor, points: int, members: Tensor | None = None, beyond: Tensor | None = None
+    found: LIDEstimate,
+    rows: Tensor,
+    points: int,
+    members: Tensor | None = None,
+    beyond: Tensor | None = None,
+    *,
+    shared: bool = True,
 ) -> MeanLID:
     """Geometric-mean LID with a 95 % confidence interval that knows that neighboring points share neighbors.
 
@@ -50,6 +56,8 @@ def mean_lid(
         beyond: (n, any) ascending distances to the neighbors after the k-th, best `reach(k)` of them. Without them the
             slope is fitted up to rank k only, and clusters of just over k points go unseen: the interval is then too
             narrow where cluster sizes are close to k.
+        shared: whether points are neighbors of one another. If not, as their neighbors are of a reference, their
+            estimates are independent, given the reference.
     """
     if members is None:
         members = torch.arange(len(rows), device=rows.device)
@@ -64,7 +72,8 @@ def mean_lid(
     from scipy.special import stdtrit
 
     deviations = logs - mean
-    squares = torch.stack([deviations.square().sum(), *_added(found, rows, points, members, deviations, beyond)])
+    added = _added(found, rows, points, members, deviations, beyond) if shared else ()
+    squares = torch.stack([deviations.square().sum(), *added])
     margin = float(stdtrit(n - 1, 0.975)) * (squares.max() / (n * (n - 1))).sqrt()
     return MeanLID(mean.exp().item(), (mean - margin).exp().item(), (mean + margin).exp().item())
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ldreg import __version__, distributed
+from ldreg.dimension import quality
 from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
@@ -34,7 +35,7 @@ _MOST_COLLAPSED = 10  # points listed in a report
 _PLANE_ROWS, _PLANE_NUMBERS = 4096, 2**24
 _NOT_MEASURED = Reading(None, "not measured")
 # Rough shares of the time, for the progress.
-_WEIGHTS = {"LID": 60, "spectrum": 8, "RankMe": 8, "map": 2, "TwoNN": 4, "DANCo": 12, "findings": 6}
+_WEIGHTS = {"LID": 60, "spectrum": 8, "RankMe": 8, "map": 2, "TwoNN": 4, "DANCo": 12, "findings": 4, "measures": 2}
 
 
 @torch.no_grad()
@@ -43,14 +44,17 @@ def inspect(
     labels: Sequence[Any] | Tensor | None = None,
     k: int = 64,
     *,
+    names: Sequence[str] | None = None,
     estimator: Estimator = "mom",
     convention: Convention = "paper",
     compare: Any = None,
     compare_labels: Sequence[Any] | Tensor | None = None,
+    reference: Any = None,
     sample: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
     share: bool = False,
+    keep_neighbors: bool = False,
     progress: Progress | None = None,
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
@@ -64,17 +68,22 @@ def inspect(
         x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
         labels: N class labels (numbers or text), for LID per class.
         k: neighbors of each point, below N.
+        names: N names or texts, to name points by.
         estimator: of LID: method of moments, maximum likelihood (Hill), or tight locality.
         convention: of "mom" and "mle": mean over all k distances (paper), or over the first k - 1 (its pseudocode).
         compare: second embeddings (M, any dimension), measured alike and compared by Fisher-Rao distance; what is
             known of them is in `comparison.other` of the report.
         compare_labels: M class labels of the second embeddings, to compare class by class with `labels`.
+        reference: embeddings (M, D) among which the neighbors of x are sought in place of x, such as a training set for
+            new points: findings are copies of its rows and points far from all of them. What is known of it is in
+            `comparison.other`.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
         seed: of every random draw.
         share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
             them must call, with the same arguments, and all get one report.
+        keep_neighbors: whether the report keeps the k neighbors of each point, as `report.neighbors`.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
@@ -92,16 +101,25 @@ def inspect(
 
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
-        own = _as_set(x, "x", labels, k, device, shared=world > 1)
+        least = k if reference is None else 1  # neighbors that the set itself has to have
+        own = _as_set(x, "x", labels, least, device, shared=world > 1, names=names)
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
+        if compare is not None and reference is not None:
+            raise ValueError("reference: expected it without compare, got both")
+        if reference is not None:
+            other = _as_set(reference, "reference", None, k, own.device)
+            if other.x.shape[1] != own.x.shape[1]:
+                raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
+            return [own, other]
         return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
 
     sets = distributed.agreed(checked) if world > 1 else checked()
-    settings = _Settings(k, estimator, convention, sample, seed)
+    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors)
     steps = _Steps(progress, len(sets))
     with _current(sets[0].device):
-        measured = [_measured(one, settings, steps, rank, world) for one in sets]
+        within = None if reference is None else sets[-1]
+        measured = [_measured(one, settings, steps, rank, world, within if one is sets[0] else None) for one in sets]
         report = partial(_report, measured, settings, steps)
         return distributed.from_first(report) if world > 1 else report()
 
@@ -151,24 +169,27 @@ class _Settings(NamedTuple):
     convention: Convention = "paper"
     sample: int | None = None
     seed: int = 0
+    keep_neighbors: bool = False
 
 
 class _Set(NamedTuple):
-    """Embeddings (N, D), their name in messages, the device that measures them, and their labels."""
+    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points."""
 
     x: Tensor
     name: str
     device: torch.device
     labels: list[str] | None = None
+    names: list[str] | None = None
 
 
 class _Measured(NamedTuple):
-    """Rows (n,) of a set, their LID among all of it, and distances after the k-th; complete on rank 0 only."""
+    """Rows (n,) of a set, their LID among all of it or in a reference, and distances after the k-th; of rank 0 only."""
 
     points: _Set
     rows: Tensor
     found: LIDEstimate
     beyond: Tensor
+    reference: _Set | None = None
 
 
 class _Steps:
@@ -183,7 +204,7 @@ class _Steps:
         if self._report is None:
             return None
         report, done, weight, whole = self._report, self._done, self._weight, self._whole
-        name = f"comparison: {step}" if points is not None and points.name == "compare" else step
+        name = {"compare": "comparison: ", "reference": "reference: "}.get(points.name if points else "", "") + step
 
         def advance(fraction: float) -> None:
             report(name, 1.0 if step == "done" else (done + weight * fraction) / whole)
@@ -193,13 +214,21 @@ class _Steps:
 
 
 def _as_set(
-    value: Any, name: str, labels: Any, k: int, device: str | torch.device | None, *, shared: bool = False
+    value: Any,
+    name: str,
+    labels: Any,
+    k: int,
+    device: str | torch.device | None,
+    *,
+    shared: bool = False,
+    names: Any = None,
 ) -> _Set:
-    """Checked embeddings and labels."""
+    """Checked embeddings, labels and names."""
     x = as_embeddings(value, name, k)
     argument = "compare_labels" if name == "compare" else "labels"
-    names = None if labels is None else as_names(labels, argument, len(x), of=name)
-    return _Set(x, name, as_device(x, device, shared=shared), names)
+    classes = None if labels is None else as_names(labels, argument, len(x), of=name)
+    named = None if names is None else as_names(names, "names", len(x), of=name)
+    return _Set(x, name, as_device(x, device, shared=shared), classes, named)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -219,12 +248,14 @@ def draw(points: int, sample: int | None, seed: int) -> Tensor:
     return torch.randperm(points, generator=generator, device="cpu")[:sample].sort().values
 
 
-def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1) -> _Measured:
+def _measured(
+    points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1, reference: _Set | None = None
+) -> _Measured:
     """LID of the rows of a set; of several ranks, each measures its share."""
     rows = draw(len(points.x), settings.sample, settings.seed)
     start, stop = (len(rows) * place // world for place in (rank, rank + 1))
     mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
-    measure = partial(_lid, points, mine, settings, steps.enter("LID", points))
+    measure = partial(_lid, points, mine, settings, steps.enter("LID", points), reference)
     if world == 1:
         points, found = measure()
     else:
@@ -236,26 +267,35 @@ def _measured(points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, w
     distances, indices = (column.to(place) for column in found.neighbors)
     nearest = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
     estimates = LIDEstimate(found.lid.to(place), found.standard_error.to(place), nearest)
-    return _Measured(points, rows, estimates, distances[:, k:])
+    return _Measured(points, rows, estimates, distances[:, k:], reference)
 
 
 def _lid(
-    points: _Set, rows: Tensor, settings: _Settings, progress: Callable[[float], None] | None
+    points: _Set,
+    rows: Tensor,
+    settings: _Settings,
+    progress: Callable[[float], None] | None,
+    reference: _Set | None = None,
 ) -> tuple[_Set, LIDEstimate]:
-    """The set, on its device where it fits there, and the LID of some of its rows among all of it."""
+    """The set, on its device where it fits there, and the LID of some of its rows, among all of it or the reference."""
     k, estimator, convention, *_ = settings
-    further = min(reach(k), len(points.x) - 1 - k)
+    further = min(reach(k), len((reference or points).x) - 1 - k)
     x = resident(points.x, k + further, points.device)
     options: dict[str, Any] = {"estimator": estimator, "convention": convention, "device": points.device}
     options |= {"progress": progress, "beyond": further}
     try:
-        if len(rows) == len(x):  # without a reference, a set against itself costs half the arithmetic
+        if (
+            len(rows) == len(x) and reference is None
+        ):  # without a reference, a set against itself costs half the arithmetic
             return points._replace(x=x), stream_lid(x, k, **options)
         first, last = int(rows[0]), int(rows[-1])
         queries = x[first : last + 1] if last - first + 1 == len(rows) else x[rows]  # a slice is not copied
+        if reference is not None:
+            return points._replace(x=x), stream_lid(queries, k, reference.x, **options)
         return points._replace(x=x), stream_lid(queries, k, x, self_index=rows, **options)
     except ValueError as error:
-        refuse_nonfinite(points.x, points.name)
+        for one in (points, reference) if reference else (points,):
+            refuse_nonfinite(one.x, one.name)
         argument, _, rest = str(error).partition(": ")
         if argument in ("x", "reference"):
             raise ValueError(f"{points.name}: {rest}") from error
@@ -267,8 +307,12 @@ def _report(measured: Sequence[_Measured], settings: _Settings, steps: _Steps) -
     (own, points), *rest = [_described(one, settings, steps) for one in measured]
     steps.enter("done")
     for other, others in rest:
+        distance = fisher_rao(own.mean.value, other.mean.value).item()
+        if own.in_reference:
+            comparison = Comparison(replace(other, title="reference"), distance)
+            return replace(own, comparison=comparison, findings=findings.find_in_reference(points, others))
         found = findings.compare(points, others, own.findings, other.findings)
-        comparison = Comparison(replace(other, title="comparison"), fisher_rao(own.mean.value, other.mean.value).item())
+        comparison = Comparison(replace(other, title="comparison"), distance)
         own = replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
     return own
 
@@ -277,14 +321,17 @@ def _described(
     measured: _Measured, settings: _Settings, steps: _Steps, *, quick: bool = False, plane: bool = True
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
-    points, rows, found, further = measured
-    x, _, device, names = points
-    labels = None if names is None else [names[row] for row in rows.tolist()]
+    points, rows, found, further, reference = measured
+    x, _, device, *_ = points
+    total = len(x) if reference is None else len(reference.x)
+    labels, names = (
+        None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
+    )
     distances = found.neighbors.distances
     wide = found.lid.double()
     ordinary = wide[regular(wide)]
     low, median, high = numpy.quantile(ordinary.cpu(), (0.25, 0.5, 0.75)).tolist() if len(ordinary) else [math.nan] * 3
-    mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further)
+    mean_of = partial(mean_lid, found, rows.to(x.device), len(x), beyond=further, shared=reference is None)
     mean = mean_of()
 
     steps.enter("spectrum", points)
@@ -294,7 +341,8 @@ def _described(
     singular = math.nan if quick else rankme(x, device=device).item()
     steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, settings.seed, steps)
+    part = points.x if quick else _part(points, settings.seed)
+    whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
     steps.enter("findings", points)
     seen = findings.Points(
@@ -302,7 +350,7 @@ def _described(
         distances=distances,
         indices=found.neighbors.indices,
         rows=rows,
-        total=x.shape[0],
+        total=total,
         dimensions=x.shape[1],
         effective_rank=rank,
         spread=relative_spread(x, device=device).item(),
@@ -310,6 +358,12 @@ def _described(
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
     )
+    counts = quality.hub_counts(found.neighbors.indices, total).cpu()
+    if reference is None:
+        groups, listed = findings.duplicate_groups(seen), findings.find(seen)
+    else:  # which are known with the findings of the reference
+        groups, listed, counts = torch.full((len(rows),), -1), (), torch.zeros(len(x), dtype=torch.long)
+    steps.enter("measures", points)
     report = DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
@@ -333,18 +387,28 @@ def _described(
         twonn=whole[0],
         danco=whole[1],
         comparison=None,
-        most_collapsed=_most_collapsed(found, rows, labels),
+        most_collapsed=_most_collapsed(found, rows, labels, names, groups),
         classes=() if labels is None else _classes(found, labels, mean_of),
         index=rows,
         lid=found.lid.cpu(),
         standard_error=found.standard_error.cpu(),
         kth_distance=distances[:, -1].cpu(),
+        nearest=found.neighbors.indices[:, 0].cpu(),
+        nearest_distance=distances[:, 0].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
+        duplicate_group=groups,
+        neighbor_of=counts[rows],
+        measures={} if quick else _measures(part, singular, shares, distances, None if reference else counts, groups),
+        neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
+        names=None if names is None else tuple(names),
         version=__version__,
-        expected=_expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
-        findings=findings.find(seen),
+        expected=Expected(note="of points in a reference")
+        if reference
+        else _expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
+        findings=listed,
+        in_reference=reference is not None,
     )
     return report, seen
 
@@ -366,13 +430,26 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
     return Expected(usual, dimension, note)
 
 
-def _most_collapsed(found: LIDEstimate, rows: Tensor, labels: list[str] | None) -> tuple[CollapsedPoint, ...]:
-    """The measured points of lowest LID, 0 included and inf left out, ties in order of row."""
-    order = torch.sort(found.lid, stable=True).indices[:_MOST_COLLAPSED]
-    order = order[~torch.isinf(found.lid[order])].cpu()
-    names = [None if labels is None else labels[i] for i in order.tolist()]
-    columns = (values.cpu()[order].tolist() for values in (rows, found.lid, found.standard_error))
-    return tuple(map(CollapsedPoint, *columns, names))
+def _most_collapsed(
+    found: LIDEstimate, rows: Tensor, labels: list[str] | None, names: list[str] | None, groups: Tensor
+) -> tuple[CollapsedPoint, ...]:
+    """The measured points of lowest LID, 0 included and inf left out, ties in order of row; one of equal rows."""
+    listed: dict[int, CollapsedPoint] = {}
+    for i in torch.sort(found.lid, stable=True).indices.tolist():
+        group = int(groups[i])
+        key = group if group >= 0 else -1 - i  # a row without an equal is alone
+        if len(listed) == _MOST_COLLAPSED or torch.isinf(found.lid[i]):
+            break
+        if key not in listed:
+            listed[key] = CollapsedPoint(
+                index=int(rows[i]),
+                lid=found.lid[i].item(),
+                standard_error=found.standard_error[i].item(),
+                label=None if labels is None else labels[i],
+                name=None if names is None else names[i],
+                copies=int((groups == group).sum()) if group >= 0 else 1,
+            )
+    return tuple(listed.values())
 
 
 def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], MeanLID]) -> tuple[ClassLID, ...]:
@@ -389,12 +466,37 @@ def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], 
     return tuple(classes)
 
 
-def _global(points: _Set, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
-    """TwoNN and DANCo of the set, or of a random part of a large one."""
+def _part(points: _Set, seed: int) -> Tensor:
+    """The set, or a random part of a large one, on its device."""
     large = len(points.x) > _GLOBAL_POINTS
     part = points.x[draw(len(points.x), _GLOBAL_POINTS, seed)] if large else points.x
-    part = part.to(points.device)
-    note = f"from {_GLOBAL_POINTS:,} points drawn at random" if large else ""
+    return part.to(points.device)
+
+
+def _measures(
+    part: Tensor, singular: float, eigenvalues: Tensor, distances: Tensor, counts: Tensor | None, groups: Tensor
+) -> dict[str, Any]:
+    """Numbers of `dimension.quality`, by name; those of hubs are None unless all points were measured among all."""
+    power = quality.alpha_req(eigenvalues)
+    whole = counts is not None and len(distances) == len(counts)
+    equal = groups[groups >= 0]
+    return {
+        "rankme": singular,
+        "participation_ratio": quality.participation_ratio(eigenvalues).item(),
+        "nesum": quality.nesum(eigenvalues).item(),
+        "alpha_req": power.alpha,
+        "alpha_req_r2": power.r2,
+        "uniformity": quality.uniformity(part).item(),
+        "hubness": quality.hubness(counts).item() if whole else None,
+        "antihubs": quality.antihubs(counts).item() if whole else None,
+        "gride": [scale._asdict() for scale in quality.gride(distances)],
+        "duplicates": {"points": len(equal), "groups": len(equal.unique())},
+    }
+
+
+def _global(points: _Set, part: Tensor, seed: int, steps: _Steps) -> tuple[Reading, Reading]:
+    """TwoNN and DANCo of the set, or of a random part of a large one."""
+    note = f"from {len(part):,} points drawn at random" if len(part) < len(points.x) else ""
 
     def reading(step: str, estimate: Callable[[Tensor], float]) -> Reading:
         steps.enter(step, points)

@@ -1,15 +1,19 @@
 """The typed record of one inspection: numbers and arrays, written as text, JSON or a page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+from torch import Tensor, searchsorted
 
+from ldreg.dimension.search import Neighbors
 from ldreg.io.files import json_values, write_atomically
 from ldreg.record import Finding, write_json
+
+if TYPE_CHECKING:  # a slow import
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,17 @@ class MeanLID:
 
 @dataclass(frozen=True)
 class CollapsedPoint:
-    """A point of low LID: its row, LID, standard error and, where labels were given, its label."""
+    """A point of low LID: its row, LID, standard error, its label and name where they were given.
+
+    It stands for all `copies` measured points with an equal row.
+    """
 
     index: int
     lid: float
     standard_error: float
     label: str | None
+    name: str | None = None
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,8 +100,13 @@ class DimensionReport:
 
     Statistics are over the regular points, those with a finite LID above zero; `zero` and `infinite` count the rest.
     `lid_low` is the 5 % quantile over all points, so that rows that coincide lower it. `findings` are what is wrong
-    with the set, the most serious first, or one of the kind "nothing_unusual". Arrays are on the CPU and have one row
-    for each measured point, whose row in the data is in `index`.
+    with the set, the most serious first, or one of the kind "nothing_unusual". `measures` are numbers of
+    `dimension.quality` by name.
+
+    Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`. `nearest` is
+    the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
+    `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
+    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, otherwise of the data itself.
     """
 
     points: int
@@ -122,12 +136,20 @@ class DimensionReport:
     lid: Tensor
     standard_error: Tensor
     kth_distance: Tensor
+    nearest: Tensor
+    nearest_distance: Tensor
     eigenvalues: Tensor
     coordinates: Tensor
     labels: tuple[str, ...] | None
+    names: tuple[str, ...] | None
+    duplicate_group: Tensor
+    neighbor_of: Tensor
+    measures: Mapping[str, Any]
     version: str
     title: str = "embeddings"
     command: str = ""
+    in_reference: bool = False
+    neighbors: Neighbors | None = None
     lid_low: float = math.nan
     expected: Expected = Expected()
     findings: tuple[Finding, ...] = ()
@@ -142,6 +164,12 @@ class DimensionReport:
         """Share of the measured points that have no regular LID."""
         return self.degenerate / self.measured
 
+    def name_of(self, row: int) -> str | None:
+        """The name of a measured row of the data, or None if names were not given."""
+        if self.names is None:
+            return None
+        return self.names[int(searchsorted(self.index, row))]
+
     def in_words(self) -> str:
         """The findings in sentences, the most serious first."""
         from ldreg.report.words import sentence
@@ -149,7 +177,7 @@ class DimensionReport:
         return " ".join(sentence(finding, self) for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the map, as plain Python values; numbers that are not finite become None.
+        """Everything but the map and the neighbors, as plain Python values; numbers that are not finite become None.
 
         What is known of a second set is in `comparison`, by the same names. `lid` is None where LID is infinite (all k
         neighbors equally far).
@@ -157,6 +185,7 @@ class DimensionReport:
         from ldreg.report.words import sentence
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["neighbors"]
         arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
         del arrays["coordinates"]
         plain = {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
@@ -168,6 +197,12 @@ class DimensionReport:
         plain["comparison"] = None if self.comparison is None else self.comparison.to_dict()
         found: dict[str, Any] = json_values(plain | arrays)
         return found
+
+    def to_frame(self) -> "DataFrame":
+        """A pandas frame with a row for each measured point: LID, its error, findings, duplicates, hub count."""
+        from ldreg.inspection.points import points_table
+
+        return points_table(self)
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""

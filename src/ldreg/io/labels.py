@@ -1,4 +1,4 @@
-"""Labels from a file, as class names."""
+"""Labels and names of points from a file."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -9,6 +9,7 @@ from torch import Tensor
 from ldreg.io.embeddings import ARRAYS, choose
 from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.tables import (
+    OBJECT_BYTES,
     bounded_lines,
     check_parquet_memory,
     csv_rows,
@@ -18,12 +19,12 @@ from ldreg.io.tables import (
     open_parquet,
     parquet_batches,
     parquet_label_columns,
+    word_columns,
 )
 from ldreg.text import listed, one_line
 
 MAX_CHARACTERS = 1000  # of a label, which tables and figures have to show
 SAMPLED = 1 << 16  # values by which labels are told from ids
-OBJECT_BYTES = 64  # of a label as a Python object
 # Names for a header over a single column of words, if nothing else tells it from a label.
 HEADERS = ("label", "labels", "class", "classes", "target", "targets", "y")
 
@@ -51,15 +52,48 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
     ...     load_labels(file)
     ['cat', 'dog']
     """
+    return _load(path, _label, key, count)
+
+
+def load_names(path: str | Path, *, key: str | None = None, count: int | None = None) -> list[str]:
+    """Load names or texts, one per point, from the files that `load_labels` reads; they may be long, equal or empty.
+
+    Args and errors are those of `load_labels`.
+    """
+    try:
+        return _load(path, lambda value, _: "" if value is None else _text(value), key, count)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--label-key", "--name-key").replace(" labels", " names")) from error
+
+
+def _load(path: str | Path, convert: Callable[[object, int], str], key: str | None, count: int | None) -> list[str]:
     path = Path(path)
     with named_errors(path):
         suffix = check_file(path, [*ARRAYS, *TABLES])
         values = TABLES[suffix](path, key, count) if suffix in TABLES else _array_labels(path, suffix, key, count)
-        labels = [_label(value, i + 1) for i, value in enumerate(values)]
+        labels = [convert(value, i + 1) for i, value in enumerate(values)]
         if not labels:
             raise ValueError("holds no labels")
         _check_count(len(labels), count)
         return labels
+
+
+def name_array(path: str | Path, count: int) -> str | None:
+    """The array of a file, or the column of a table, that looks like names or texts of `count` points.
+
+    The first one of words of which nearly all differ; None if there is none.
+    """
+    path = Path(path)
+    with named_errors(path):
+        suffix = check_file(path, [*ARRAYS, *TABLES])
+        entries = ARRAYS[suffix](path) if suffix in ARRAYS else []
+        names = [entry.name for entry in entries if entry.discrete and entry.shape == (count,)]
+        names += word_columns(path)
+    for name in names:
+        values = [] if name is None or name != one_line(name) else _sample(path, suffix, name)
+        if values and isinstance(values[0], str | bytes) and nearly_unique([hash(value) for value in values]):
+            return name
+    return None
 
 
 def label_arrays(path: str | Path, count: int) -> list[str]:
@@ -79,11 +113,17 @@ def label_arrays(path: str | Path, count: int) -> list[str]:
 
 def _repeats(path: Path, suffix: str, name: str) -> bool:
     """Whether the first values of an array or column are not nearly unique; unreadable ones are no labels."""
+    values = _sample(path, suffix, name)
+    return bool(values) and not nearly_unique([hash(value) for value in values])  # texts may be long
+
+
+def _sample(path: Path, suffix: str, name: str) -> list[object]:
+    """The first values of an array or column; none of one that cannot be read."""
     try:
-        values = _parquet_values(path, name) if suffix == ".parquet" else _array_labels(path, suffix, name, None)
-        return not nearly_unique([hash(value) for value in islice(values, SAMPLED)])  # texts may be long
+        values = TABLES[suffix](path, name, None) if suffix in TABLES else _array_labels(path, suffix, name, None)
+        return list(islice(values, SAMPLED))
     except (ValueError, TypeError):
-        return False
+        return []
 
 
 def _check_count(found: int, count: int | None) -> None:
@@ -91,14 +131,16 @@ def _check_count(found: int, count: int | None) -> None:
         raise ValueError(f"expected {count} labels, one for each point, got {found}")
 
 
-def _label(value: object, position: int) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bytes):
-        value = value.decode()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int | str):
+        return value.decode()
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _label(value: object, position: int) -> str:
+    if not isinstance(value, int | str | bytes) and not (isinstance(value, float) and value.is_integer()):
         raise ValueError(f"label {position} is {one_line(repr(value), 40)}, expected a whole number or a word")
-    name = str(value).strip()
+    name = _text(value).strip()
     if not name:
         raise ValueError(f"label {position} is empty")
     if len(name) > MAX_CHARACTERS:

@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +18,7 @@ from ldreg.text import listed, one_line
 
 MAX_LINE = 1 << 24  # characters, each cell of which becomes a string; a million dimensions fit
 BATCH_ROWS = 4096  # of a Parquet file read at a time, which bounds the memory besides the result
+Rows = Iterator[tuple[int, list[str]]]  # cells with the number of their line
 # What a column holds instead of a dimension, by its name in lower case with _ between words. pandas names a column made
 # of a row index nothing, Unnamed: 0 or __index_level_0__. Names ending in a number, such as cls_0, cls_1, … for the
 # coordinates of a token, are those of dimensions.
@@ -28,6 +29,8 @@ KINDS = {
 }
 MIN_ROWS = 20  # in fewer rows, ordinary whole numbers may happen to be the row numbers
 UNIQUE_SHARE = 0.95  # share of distinct values from which on a column identifies rows
+_FIRST_ROWS = 20  # by which columns of words are told from those of numbers
+OBJECT_BYTES = 64  # of a cell as a Python object
 SAMPLED_ROWS = 256  # by which columns are preselected before a look at all rows
 
 
@@ -39,7 +42,10 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
     if key is not None:
         raise ValueError(f"a table holds no arrays to choose from, so --key {key!r} does not apply; see --exclude")
     names, rows = csv_table(path)
-    kept = dimension_columns(names, exclude, include)
+    words, rows = _csv_words(names, rows)
+    kept = [i for i in dimension_columns(names, exclude, include) if names[i] not in words or names[i] in include]
+    if not kept:
+        raise ValueError(f"expected columns of numbers, got columns of words: {listed(words)}")
     kept_names = [names[i] for i in kept]
     values = array("d")
     for line, cells in rows:
@@ -49,6 +55,55 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
     table = np.frombuffer(values, dtype=np.float64).reshape(-1, len(kept))
     check_dimensions(kept_names, table, include)
     return table
+
+
+def word_columns(path: Path, *, beside_lists: bool = True) -> list[str]:
+    """The columns of a table that hold words and so are no dimensions; none of other files.
+
+    `beside_lists` is whether to name those beside a Parquet column of lists, where all other columns are left out.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        kinds = {field.name: str(field.type) for field in open_parquet(path).schema_arrow}
+        if not beside_lists and any(map(_LIST.match, kinds.values())):
+            return []
+        return [name for name, kind in kinds.items() if re.fullmatch(_WORDS, kind)]
+    return _csv_words(*csv_table(path))[0] if suffix in (".csv", ".tsv") else []
+
+
+def other_columns(path: Path, exclude: Sequence[str], include: Sequence[str]) -> dict[str, list[Any]]:
+    """The columns of a table that are no dimensions, by name: words, those excluded, and all beside a list."""
+    suffix = path.suffix.lower()
+    words = [name for name in word_columns(path) if name not in include]
+    if suffix == ".parquet":
+        file = open_parquet(path)
+        kinds = {field.name: str(field.type) for field in file.schema_arrow}
+        lists = any(map(_LIST.match, kinds.values()))
+        kept = [name for name, kind in kinds.items() if not _LIST.match(kind) and (lists or name in [*words, *exclude])]
+        check_parquet_memory(file, kept, path, size=OBJECT_BYTES)
+        found: dict[str, list[Any]] = {name: [] for name in kept}
+        for batch in parquet_batches(file, kept) if kept else ():
+            for name in kept:
+                found[name] += batch.column(name).to_pylist()
+        return found
+    if suffix not in (".csv", ".tsv"):
+        return {}
+    names, rows = csv_table(path)
+    places = [i for i, name in enumerate(names) if name in [*words, *exclude]]
+    cells = [[cells[i] for i in places] for _, cells in rows]
+    return {names[i]: list(column) for i, column in zip(places, zip(*cells, strict=True), strict=True)}
+
+
+def _csv_words(names: Sequence[str], rows: Rows) -> tuple[list[str], Rows]:
+    """The columns with words and no numbers in the first rows of a CSV, and all rows again."""
+    first = list(islice(rows, _FIRST_ROWS))
+    columns = {name: [cells[i] for _, cells in first] for i, name in enumerate(names)}
+    words = [
+        name
+        for name, cells in columns.items()
+        if any(cell.strip() for cell in cells) and all(_is_name(cell) for cell in cells)
+    ]
+    return words, chain(first, rows)
 
 
 def _numbers(cells: list[str], line: int, names: Sequence[str]) -> list[float]:
@@ -70,7 +125,7 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def csv_table(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+def csv_table(path: Path) -> tuple[list[str], Rows]:
     """Column names (1, 2, … without a header row), and the other rows with their line numbers."""
     rows = csv_rows(path)
     head = [row for row in (next(rows, None), next(rows, None)) if row is not None]
@@ -113,7 +168,7 @@ def _is_name(cell: str) -> bool:
     return False
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path) -> Rows:
     """Rows of cells, all of one length, with their line numbers; the delimiter is a tab, `;` or `,`."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         unquoted = re.sub(r'"[^"]*"', "", next(bounded_lines(stream), ""))
@@ -153,6 +208,7 @@ def bounded_lines(stream: TextIO) -> Iterator[str]:
 # Parquet; pyarrow is optional
 
 _LIST = re.compile(r"(large_|fixed_size_)?list<")  # the names of Arrow's types
+_WORDS = r"(large_)?string|binary|dictionary<.*"
 _NUMBER = re.compile(r"u?int\d+|halffloat|float|double")
 
 
@@ -177,6 +233,10 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         return _read_columns(file, lists, path, _numpy_dtype(kind), _list_block)
     with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
+    texts = [name for name in word_columns(path) if name not in include]
+    names = [name for name in names if name not in texts]
+    if not names:
+        raise ValueError(f"expected columns of numbers, got columns of words: {listed(texts)}")
     if words := {name: "words" for name in names if not _NUMBER.fullmatch(str(schema.field(name).type))}:
         name = next(iter(words))
         hint = advice(words | kinds_by_name(names, index))
@@ -226,7 +286,7 @@ def parquet_label_columns(path: Path) -> list[str]:
     kinds = {field.name: str(field.type) for field in open_parquet(path).schema_arrow}
     if not any(map(_LIST.match, kinds.values())):
         return []
-    patterns = (r"(large_)?string|binary|dictionary<.*", r"u?int\d+")
+    patterns = (_WORDS, r"u?int\d+")
     return [name for pattern in patterns for name, kind in kinds.items() if re.fullmatch(pattern, kind)]
 
 

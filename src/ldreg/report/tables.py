@@ -16,9 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from ldreg.inspection.report import ClassLID, DimensionReport
+from ldreg.inspection.report import ClassLID, CollapsedPoint, DimensionReport
 from ldreg.record import Record, is_share
-from ldreg.text import broken, count, duration, interval, markdown_text, number, percent, printable
+from ldreg.text import broken, count, duration, interval, markdown_text, number, one_line, percent, printable
 
 Mark = Literal["", "agrees", "disagrees", "noise"]
 
@@ -68,6 +68,7 @@ _DASH = number(None)
 _KEY_WIDTH = 20  # terminal columns that the name of a row keeps when a table is too wide
 _TITLE_WORD = 18  # terminal columns from which a word of a column's name is broken
 _GAP = 3  # terminal columns between two columns of a table
+_NAME = 60  # characters of a point's name
 _NAME_WIDTH = 21  # terminal columns of the names in a table with explanations
 
 
@@ -261,8 +262,11 @@ def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[T
     """Local and global dimensionality; of two sets in columns side by side or, `stacked`, one below the other."""
     found = report.comparison
     tables = []
-    for title, rows in {"Local dimensionality": _local_rows, "Global dimensionality": _global_rows}.items():
-        first, cells = rows(report), []
+    parts = {"Local dimensionality": _local_rows, "Global dimensionality": _global_rows, "Other measures": _other_rows}
+    for title, rows in parts.items():
+        first, cells = rows(report), list[list[Cell]]()
+        if not first:
+            continue
         if found is None:
             cells = [_cells(name, *row) for name, row in first.items()]
             tables.append(Table(["", "", ""], cells, title=title, explained=True))
@@ -323,17 +327,43 @@ def _global_rows(report: DimensionReport) -> _Rows:
     }
 
 
+def _other_rows(report: DimensionReport) -> _Rows:
+    found = report.measures
+    if not found:
+        return {}
+    scales = [number(scale["dimension"]) for scale in found["gride"]]
+    rows = {
+        "Participation ratio": (number(found["participation_ratio"]), "of the covariance; follows its largest"),
+        "NESum": (number(found["nesum"]), "sum of the eigenvalues over the largest"),
+        "Alpha-ReQ": (number(found["alpha_req"]), f"decay of the spectrum; R² {number(found['alpha_req_r2'])}"),
+        "Uniformity": (number(found["uniformity"]), "0: one direction; -4: spread out"),
+    }
+    if found["hubness"] is not None:
+        rows["Hubness"] = (number(found["hubness"]), "skewness of neighbor counts")
+        rows["Antihubs"] = (percent(found["antihubs"]), "points that are nobody's neighbor")
+    if scales:
+        rows["GRIDE"] = (scales[0], f"over growing scales: {', '.join(scales)}")
+    return rows
+
+
 def collapsed_table(report: DimensionReport, *, of: str = "", row: str = "") -> Table:
     """The points of lowest LID; `row` is what their numbers start with."""
     points = report.most_collapsed
     lids = [number(point.lid) for point in points]
     errors = [number(point.standard_error) for point in points]
     rows = [
-        _cells(f"{row}{point.index}", lid, error, point.label or "")
+        _cells(f"{row}{point.index}", lid, error, _what_is_known(point))
         for point, lid, error in zip(points, lids, errors, strict=True)
     ]
-    columns = ["row", "LID", "± s.e.", "label" if report.labels is not None else ""]
-    return Table(columns, rows, title=f"Points of lowest LID{of}", explained=True)
+    known = ["name"] * (report.names is not None) + ["label"] * (report.labels is not None)
+    return Table(["row", "LID", "± s.e.", ", ".join(known)], rows, title=f"Points of lowest LID{of}", explained=True)
+
+
+def _what_is_known(point: CollapsedPoint) -> str:
+    """The name and the label of a point, and how many points equal it."""
+    equal = f"{count(point.copies)} equal rows" if point.copies > 1 else ""
+    name = one_line(point.name, _NAME) if point.name else ""
+    return ", ".join(filter(None, [name, point.label, equal]))
 
 
 def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | None:

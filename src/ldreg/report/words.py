@@ -11,7 +11,7 @@ from ldreg.inspection.report import DimensionReport, findings_in_words
 from ldreg.record import ACCURACIES, Finding, Record, brief
 from ldreg.report import tables
 from ldreg.report.tables import Cell, run_names, setting
-from ldreg.text import count, number, percent, printable
+from ldreg.text import count, number, one_line, percent, printable
 
 # Which number to use for what: once in every report.
 USES = (
@@ -28,6 +28,7 @@ _MENTIONED = 0.01  # of the rows of both sets
 _DOMINANT = 0.5  # of a group's points: the label of so many describes it
 _CLASSES_AS_TEXT = 10  # the lowest; the page has all
 _NAMED_SETTINGS = 6
+_NAME = 40  # characters of a point's name in a sentence
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
 
@@ -35,7 +36,7 @@ def sentence(found: Finding, report: DimensionReport) -> str:
     """A finding with its numbers, as a sentence."""
     numbers, share, k = found.numbers, percent(found.share), report.k
     other = "the other set" if report.comparison is None else printable(report.comparison.other.title)
-    rows = f"row{'' if len(found.examples) == 1 else 's'} {', '.join(map(str, found.examples))}"
+    rows = _places(found.examples, report)
     label = printable(found.labels[0][0]) if found.labels else ""
     jump = f"Around {share} of the points the distances jump after {count(round(numbers.get('before', 0)))} of the {k}"
     match found.kind:
@@ -86,7 +87,25 @@ def sentence(found: Finding, report: DimensionReport) -> str:
         case "not_compared":
             size = "another number of" if report.comparison is None else count(report.comparison.other.points)
             return f"Not compared with {other}: it has {size} points, and LID depends on their number."
+        case "leaked":
+            equal = f"{count(len(found.rows))} points ({share}) equal a row of {other} ({rows})"
+            return f"{equal}. Of its own rows, {percent(numbers['usual'])} have an equal one."
+        case "nearly_leaked":
+            return f"{count(len(found.rows))} points ({share}) are near-copies of a row of {other} ({rows})."
+        case "out_of_distribution":
+            edge = f"their neighbor {k} is further than that of 99.9 % of its own rows"
+            return f"{count(len(found.rows))} points ({share}) are far from {other}: {edge} ({rows})."
+        case "fits_reference":
+            return f"Nothing unusual found: no point equals a row of {other}, and few are far from it."
     return "Nothing unusual found. A single set cannot tell more: compare with one that you trust."
+
+
+def _places(rows: Sequence[int], report: DimensionReport) -> str:
+    """Rows by their numbers and, if they have some, their names."""
+    names = [report.name_of(row) for row in rows]
+    quoted = [f' "{printable(one_line(name, _NAME))}"' if name else "" for name in names]
+    listed = ", ".join(f"{row}{name}" for row, name in zip(rows, quoted, strict=True))
+    return f"row{'' if len(rows) == 1 else 's'} {listed}"
 
 
 def _why_degenerate(found: Finding, k: int) -> str:
@@ -266,7 +285,8 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
     scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
-        scope.append(f"compared with {printable(other.title)}, {_size(other)}")
+        relation = "neighbors are rows of" if report.in_reference else "compared with"
+        scope.append(f"{relation} {printable(other.title)}, {_size(other)}")
     parts: list[RenderableType] = [
         *(
             Text(_mark(found.severity) + found.text, style=_STYLES[found.severity])

@@ -1,0 +1,35 @@
+"""Tables of pandas and Arrow in place of tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import ldreg
+
+X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+COLUMNS = pd.DataFrame(X, columns=list("abcd"))
+LISTS = pd.DataFrame({"e": list(X)})
+
+
+@pytest.mark.parametrize("table", [COLUMNS, LISTS, LISTS["e"], pa.table(COLUMNS), pa.table(LISTS)], ids=str)
+def test_tables_are_measured_as_arrays(table: Any) -> None:
+    assert ldreg.lid(table, k=8).tolist() == pytest.approx(ldreg.lid(X, k=8).tolist())
+    assert ldreg.inspect(table, k=8).mean.value == pytest.approx(ldreg.inspect(X, k=8).mean.value)
+    assert ldreg.effective_rank(table).item() == pytest.approx(ldreg.effective_rank(X).item())
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: COLUMNS.assign(kind="cat", when=None), "columns kind, when"),
+        (lambda: pd.DataFrame({"e": [[1, 2], [3]] * 20}), "lists of one length"),
+        (lambda: pd.DataFrame(), r"shape \(0, 0\)"),
+    ],
+)
+def test_other_tables_are_refused(make: Callable[[], pd.DataFrame], named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^x: expected .*{named}"):
+        ldreg.lid(make(), k=3)

@@ -1,0 +1,281 @@
+"""Per-point results: the table, the graph of neighbors, and the measures beside LID."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix, load_npz
+from scipy.stats import skew
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+import ldreg
+from ldreg.cli import main
+from ldreg.dimension.spectrum import covariance_eigenvalues, rankme
+from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    """Points with two groups of equal rows: 3 and 7 and 11; 20 and 40."""
+    x = torch.randn(400, 12, generator=torch.Generator().manual_seed(0))
+    x[[7, 11]], x[40] = x[3].clone(), x[20].clone()
+    return x
+
+
+def test_the_table_has_a_row_for_each_point(x: Tensor) -> None:
+    names = [f"p{i}" for i in range(400)]
+    report = ldreg.inspect(x, labels=[i % 2 for i in range(400)], k=20)
+    table = points_table(report, {"name": names, "row": range(400)})
+    assert list(table) == [
+        *("name", "row", "label", "lid", "standard_error", "kth_distance", "nearest", "nearest_distance"),
+        *("finding", "duplicate_group", "neighbor_of"),
+    ]
+    assert table["row"].tolist() == list(range(400))
+    assert table["name"].tolist() == names
+    assert table["lid"].tolist() == report.lid.tolist()
+    distances, indices = NearestNeighbors(n_neighbors=21).fit(x.double()).kneighbors(x.double())
+    assert table["kth_distance"].to_numpy() == pytest.approx(distances[:, -1], rel=1e-6)
+    counts = np.bincount(np.concatenate([near[near != i][:20] for i, near in enumerate(indices)]), minlength=400)
+    assert (abs(table["neighbor_of"] - counts) <= 1).all()  # of equal rows, another may be named
+    groups = table["duplicate_group"]
+    assert groups.dropna().to_dict() == {3: 0, 7: 0, 11: 0, 20: 1, 40: 1}
+    assert table["finding"][[3, 20]].tolist() == ["duplicates", "duplicates"]
+    assert set(table["finding"].drop([3, 7, 11, 20, 40])) == {""}
+
+
+def test_a_sample_names_the_rows_of_the_data(x: Tensor) -> None:
+    report = ldreg.inspect(x, k=20, sample=50)
+    table = points_table(report, {"number": np.arange(400) * 10})
+    assert table["row"].tolist() == report.index.tolist()
+    assert (table["number"] == 10 * table["row"]).all()
+    assert len(report.to_frame()) == 50
+
+
+def test_groups_of_one_kind_are_numbered() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(1500, 30, generator=source)
+    for place in range(2):
+        rows = slice(150 * place, 150 * (place + 1))
+        x[rows] = torch.randn(150, 2, generator=source) @ torch.randn(2, 30, generator=source) + 40 * (place + 1)
+    found = ldreg.inspect(x, k=32).to_frame()["finding"]
+    assert set(found[:300]) == {"collapsed_group 1", "collapsed_group 2"}
+    assert found[:150].nunique() == found[150:300].nunique() == 1
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
+def test_tables_are_written_and_read_again(x: Tensor, tmp_path: Path, suffix: str) -> None:
+    table = ldreg.inspect(x, k=20).to_frame()
+    path = tmp_path / f"points{suffix}"
+    write_points(table, path)
+    if suffix == ".npy":
+        read = pd.DataFrame(np.load(path))
+        assert "finding" not in read
+    else:
+        read = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+        assert read["finding"].fillna("").tolist() == table["finding"].tolist()
+    assert read["lid"].to_numpy() == pytest.approx(table["lid"].to_numpy())
+    assert read["duplicate_group"].notna().sum() == 5
+
+
+def test_the_graph_is_that_of_scikit_learn(x: Tensor, tmp_path: Path) -> None:
+    x = x[41:]
+    report = ldreg.inspect(x, k=10, keep_neighbors=True)
+    write_graph(neighbor_graph(report), tmp_path / "graph.npz")
+    graph = csr_matrix(load_npz(tmp_path / "graph.npz"))
+    expected = NearestNeighbors(n_neighbors=10).fit(x.double()).kneighbors_graph(mode="distance").tocsr()
+    assert graph.shape == expected.shape
+    assert (graph.indices == expected.indices).all()
+    assert graph.data == pytest.approx(expected.data, rel=1e-6)
+
+
+def test_a_graph_needs_the_neighbors_of_all_points(x: Tensor) -> None:
+    for options in ({}, {"keep_neighbors": True, "sample": 20}):
+        with pytest.raises(ValueError, match=r"^report: expected .*, got "):
+            neighbor_graph(ldreg.inspect(x, k=10, **options))  # type: ignore[arg-type]  # of a dictionary
+
+
+def test_the_measures_are_those_of_the_functions(x: Tensor) -> None:
+    found = ldreg.inspect(x, k=20).measures
+    values = covariance_eigenvalues(x)
+    counts = ldreg.inspect(x, k=20).neighbor_of.numpy()
+    assert found["rankme"] == pytest.approx(rankme(x).item())
+    assert found["participation_ratio"] == pytest.approx((values.sum() ** 2 / values.square().sum()).item())
+    assert found["nesum"] == pytest.approx((values.sum() / values[0]).item())
+    assert 0 < found["alpha_req"] < 1 > found["alpha_req_r2"] > 0
+    assert -4 < found["uniformity"] < -2
+    assert found["hubness"] == pytest.approx(skew(counts))
+    assert found["antihubs"] == (counts == 0).mean()
+    assert [scale["neighbor"] for scale in found["gride"]] == [2, 4, 8, 16]
+    assert all(8 < scale["dimension"] < 14 for scale in found["gride"])
+    assert found["duplicates"] == {"points": 5, "groups": 2}
+    sampled = ldreg.inspect(x, k=20, sample=50).measures
+    assert sampled["hubness"] is sampled["antihubs"] is None
+
+
+def test_measures_are_defined_where_all_rows_are_equal() -> None:
+    found = ldreg.inspect(torch.ones(100, 4), k=10)
+    assert found.measures["participation_ratio"] == found.measures["nesum"] == 0
+    assert math.isnan(found.measures["gride"][0]["dimension"])
+    assert found.to_dict()["measures"]["alpha_req"] is None
+    assert found.to_frame()["duplicate_group"].nunique() == 1
+
+
+def test_points_and_their_neighbors_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(80, 4))
+    x[50] = x[20]
+    texts = [f"text {i}" for i in range(80)]
+    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"]).assign(text=texts, cls=["cat", "dog"] * 40)
+    frame.to_parquet("x.parquet")
+    words = ["x.parquet", "--label-key", "cls", "--k", "16", "--points", "p.parquet", "--neighbors", "n.npz"]
+    assert main(["inspect", *words]) == 0
+    said = capsys.readouterr().err
+    assert "'text'" in said
+    points = pd.read_parquet("p.parquet")
+    assert points["text"].tolist() == points["name"].tolist() == texts
+    assert points["label"].tolist() == ["cat", "dog"] * 40
+    assert points["duplicate_group"].dropna().to_dict() == {20: 0, 50: 0}
+    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(x.astype("float32"), k=16).numpy(), rel=1e-4)
+    graph = load_npz("n.npz")
+    assert (graph.shape, graph.nnz) == ((80, 80), 80 * 16)
+    frame.to_csv("x.csv", index=False)
+    assert main(["inspect", "x.csv", "--label-key", "cls", "--k", "16", "--points", "p.csv", "--json", "x.json"]) == 0
+    assert pd.read_csv("p.csv")["text"].tolist() == texts
+    written = json.loads(Path("x.json").read_text())
+    assert written["names"] == texts
+    assert all(point["name"] == texts[point["index"]] for point in written["most_collapsed"])
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--points", "p.txt"], "--points"),
+        (["--neighbors", "n.csv"], "--neighbors"),
+        (["--neighbors", "n.npz", "--sample", "20"], "--neighbors"),
+        (["--points", "x.npy"], "x.npy"),
+        (["--names", "short.txt"], "short.txt"),
+        (["--name-key", "y"], "--name-key"),
+    ],
+)
+def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.random.default_rng(0).normal(size=(80, 4)))
+    before = Path("x.npy").read_bytes()
+    Path("short.txt").write_text("a\nb\n")
+    assert main(["inspect", "x.npy", "--k", "16", *words]) == 2
+    assert named in capsys.readouterr().err
+    assert Path("x.npy").read_bytes() == before
+
+
+def test_one_of_equal_rows_stands_for_all_among_the_lowest() -> None:
+    x = torch.randn(300, 20, generator=torch.Generator().manual_seed(0))
+    x[:40] = x[0]  # more than k equal rows: LID 0
+    lowest = ldreg.inspect(x, k=16, names=[f"p{i}" for i in range(300)]).most_collapsed
+    assert (lowest[0].index, lowest[0].lid, lowest[0].copies, lowest[0].name) == (0, 0, 40, "p0")
+    assert all(point.copies == 1 for point in lowest[1:])
+    assert len({point.index for point in lowest}) == len(lowest) == 10
+
+
+def test_findings_name_rows(x: Tensor) -> None:
+    report = ldreg.inspect(x, k=20, names=[f"text\n{i}" for i in range(400)])
+    assert "row" in report.in_words()
+    assert 'rows 3 "text 3", 20 "text 20"' in report.in_words()
+    assert report.name_of(20) == "text\n20"
+    with pytest.raises(ValueError, match=r"^names: expected 400, one for each row of x, got 3"):
+        ldreg.inspect(x, k=20, names=["a", "b", "c"])
+
+
+@pytest.fixture(scope="module")
+def new_and_reference() -> tuple[Tensor, Tensor]:
+    """Of 400 new points, 20 are rows of the reference, 20 nearly so and 20 far from it."""
+    source = torch.Generator().manual_seed(0)
+    reference, new = torch.randn(2000, 12, generator=source), torch.randn(400, 12, generator=source)
+    new[:20] = reference[100:120]
+    new[20:40] = reference[200:220] + 1e-3 * torch.randn(20, 12, generator=source)
+    new[40:60] *= 5
+    return new, reference
+
+
+def test_new_points_are_measured_in_a_reference(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    report = ldreg.inspect(new, k=20, reference=reference)
+    assert report.lid.tolist() == pytest.approx(ldreg.lid(new, k=20, reference=reference).tolist(), rel=1e-5)
+    found = {finding.kind: finding for finding in report.findings}
+    assert found["leaked"].rows == tuple(range(20))
+    assert found["leaked"].numbers["usual"] == 0
+    assert found["nearly_leaked"].rows == tuple(range(20, 40))
+    assert set(range(40, 60)) <= set(found["out_of_distribution"].rows)
+    assert len(found["out_of_distribution"].rows) < 25
+    table = report.to_frame()
+    assert table["nearest"][:40].tolist() == [*range(100, 120), *range(200, 220)]
+    assert (table["nearest_distance"][:20] == 0).all()
+    assert not {"duplicate_group", "neighbor_of"} & {*table}
+    assert report.comparison is not None
+    assert report.comparison.other.mean == ldreg.inspect(reference, k=20).mean
+    graph = neighbor_graph(ldreg.inspect(new, k=20, reference=reference, keep_neighbors=True))
+    assert graph.shape == (400, 2000)
+
+
+def test_what_comes_from_the_reference_fits_it(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    for count in (2, 300):
+        assert [f.kind for f in ldreg.inspect(new[60 : 60 + count], k=20, reference=reference).findings] == [
+            "fits_reference"
+        ]
+
+
+def test_the_interval_in_a_reference_is_that_of_independent_points(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    mean = ldreg.inspect(new[60:], k=20, reference=reference).mean
+    logs = ldreg.lid(new[60:], k=20, reference=reference).double().log()
+    assert np.log(mean.high / mean.low) / 2 == pytest.approx(1.967 * logs.std().item() / 340**0.5, rel=1e-3)
+
+
+def test_the_command_takes_a_reference(
+    new_and_reference: tuple[Tensor, Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new, reference = new_and_reference
+    np.save("new.npy", new)
+    np.savez("train.npz", a=reference, b=reference[:5])
+    words = ["inspect", "new.npy", "--reference", "train.npz", "--k", "20"]
+    files = ["--html", "r.html", "--json", "r.json", "--points", "p.csv"]
+    assert main([*words, "--reference-key", "a", *files]) == 0
+    written = json.loads(Path("r.json").read_text())
+    assert {finding["kind"] for finding in written["findings"]} == {"leaked", "nearly_leaked", "out_of_distribution"}
+    assert written["comparison"]["title"] == "train.npz"
+    assert pd.read_csv("p.csv")["nearest"][0] == 100
+    capsys.readouterr()
+    for wrong, named in (
+        ([], "train.npz"),
+        (["--reference-key", "a", "--compare", "new.npy"], "--reference"),
+        (["--reference-key", "b"], "train.npz"),
+    ):
+        assert main([*words, *wrong]) == 2
+        assert named in capsys.readouterr().err
+    assert main(["inspect", "new.npy", "--reference-key", "a"]) == 2
+    assert "--reference-key" in capsys.readouterr().err
+
+
+def test_a_reference_of_another_width_is_refused(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    for options, named in (
+        ({"reference": reference[:, :5]}, "reference: expected 12 dimensions"),
+        ({"reference": reference[:20]}, "reference: expected more points than k"),
+        ({"reference": reference, "compare": new}, "reference: expected it without compare"),
+        ({"reference": reference * torch.nan}, "reference: expected finite numbers"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{named}"):
+            ldreg.inspect(new, k=20, **options)
