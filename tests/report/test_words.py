@@ -29,6 +29,7 @@ NUMBERS: dict[str, dict[str, float]] = {
     "small_clusters": {"before": 12.0},
     "low_rank": {"effective_rank": 2.34, "most": 16},
     "hubs": {"taken": 0.234, "never": 0.5, "largest": 40},
+    "leaked": {"usual": 0.25},
     "nothing_unusual": {},
 }
 
@@ -46,8 +47,9 @@ def test_every_kind_is_told_with_its_numbers(make_report: MakeReport, kind: Kind
     assert told == report.in_words()
     assert told.endswith(".")
     shown = {"complete_collapse": "2.34e-05", "hubs": "23.4 %", "copies": " 2 of", "small_clusters": "12"}
+    shown |= dict.fromkeys(("leaked", "nearly_leaked", "out_of_distribution"), "3 points (10.0 %)")
     expected = "234" if kind in ("degenerate", "duplicates", "near_duplicates") else shown.get(kind, "2.34")
-    assert kind in ("nothing_unusual", "not_compared") or expected in told
+    assert kind in ("nothing_unusual", "not_compared", "fits_reference") or expected in told
 
 
 def test_text_page_and_json_begin_with_the_same_finding(make_report: MakeReport) -> None:
