@@ -11,7 +11,7 @@ from tests.report.snapshot import check_snapshot, described
 
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import Batches, Device, Measurement, Pictures, Points, Size, parse_sizes
-from ldreg.bench.plots import draw, picture
+from ldreg.bench.plots import draw
 from ldreg.bench.results import (
     Result,
     Run,
@@ -24,6 +24,7 @@ from ldreg.bench.results import (
     to_json,
 )
 from ldreg.bench.runner import RESULTS, read_folder, save_run
+from ldreg.report.style import picture
 
 KEPT = Path(__file__).parents[2] / "benchmarks"
 WIDE, LARGE, FLAT, BATCH = Points(10_000, 2048), Points(20_000, 2048), Points(10_000, 128), Points(1024, 512)

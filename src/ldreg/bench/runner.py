@@ -21,9 +21,10 @@ import torch
 
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, parse_sizes
-from ldreg.bench.plots import PictureKind, draw, picture
+from ldreg.bench.plots import draw
 from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement
 from ldreg.io.files import check_outputs, read_text, write_atomically
+from ldreg.report.style import picture
 from ldreg.terminal import Reporter, progress_bar, show
 from ldreg.text import printable
 from ldreg.train.folder import commit, installed_version
@@ -199,8 +200,8 @@ def save_run(folder: Path, run: Run) -> list[Path]:
     """Write a run's JSON and plots into the folder, then the page of all runs in it. Raises OSError."""
     record, figure = record_path(folder, run.benchmark, run.device), draw(run)
     written = _write(record, to_json([run]))
-    for kind in get_args(PictureKind):
-        written += _write(record.with_suffix(f".{kind}"), picture(figure, kind))
+    written += _write(record.with_suffix(".svg"), picture(figure, "svg"))
+    written += _write(record.with_suffix(".png"), picture(figure, "png"))
     return written + _write(folder / RESULTS, as_markdown(read_folder(folder)[0]))
 
 
