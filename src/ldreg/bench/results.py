@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ldreg.bench import BENCHMARKS
-from ldreg.bench.measure import OWN, VIEWS, Device, Goal, Measurement, Points
+from ldreg.bench.measure import OWN, VIEWS, Device, Goal, Measurement, Points, candidates
 from ldreg.bench.step import PARTS
 from ldreg.report.tables import Cell, Table, rendered, table_markdown, text_parts
 from ldreg.text import count, number
@@ -351,7 +351,7 @@ def method(run: Run) -> str:
     benchmark = BENCHMARKS[run.benchmark]
     deviation = f" Deviation: {benchmark.deviation_of}." if benchmark.deviation_of else ""
     warm = ", after calls that compile" if run.device == "cuda" else ""
-    k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""
+    k = f"k = {run.k}, " if any(candidates(size) is not None for size in run.sizes) else ""
     return (
         f"{k}{benchmark.conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh process each.{deviation}"
     )
