@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN
-from ldreg.bench.results import Result, Run, fixed, headline, quantity, series
+from ldreg.bench.results import Result, Run, fixed_at, headline, quantity, series
 from ldreg.bench.step import PARTS
 from ldreg.report.style import COLORS, GRAY, log_axis, plain_axes, plain_style
 from ldreg.text import count
@@ -52,7 +52,7 @@ def _scaling(run: Run) -> Figure:
         places = [getattr(size, axis) for size in along]
         axes.set_xticks(places, [count(place) for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel=f"{axis}, {fixed(axis, along)} (dashed: {cost})", ylabel="seconds")
+        axes.set(xlabel=f"{axis}, {fixed_at(axis, along)} (dashed: {cost})", ylabel="seconds")
     for axes in below:
         axes.set_visible(False)
     handles, labels = panels[0][0].get_legend_handles_labels()

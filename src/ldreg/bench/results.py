@@ -232,7 +232,7 @@ def series(run: Run) -> dict[str, list[Points]]:
     return found
 
 
-def fixed(axis: str, sizes: Sequence[Points]) -> str:
+def fixed_at(axis: str, sizes: Sequence[Points]) -> str:
     """What stays the same along a series."""
     return f"at {sizes[0].dimensions:,} dimensions" if axis == "points" else f"at {sizes[0].points:,} points"
 
@@ -291,7 +291,7 @@ def _content(run: Run) -> Iterator[str | Table]:
                 },
             )
     for axis, sizes in series(run).items():
-        yield f"### Time over {axis}, {fixed(axis, sizes)}"
+        yield f"### Time over {axis}, {fixed_at(axis, sizes)}"
         columns = {}
         for key in BENCHMARKS[run.benchmark].contenders:
             times = [run.at(size).get(key, Result(key, size)).measured for size in sizes]
