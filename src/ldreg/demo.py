@@ -24,7 +24,7 @@ from ldreg.record import PointCloud, Record, Thumbnail
 from ldreg.regularizers.ldreg import LDReg
 from ldreg.report.pages import clouds_section, comparison_page
 from ldreg.report.plots import cloud_panels
-from ldreg.report.style import plain_style
+from ldreg.report.style import picture, plain_style
 from ldreg.reproduce.plane import TARGETS, collapse_and_cure, reach_targets
 from ldreg.thumbnails import data_uri
 
@@ -111,8 +111,8 @@ def demo(
 @plain_style()
 def _draw_panels(collapsed: Sequence[PointCloud], reached: Sequence[PointCloud], out: Path) -> None:
     """Draw both experiments in the plane, as in the paper."""
-    cloud_panels(collapsed, columns=5).savefig(out / "local_collapse.png", dpi=150)
-    cloud_panels(reached, columns=3, close=True).savefig(out / "target_lid.png", dpi=150)
+    write_atomically(out / "local_collapse.png", picture(cloud_panels(collapsed, columns=5), "png"))
+    write_atomically(out / "target_lid.png", picture(cloud_panels(reached, columns=3, close=True), "png"))
 
 
 def _run(name: str, recipe: str, folder: Path, *, epochs: int | None, seed: int) -> Record:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from ldreg.bench import step, views
-from ldreg.bench.measure import Batches, Pictures, Setting
+from ldreg.bench.measure import Batches, Pictures, Setting, input_bytes
 from ldreg.bench.regularizer import pseudocode_penalty
 from ldreg.regularizers import LDReg
 
@@ -44,7 +44,7 @@ def test_pictures_depend_on_the_seed_and_have_the_bits_of_photographs(tmp_path: 
     assert (decoded.float() - pictures[1].float()).abs().mean() < 10
     assert 3 < 8 * path.stat().st_size / (350 * 400) < 6  # bits a pixel; ImageNet's have about five
     assert views.as_pil(pictures)[0].getpixel((7, 5)) == tuple(pictures[0, :, 5, 7].tolist())
-    assert size.input_bytes == pictures.numel()
+    assert input_bytes(size) == pictures.numel()
     assert Pictures(1, 32).shape == (32, 32)
 
 

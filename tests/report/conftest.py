@@ -139,6 +139,7 @@ def two_runs() -> list[Record]:
 
 # Names that are no names. Each would run a script in some place of a page: in text, in an attribute, in a title, in a
 # style, in a comment, in SVG, in what is unescaped twice.
+LONG = "a_name_without_any_space_" * 8
 PAYLOADS = [
     "<script>window.hit = 1</script>",
     "<img src=x onerror='window.hit = 1'>",
@@ -152,6 +153,7 @@ PAYLOADS = [
     "&#60;script&#62;window.hit = 1&#60;/script&#62;",
     "<iframe srcdoc='<script>top.hit = 1</script>'></iframe>",
     "<base href='http://127.0.0.1:9/'><link rel=stylesheet href=x>",
+    LONG,
     "$\\frac{<script>}{window.hit}$ {{7*7}} ${7*7} {% raw %}",
     "\u202e<script>window.hit = 1</script>\x00\x1b[31m\u2028",
 ]

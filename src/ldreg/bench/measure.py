@@ -1,12 +1,14 @@
 """What a benchmark is, and the measurement of time and memory that all share."""
 
 import gc
+import math
 import os
 import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -48,16 +50,6 @@ class Points(NamedTuple):
         """Multiplications in all pairs of points."""
         return float(self.points**2 * self.dimensions)
 
-    @property
-    def candidates(self) -> int:
-        """The points among which neighbors are searched."""
-        return self.points
-
-    @property
-    def input_bytes(self) -> int:
-        """In float32."""
-        return 4 * self.points * self.dimensions
-
 
 class Pictures(NamedTuple):
     """A batch of pictures in memory or in JPEG files, and the side of their views.
@@ -84,15 +76,6 @@ class Pictures(NamedTuple):
         """Pixels of a view of each picture."""
         return float(self.images * self.pixels**2)
 
-    @property
-    def candidates(self) -> None:
-        """None: no neighbors are searched."""
-
-    @property
-    def input_bytes(self) -> int:
-        """As uint8."""
-        return 3 * self.images * self.shape[0] * self.shape[1]
-
 
 class Batches(NamedTuple):
     """Images of a training step, their side, and the encoder.
@@ -113,18 +96,33 @@ class Batches(NamedTuple):
         """Pixels of the images."""
         return float(self.images * self.pixels**2)
 
-    @property
-    def candidates(self) -> int:
-        """The views among which neighbors are searched."""
-        return VIEWS * self.images
-
-    @property
-    def input_bytes(self) -> int:
-        """As uint8."""
-        return 3 * self.images * self.pixels**2
-
 
 Size = Points | Pictures | Batches  # each a list in JSON
+
+
+def candidates(size: Size) -> int | None:
+    """The number of points or views that neighbors are searched among; None: no neighbors are searched."""
+    return size.points if isinstance(size, Points) else VIEWS * size.images if isinstance(size, Batches) else None
+
+
+def input_bytes(size: Size) -> int:
+    """Of points in float32, or of images in uint8."""
+    if isinstance(size, Points):
+        return 4 * size.points * size.dimensions
+    return 3 * size.images * math.prod(size.shape if isinstance(size, Pictures) else (size.pixels, size.pixels))
+
+
+def _batches(found: re.Match[str]) -> Batches:
+    size = Batches(int(found[1]), int(found[2]), found[3] or "resnet18")
+    if find_spec("timm") is not None:  # else nobody takes part, and the table says so
+        from ldreg.encoders import EncoderConfig
+
+        try:
+            EncoderConfig(size.encoder)
+        except ValueError as error:
+            raise ValueError(f"sizes: encoder {error}") from None
+    return size
+
 
 # How each is written, and made from what the pattern finds.
 _FORMS: dict[type[Size], tuple[str, str, Callable[[re.Match[str]], Size]]] = {
@@ -141,7 +139,7 @@ _FORMS: dict[type[Size], tuple[str, str, Callable[[re.Match[str]], Size]]] = {
     Batches: (
         "IMAGESxPIXELS[:ENCODER] such as 512x32:resnet18",
         r"(\d+)[x×](\d+)(?::(\w+))?",
-        lambda found: Batches(int(found[1]), int(found[2]), found[3] or "resnet18"),
+        _batches,
     ),
 }
 
@@ -150,7 +148,7 @@ def parse_sizes(text: str, kind: type[Size]) -> tuple[Size, ...]:
     """Sizes of a kind, separated by commas.
 
     Raises:
-        ValueError: one has another form, or a number is 0.
+        ValueError: one has another form, a number is 0, or an encoder is unknown.
 
     >>> parse_sizes("2000x512, 10k×128", Points)
     (Points(points=2000, dimensions=512), Points(points=10000, dimensions=128))
@@ -241,7 +239,6 @@ class Benchmark:
     deviation_of: str = ""  # what "deviation" means, if results are compared
     study: Mapping[Device, tuple[Any, ...]] = field(default_factory=dict)  # sizes that show how the cost grows
     goals: tuple[Goal, ...] = ()
-    check: Callable[[Any], None] = lambda size: None  # raises ValueError for a size that cannot be run
 
     def full_sizes(self, device: Device) -> list[Any]:
         """All sizes of a full run, the least work first, so that times can be estimated from smaller sizes."""

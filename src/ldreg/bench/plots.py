@@ -3,11 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from io import BytesIO
 from statistics import geometric_mean
-from typing import Any, Literal
+from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -15,12 +13,10 @@ from matplotlib.ticker import NullLocator
 
 from ldreg.bench import BENCHMARKS
 from ldreg.bench.measure import OWN
-from ldreg.bench.results import Result, Run, fixed, headline, quantity, series
+from ldreg.bench.results import Result, Run, fixed_at, headline, quantity, series
 from ldreg.bench.step import PARTS
 from ldreg.report.style import COLORS, GRAY, log_axis, plain_axes, plain_style
 from ldreg.text import count
-
-PictureKind = Literal["svg", "png"]
 
 _MARKERS = "os^Dv*PX"
 _PART_COLORS = ("#c9ced6", "#58b4d6", "#3b86c6", "#2a9d7c", "#d6455d", "#e0762f", "#b8a013", "#e6e9ee")
@@ -37,15 +33,6 @@ def draw(run: Run) -> Figure:
     if not run.complete:
         figure.suptitle("interrupted: not all was measured", fontsize=10)
     return figure
-
-
-@plain_style()
-def picture(figure: Figure, kind: PictureKind) -> bytes:
-    """The figure as an SVG, or as a PNG of twice the usual density; the same bytes for the same numbers."""
-    content = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ldreg", "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure.savefig(content, format=kind, dpi=144, metadata={"Date" if kind == "svg" else "Software": None})
-    return content.getvalue()
 
 
 def _scaling(run: Run) -> Figure:
@@ -65,7 +52,7 @@ def _scaling(run: Run) -> Figure:
         places = [getattr(size, axis) for size in along]
         axes.set_xticks(places, [count(place) for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel=f"{axis}, {fixed(axis, along)} (dashed: {cost})", ylabel="seconds")
+        axes.set(xlabel=f"{axis}, {fixed_at(axis, along)} (dashed: {cost})", ylabel="seconds")
     for axes in below:
         axes.set_visible(False)
     handles, labels = panels[0][0].get_legend_handles_labels()

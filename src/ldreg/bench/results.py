@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ldreg.bench import BENCHMARKS
-from ldreg.bench.measure import OWN, VIEWS, Device, Goal, Measurement, Points
+from ldreg.bench.measure import OWN, VIEWS, Device, Goal, Measurement, Points, candidates
 from ldreg.bench.step import PARTS
 from ldreg.report.tables import Cell, Table, rendered, table_markdown, text_parts
 from ldreg.text import count, number
@@ -232,7 +232,7 @@ def series(run: Run) -> dict[str, list[Points]]:
     return found
 
 
-def fixed(axis: str, sizes: Sequence[Points]) -> str:
+def fixed_at(axis: str, sizes: Sequence[Points]) -> str:
     """What stays the same along a series."""
     return f"at {sizes[0].dimensions:,} dimensions" if axis == "points" else f"at {sizes[0].points:,} points"
 
@@ -291,7 +291,7 @@ def _content(run: Run) -> Iterator[str | Table]:
                 },
             )
     for axis, sizes in series(run).items():
-        yield f"### Time over {axis}, {fixed(axis, sizes)}"
+        yield f"### Time over {axis}, {fixed_at(axis, sizes)}"
         columns = {}
         for key in BENCHMARKS[run.benchmark].contenders:
             times = [run.at(size).get(key, Result(key, size)).measured for size in sizes]
@@ -351,7 +351,7 @@ def method(run: Run) -> str:
     benchmark = BENCHMARKS[run.benchmark]
     deviation = f" Deviation: {benchmark.deviation_of}." if benchmark.deviation_of else ""
     warm = ", after calls that compile" if run.device == "cuda" else ""
-    k = f"k = {run.k}, " if any(size.candidates is not None for size in run.sizes) else ""
+    k = f"k = {run.k}, " if any(candidates(size) is not None for size in run.sizes) else ""
     return (
         f"{k}{benchmark.conditions}. Median of {run.repeats} (of 1 over 10 s){warm}, a fresh process each.{deviation}"
     )

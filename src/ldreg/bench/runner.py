@@ -20,10 +20,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from ldreg.bench import BENCHMARKS
-from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, parse_sizes
-from ldreg.bench.plots import PictureKind, draw, picture
+from ldreg.bench.measure import OWN, Contender, Device, Setting, available_bytes, candidates, input_bytes, parse_sizes
+from ldreg.bench.plots import draw
 from ldreg.bench.results import Result, Run, as_markdown, as_text, from_json, to_json, to_measurement
 from ldreg.io.files import check_outputs, read_text, write_atomically
+from ldreg.report.style import picture
 from ldreg.terminal import Reporter, progress_bar, show
 from ldreg.text import printable
 from ldreg.train.folder import commit, installed_version
@@ -139,18 +140,15 @@ def plan(
     place: Device = "cuda" if device == "cuda" or (device == "auto" and cuda) else "cpu"
     taken = {name: [key for key in keys if not contenders or key in contenders] for name, keys in everyone.items()}
     taken = {name: keys for name, keys in taken.items() if keys}
-    listed = sizes not in ("full", "quick")
-    if listed and len({BENCHMARKS[name].size for name in taken}) > 1:
+    if sizes not in ("full", "quick") and len({BENCHMARKS[name].size for name in taken}) > 1:
         raise ValueError(f"sizes: expected full or quick for benchmarks of several kinds, got {sizes!r}")
     jobs: Jobs = {}
     for name, keys in taken.items():
         benchmark = BENCHMARKS[name]
-        presets = {"full": benchmark.full_sizes(place), "quick": benchmark.quick_sizes}
-        chosen = parse_sizes(sizes, benchmark.size) if listed else presets[sizes]
-        for size in chosen if listed else ():
-            benchmark.check(size)
+        presets: dict[str, Sequence[Any]] = {"full": benchmark.full_sizes(place), "quick": benchmark.quick_sizes}
+        chosen = presets.get(sizes) or parse_sizes(sizes, benchmark.size)
         jobs[name] = [(key, Setting(size, k, seed, repeats, place, threads)) for size in chosen for key in keys]
-    numbers = [setting.size.candidates for job in jobs.values() for _, setting in job]
+    numbers = [candidates(setting.size) for job in jobs.values() for _, setting in job]
     smallest = min((number for number in numbers if number is not None), default=k + 1)
     if k >= smallest:
         raise ValueError(f"k: expected less than {smallest}, the smallest number of points, got {k}")
@@ -199,8 +197,8 @@ def save_run(folder: Path, run: Run) -> list[Path]:
     """Write a run's JSON and plots into the folder, then the page of all runs in it. Raises OSError."""
     record, figure = record_path(folder, run.benchmark, run.device), draw(run)
     written = _write(record, to_json([run]))
-    for kind in get_args(PictureKind):
-        written += _write(record.with_suffix(f".{kind}"), picture(figure, kind))
+    written += _write(record.with_suffix(".svg"), picture(figure, "svg"))
+    written += _write(record.with_suffix(".png"), picture(figure, "png"))
     return written + _write(folder / RESULTS, as_markdown(read_folder(folder)[0]))
 
 
@@ -263,7 +261,7 @@ def _obstacle(contender: Contender, setting: Setting) -> str:
         return "runs only on the CPU" if setting.device == "cuda" else "runs only on CUDA"
     if contender.package is not None and find_spec(contender.package) is None:
         return f"not installed (pip install {contender.install})"
-    needed = setting.size.input_bytes
+    needed = input_bytes(setting.size)
     needed += contender.bytes_needed(setting.size, setting.device) if contender.bytes_needed else 0
     available = available_bytes(setting.device)
     return f"would need {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are available" if needed > available else ""

@@ -5,7 +5,6 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -254,17 +253,6 @@ def _of_array(transform: Callable[[Any], Any], array: Tensor) -> Any:
     return transform(as_pil(array[None])[0])
 
 
-def _check(size: Batches) -> None:
-    if find_spec("timm") is None:  # then nobody takes part, and the table says so
-        return
-    from ldreg.encoders import EncoderConfig
-
-    try:
-        EncoderConfig(size.encoder)
-    except ValueError as error:
-        raise ValueError(f"sizes: encoder {error}") from None
-
-
 def _contender(*, counts: bool = False, eager: bool = False, **options: Any) -> Contender:
     return Contender(
         partial(train, compiled=not eager, **options),
@@ -298,7 +286,6 @@ BENCHMARK = Benchmark(
     ),
     columns=("img/s", "time", "LDReg", "extra memory", "time vs ldreg"),
     picture="parts",
-    check=_check,
     conditions=(
         "recipe cifar10/simclr on random images of its shape, views included; bf16, compiled on CUDA, else float32. "
         "LDReg: what it adds to a step, by blocks of steps with and without it in turns"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from io import BytesIO, StringIO
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import matplotlib.style
@@ -55,20 +55,24 @@ def svg(figure: Figure, name: str) -> str:
     return text.replace(INK, "currentColor").strip()
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png (150 dpi) and `stem`.pdf (fonts embedded) on white, and return their paths.
+@plain_style()
+def picture(figure: Figure, kind: Literal["png", "pdf", "svg"]) -> bytes:
+    """The figure as a file, on white and with its fonts embedded in a PDF; equal figures give equal bytes."""
+    facts: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    buffer = BytesIO()
+    # Editors and journals accept fonts of type 42, TrueType.
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "ldreg"}):
+        figure.savefig(buffer, format=kind, dpi=150, facecolor="white", metadata=facts[kind])
+    return buffer.getvalue()
 
-    Equal figures give equal bytes. Missing folders are made. Raises OSError.
-    """
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.pdf and return their paths. Missing folders are made. Raises OSError."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
     written = []
-    for kind, facts in metadata.items():
-        buffer = BytesIO()
-        with matplotlib.rc_context({"pdf.fonttype": 42}):  # TrueType, which editors and journals accept
-            figure.savefig(buffer, format=kind, dpi=150, facecolor="white", metadata=facts)
+    for kind in ("png", "pdf"):
         written.append(stem.with_name(f"{stem.name}.{kind}"))
-        write_atomically(written[-1], buffer.getvalue())
+        write_atomically(written[-1], picture(figure, kind))
     return written
 
 

@@ -382,8 +382,8 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
         return Table(["class", report.title, other, "points"], rows, title="LID per class")
     shown, rows = shown_classes(report, _CLASSES_AS_TEXT) if stacked else report.classes, []
     for row in shown:
-        pair = [(row.label, row), *([(f"  {other}", others[row.label])] if row.label in others else [])]
-        for name, one in pair:
+        beside = [(f"  {other}", others[row.label])] if row.label in others else []
+        for name, one in [(row.label, row), *beside]:
             lid = one.mean
             rows.append(_cells(name, number(lid.value), count(one.count), interval(lid.low, lid.high)))
     if left_out := len(report.classes) - len(shown):
