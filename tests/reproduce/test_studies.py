@@ -1,5 +1,4 @@
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from inspect import signature
@@ -10,14 +9,6 @@ import pytest
 from lightly.transforms.simclr_transform import SimCLRTransform
 from tests.reproduce.words import request
 
-from ldreg.dimension.geometry import (
-    arithmetic_mean,
-    fisher_rao,
-    frechet_mean,
-    geometric_mean,
-    harmonic_mean,
-    kl_distance,
-)
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
 from ldreg.reproduce.jobs import Job, merged
@@ -246,22 +237,3 @@ def test_a_study_is_an_entry_of_the_file() -> None:
 def test_a_wrong_row_is_an_error(entry: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Study("wrong", "Wrong", "", ("beta",), [entry]).rows(SCALES["digits"])
-
-
-@pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")
-@pytest.mark.parametrize(
-    ("function", "kind", "label"),
-    [
-        (fisher_rao, "Definition", "asymFR"),
-        (frechet_mean, "Definition", "frechet"),
-        (geometric_mean, "Theorem", "frechetmeanvar"),
-        (arithmetic_mean, "Theorem", "themeans"),
-        (harmonic_mean, "Theorem", "themeans"),
-        (kl_distance, "Lemma", "asymKL"),
-    ],
-)
-def test_what_the_paper_numbers_is_cited_by_its_number(function: Callable[..., Any], kind: str, label: str) -> None:
-    before = TEXT.read_text().partition(f"\\label{{{label}}}")[0]
-    environment = {"Definition": "mydefinition"}.get(kind, kind.lower())
-    number = before.count(f"\\begin{{{environment}}}")
-    assert re.findall(rf"{kind} (\d+)", str(function.__doc__)) == [str(number)]
