@@ -114,10 +114,13 @@ def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> No
     assert made.record.results["images_per_second"] == speeds[3]
 
 
-def test_the_learning_rate_falls_by_a_cosine_from_epoch_to_epoch_through_an_interruption(made: Made) -> None:
+def test_the_optimizer_is_that_of_the_benchmark_through_an_interruption(made: Made) -> None:
     top = 0.06 * BATCH / 128
     wanted = [top / 2 * (1 + math.cos(math.pi * epoch / EPOCHS)) for epoch in (0, 1, 1, 2)]
     assert made.rates == pytest.approx(np.repeat(wanted, sum(COUNTS["train"] for _ in CLASSES) // BATCH).tolist())
+    [optimizer], _ = LightlySimCLR(small(batch_size=512).settings).configure_optimizers()
+    [group] = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
 
 
 def test_a_finished_run_is_measured_again_but_not_trained(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,15 +272,6 @@ def test_the_loss_is_that_of_simclr() -> None:
     similar = (z @ z.T / 0.5).fill_diagonal_(-math.inf)
     terms = [similar[i].logsumexp(0) - similar[i, (i + 6) % 12] for i in range(12)]
     assert loss.item() == pytest.approx(torch.stack(terms).mean().item())
-
-
-def test_the_optimizer_is_that_of_the_benchmark() -> None:
-    settings = small(batch_size=512, schedule__epochs=30).settings
-    [optimizer], [schedule] = LightlySimCLR(settings).configure_optimizers()
-    group = optimizer.param_groups[0]
-    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
-    assert len(optimizer.param_groups) == 1
-    assert (schedule.T_max, schedule.eta_min) == (30, 0.0)
 
 
 def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> None:
