@@ -24,7 +24,7 @@ from ldreg.evaluate.linear import linear_accuracy
 from ldreg.evaluate.measure import measure
 from ldreg.record import Record
 from ldreg.reproduce import lightly
-from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.jobs import ADDED_LATER, Job, Workspace
 from ldreg.reproduce.lightly import EpochLog, LightlySimCLR, Pictures, batches, find_checkpoint, train
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES, STUDIES, Arm
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_a_setting_ex
 ) -> None:
     content = checkpoint(made)
     told = json.loads(content[SETTINGS])
-    older = {key: value for key, value in told.items() if key not in UNTOLD}
+    older = {key: value for key, value in told.items() if key not in ADDED_LATER}
 
     def found(settings: dict[str, Any]) -> int:
         torch.save({**content, SETTINGS: json.dumps(settings)}, tmp_path / "last.ckpt")

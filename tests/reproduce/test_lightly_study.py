@@ -15,7 +15,7 @@ from ldreg.cli import main
 from ldreg.record import Record
 from ldreg.reproduce.claims import claims
 from ldreg.reproduce.document import document
-from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.jobs import ADDED_LATER, Job, Workspace
 from ldreg.reproduce.statistics import Section
 from ldreg.reproduce.studies import SCALES, STUDIES, Arm
 
@@ -96,7 +96,7 @@ def test_records_that_lack_a_setting_have_its_default_and_lightlys_what_lightly_
     place = Workspace(scale=CIFAR10, out=tmp_path, results=tmp_path)
     for arm in (THEIRS, SAME):
         (record,) = records(tmp_path, arm, [of(0.7, 1.0)])
-        before = {key: value for key, value in record.settings.items() if key not in UNTOLD}
+        before = {key: value for key, value in record.settings.items() if key not in ADDED_LATER}
         replace(record, settings=before).to_json(place.record_path(Job(arm, 0)))
     assert place.state(Job(THEIRS, 0)) == "done"
     with pytest.raises(ValueError, match=r"expected encoder.init = 'torch', as the recipe .* now says, got 'timm'"):

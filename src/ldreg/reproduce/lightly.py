@@ -32,7 +32,7 @@ from ldreg.io.locks import exclusive
 from ldreg.optim import scaled_lr
 from ldreg.record import Record
 from ldreg.record import origin as origin_in
-from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.jobs import ADDED_LATER, Job, Workspace
 from ldreg.train.checkpoints import Saved, check_same, latest, seconds_taken
 from ldreg.train.engine import fit, quiet
 from ldreg.train.folder import RunFolder, environment, say
@@ -112,7 +112,7 @@ def find_checkpoint(out: Path, asked: Mapping[str, Any]) -> Saved | None:
     """The checkpoint to resume from, if any; ValueError if it cannot be read or was made with other settings."""
     saved = latest(out)
     if saved is not None:
-        defaults = {key: asked[key] for key in UNTOLD}
+        defaults = {key: asked[key] for key in ADDED_LATER}
         check_same(saved.settings, asked, where=f"{saved.path}: expected the settings of this run", defaults=defaults)
     return saved
 
