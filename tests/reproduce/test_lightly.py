@@ -23,7 +23,7 @@ from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluate.measure import linear_accuracy, measure
 from ldreg.record import Record
 from ldreg.reproduce import lightly
-from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.jobs import ADDED_LATER, Job, Workspace
 from ldreg.reproduce.lightly import EpochLog, LightlySimCLR, Pictures, batches, find_checkpoint, train
 from ldreg.reproduce.runs import one
 from ldreg.reproduce.studies import SCALES, STUDIES, Arm
@@ -85,10 +85,10 @@ def small(**options: object) -> Job:
     return Job(Arm("cifar10/simclr_lightly", by="lightly").but(**known), 0)
 
 
-def workspace(out: Path, *options: tuple[str, str], k: int = K) -> Workspace:
+def workspace(out: Path, *options: tuple[str, str]) -> Workspace:
     here = (("data.cache", str(out / "cache")), ("data.workers", "0"), ("trainer.device", "cpu"))
     (out / "results").mkdir(parents=True, exist_ok=True)
-    return Workspace(replace(SCALES["cifar10"], k=k), out, out / "results", options=(*here, *options))
+    return Workspace(replace(SCALES["cifar10"], k=K), out, out / "results", options=(*here, *options))
 
 
 def training_images(made: Made) -> ResidentImages:
@@ -113,10 +113,13 @@ def test_an_interrupted_run_goes_on_after_its_last_whole_epoch(made: Made) -> No
     assert made.record.results["images_per_second"] == speeds[3]
 
 
-def test_the_learning_rate_falls_by_a_cosine_from_epoch_to_epoch_through_an_interruption(made: Made) -> None:
+def test_the_optimizer_is_that_of_the_benchmark_through_an_interruption(made: Made) -> None:
     top = 0.06 * BATCH / 128
     wanted = [top / 2 * (1 + math.cos(math.pi * epoch / EPOCHS)) for epoch in (0, 1, 1, 2)]
     assert made.rates == pytest.approx(np.repeat(wanted, sum(COUNTS["train"] for _ in CLASSES) // BATCH).tolist())
+    [optimizer], _ = LightlySimCLR(small(batch_size=512).settings).configure_optimizers()
+    [group] = optimizer.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
 
 
 def test_a_finished_run_is_measured_again_but_not_trained(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +202,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_a_setting_ex
 ) -> None:
     content = checkpoint(made)
     told = json.loads(content[SETTINGS])
-    older = {key: value for key, value in told.items() if key not in UNTOLD}
+    older = {key: value for key, value in told.items() if key not in ADDED_LATER}
 
     def found(settings: dict[str, Any]) -> int:
         torch.save({**content, SETTINGS: json.dumps(settings)}, tmp_path / "last.ckpt")
@@ -217,21 +220,13 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_from_before_a_setting_ex
             found({**base, key: value})
 
 
-def test_what_cannot_be_measured_is_refused_before_training(made: Made, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused_before_training(tmp_path: Path) -> None:
     alone, mixed = draw(tmp_path / "alone", {"train": 12}), draw(tmp_path / "mixed", {"train": 12, "test": 4})
     for index in range(12):
         Image.new("RGB", (9 + index, 8)).save(mixed / "train" / "red" / f"{index:02}.png")
-    archive = dict(made.place.options)["data.path"]
-    folder = {"data__name": "folder"}
-    refused: list[tuple[Job, str | Path, int, str]] = [
-        (small(**folder), alone, K, "expected a folder test or val"),
-        (small(**folder, batch_size=8), mixed, 4, "data: expected square images of one"),
-        (small(), archive, 30, "k: expected at least 1 and fewer than the 30 test images, got 30"),
-        (small(batch_size=79), archive, K, "batch_size: expected at most 78 for 78 images, got 79"),
-    ]
-    for asked, path, k, message in refused:
+    for path, message in ((alone, "expected a folder test or val"), (mixed, "data: expected square images of one")):
         with pytest.raises(ValueError, match=message):
-            train(asked, workspace(tmp_path / "out", ("data.path", str(path)), k=k))
+            train(small(data__name="folder", batch_size=8), workspace(tmp_path / "out", ("data.path", str(path))))
     assert not (tmp_path / "out" / "runs").exists()
 
 
@@ -276,15 +271,6 @@ def test_the_loss_is_that_of_simclr() -> None:
     similar = (z @ z.T / 0.5).fill_diagonal_(-math.inf)
     terms = [similar[i].logsumexp(0) - similar[i, (i + 6) % 12] for i in range(12)]
     assert loss.item() == pytest.approx(torch.stack(terms).mean().item())
-
-
-def test_the_optimizer_is_that_of_the_benchmark() -> None:
-    settings = small(batch_size=512, schedule__epochs=30).settings
-    [optimizer], [schedule] = LightlySimCLR(settings).configure_optimizers()
-    group = optimizer.param_groups[0]
-    assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.24, 0.9, 5e-4, False)
-    assert len(optimizer.param_groups) == 1
-    assert (schedule.T_max, schedule.eta_min) == (30, 0.0)
 
 
 def test_speed_is_the_median_without_the_epochs_that_a_process_begins_with() -> None:

@@ -123,18 +123,6 @@ def test_longer_runs_choose_beta_where_the_recipes_is_not_among_them() -> None:
     assert search.choices(longer, found) == [search.Choice("mae", 0.0005, 32, 4)]
 
 
-def test_longer_runs_ask_for_the_strength_alone() -> None:
-    short, long = (STUDIES["search"].rows(scale) for scale in (CIFAR10, CIFAR10.with_epochs(100)))
-    plain = [row for row in long if row.baseline is None]
-    assert [row.group for row in plain] == list(CIFAR10.methods)
-    assert {row.names[2] for row in long if row.baseline is not None} == {str(CIFAR10.k)}
-    for method in CIFAR10.methods:
-        strengths = {row.names[1] for row in short if row.group == method}
-        assert {row.names[1] for row in long if row.group == method} == strengths  # the recipe's is among them
-    for row in long:
-        assert Job(row.arm, 0).settings.optimizer.lr == Job(CIFAR10.arm(row.group), 0).settings.optimizer.lr
-
-
 def test_the_learning_rate_is_that_of_the_best_accuracy_without_ldreg() -> None:
     rows = STUDIES["search"].rows(CIFAR10)
     arms = {row.names[0]: row.arm for row in rows if row.group == "byol" and row.baseline is None}

@@ -1,5 +1,4 @@
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from inspect import signature
@@ -10,14 +9,6 @@ import pytest
 from lightly.transforms.simclr_transform import SimCLRTransform
 from tests.reproduce.words import request
 
-from ldreg.dimension.geometry import (
-    arithmetic_mean,
-    fisher_rao,
-    frechet_mean,
-    geometric_mean,
-    harmonic_mean,
-    kl_distance,
-)
 from ldreg.methods.simclr import SimCLRConfig
 from ldreg.optim import scaled_lr
 from ldreg.reproduce.jobs import Job, merged
@@ -188,33 +179,20 @@ def test_a_run_that_two_studies_need_is_one_run_with_both_measures() -> None:
 
 @pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")
 def test_the_paper_says_these_numbers() -> None:
+    rows = {name: [row for row in STUDIES[name].rows(SCALES["digits"]) if row.values] for name in STUDIES}
     text = re.sub(r"\\textbf\{([^}]*)\}", r"\1", TEXT.read_text())
-    lines = re.sub(r"[ \t]+", " ", text)
-    linear = [values for name, values in PAPER.items() if len(values) == 3 and not name.startswith("minlid")]
-    linear += [row.values for row in STUDIES["regularizers"].rows(SCALES["digits"]) if row.values]
-    minlid = [f"& Min LID & {name.removeprefix('minlid_')}" for name in PAPER if name.startswith("minlid_")]
-    assert len(linear) == 18 + 6
-    assert len(minlid) == 4
-    for values in linear:
-        assert f"{values['linear']} & {values['effective_rank']} & {values['lid']}" in lines
-    for title, name in zip(minlid, [name for name in PAPER if name.startswith("minlid_")], strict=True):
-        told = " & ".join(str(value) for value in PAPER[name].values())
-        told = told.replace("nan & nan & nan", "Complete collapse & - & -")
-        assert re.search(rf"{re.escape(title)}(\.0)? & {re.escape(told)} ", lines)
-    tables = [values for name, values in PAPER.items() if name.startswith(("transfer", "detection"))]
-    assert len(tables) == 10
-    for values in tables:
+    lines = re.sub(r"[ \t]+", " ", text).replace(" &36.48", " & 36.48")
+    for values in [*PAPER.values(), *(row.values for row in rows["regularizers"])]:
         numbers = [f"{value:.2f}" if "box_ap" in values else f"{value}" for value in values.values()]
-        assert " & ".join(numbers) in lines.replace(" &36.48", " & 36.48")
+        assert " & ".join(numbers).replace("nan & nan & nan", "Complete collapse & - & -") in lines
     for end in ("", "_ldreg"):
         accuracies = [PAPER[f"batch_{size}{end}"]["linear"] for size in (512, 1024, 2048)]
         assert "& " + " & ".join(map(str, accuracies)) + " " in lines
-    norms = [row.values["linear"] for row in STUDIES["norms"].rows(SCALES["digits"]) if row.values][1:]
+    norms = [row.values["linear"] for row in rows["norms"]][1:]
     for norm, both in (("L1", norms[:2]), ("L2", norms[2:])):
         assert f"& $\\mathcal{{L}}_{{{norm}}}$ & {both[0]} & {both[1]} " in lines
-    hours = [row.values["minutes"] / 60 for row in STUDIES["wallclock"].rows(SCALES["digits"])]
-    assert f"SimCLR & {hours[0]:.1f} hours" in lines
-    assert f"SimCLR + LDReg & {hours[1]:.1f} hours" in lines
+    for name, row in zip(("SimCLR", "SimCLR + LDReg"), rows["wallclock"], strict=True):
+        assert f"{name} & {row.values['minutes'] / 60:.1f} hours" in lines
 
 
 def test_a_study_is_an_entry_of_the_file() -> None:
@@ -246,22 +224,3 @@ def test_a_study_is_an_entry_of_the_file() -> None:
 def test_a_wrong_row_is_an_error(entry: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Study("wrong", "Wrong", "", ("beta",), [entry]).rows(SCALES["digits"])
-
-
-@pytest.mark.skipif(not TEXT.exists(), reason="needs the text of the paper")
-@pytest.mark.parametrize(
-    ("function", "kind", "label"),
-    [
-        (fisher_rao, "Definition", "asymFR"),
-        (frechet_mean, "Definition", "frechet"),
-        (geometric_mean, "Theorem", "frechetmeanvar"),
-        (arithmetic_mean, "Theorem", "themeans"),
-        (harmonic_mean, "Theorem", "themeans"),
-        (kl_distance, "Lemma", "asymKL"),
-    ],
-)
-def test_what_the_paper_numbers_is_cited_by_its_number(function: Callable[..., Any], kind: str, label: str) -> None:
-    before = TEXT.read_text().partition(f"\\label{{{label}}}")[0]
-    environment = {"Definition": "mydefinition"}.get(kind, kind.lower())
-    number = before.count(f"\\begin{{{environment}}}")
-    assert re.findall(rf"{kind} (\d+)", str(function.__doc__)) == [str(number)]

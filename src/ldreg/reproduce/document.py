@@ -327,14 +327,14 @@ def study_reports(studies: Sequence[Study], scale: Scale, records: Records) -> l
     """
     found = []
     for study in studies:
-        if study.name in CLOUDS:
-            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
-        elif study.rows(scale):
+        if study.rows(scale):
             section = Section(study, scale, records)
             table = study_table(section)
             words, figures = _words(section, table), drawings(section)
             pairs = zip(section.rows, table.rows, strict=True)
             table = replace(table, rows=[cells for row, cells in pairs if row.arm in records])
+        elif study.name in CLOUDS:
+            table, figures, words = cloud_table(study.name), cloud_figure(study.name), ""
         else:
             continue
         text = f"{study.text}\n\n{words}" if words else study.text

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ldreg.options import built, fields_of, typed
 from ldreg.record import Record
-from ldreg.reproduce.studies import DETECTION, TRANSFER, TSNE, Arm, Options, Records, Scale, recipe_settings
+from ldreg.reproduce.studies import DETECTION, LIGHTLY, TRANSFER, TSNE, Arm, Options, Records, Scale, recipe_settings
 from ldreg.text import printable
 from ldreg.train.folder import RunFolder
 from ldreg.train.recipes import flattened, load_recipe, read_yaml
@@ -20,19 +20,8 @@ GENERATED: Mapping[str, int] = {"train": 240, "val": 40, "size": 96, "seed": 0}
 
 State = Literal["done", "to measure", "to continue", "missing"]
 
-# Settings of lightly's runs, by the keys of our own that mean the same: those that its recipe leaves open, those that
-# it fixes, and those of these that files of earlier versions lack.
-_OPEN = ("batch_size", "seed", "data.name", "data.size", "data.limit", "data.validation", "schedule.epochs",
-         "trainer.precision")  # fmt: skip
-_FIXED = (
-    "method", "regularizer", "simclr.temperature", "simclr.projector", "views.policy", "views.jitter", "views.flip",
-    "views.min_scale", "views.max_scale", "views.grayscale", "views.interpolation", "views.blur", "views.normalization",
-    "encoder.name", "encoder.stem", "encoder.drop_path", "encoder.init", "encoder.zero_init", "optimizer.name",
-    "optimizer.lr", "optimizer.lr_scaling", "optimizer.bias_lr", "optimizer.weight_decay", "optimizer.momentum",
-    "optimizer.nesterov", "optimizer.decay_all", "schedule.warmup_epochs", "schedule.min_lr", "trainer.devices",
-    "trainer.nodes", "trainer.accumulate", "trainer.clip_norm",
-)  # fmt: skip
-UNTOLD = frozenset({"encoder.init", "encoder.zero_init", "optimizer.decay_all"})
+# Settings of lightly's runs that files of earlier versions lack.
+ADDED_LATER = frozenset({"encoder.init", "encoder.zero_init", "optimizer.decay_all"})
 
 
 def lightly_settings(settings: Settings, recipe: str = "cifar10/simclr_lightly") -> dict[str, Any]:
@@ -40,10 +29,10 @@ def lightly_settings(settings: Settings, recipe: str = "cifar10/simclr_lightly")
     if settings.trainer.precision == "fp16":
         raise ValueError("trainer.precision: expected fp32 or bf16, as lightly's recipe is run, got 'fp16'")
     asked, own = flattened(settings.tree), flattened(recipe_settings(recipe).tree)
-    for key in sorted(_FIXED):
+    for key in sorted(LIGHTLY["fixed"]):
         if asked[key] != own[key]:
             raise ValueError(f"{key}: expected {own[key]!r}, as lightly's recipe has it, got {asked[key]!r}")
-    return {"by": "lightly", **{key: asked[key] for key in (*_FIXED, *_OPEN)}}
+    return {"by": "lightly", **{key: asked[key] for key in (*LIGHTLY["fixed"], *LIGHTLY["open"])}}
 
 
 @dataclass(frozen=True)
@@ -235,7 +224,7 @@ def check_settings(path: Path, settings: Mapping[str, object], job: Job) -> None
     expected = job.expected
     for key in sorted(job.required - settings.keys()):
         raise ValueError(f"{path}: expected {key} = {expected[key]!r} among its settings, got none")
-    always = UNTOLD if job.arm.by == "lightly" else frozenset()
+    always = ADDED_LATER if job.arm.by == "lightly" else frozenset()
     found = {"by": "ldreg", **defaults(job.settings, expected.keys() - always), **settings}
     for key in sorted(expected.keys() & found.keys() - CHANGEABLE):
         if found[key] != expected[key]:

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.data import DataConfig, ResidentImages, derived_seed, load_images, output_size, worker_count
-from ldreg.data.images import batches_per_epoch
 from ldreg.encoders.checkpoints import LoadedEncoder, content_key
 from ldreg.evaluate.classification import load_classification
 from ldreg.evaluate.extract import torch_device
@@ -33,7 +32,7 @@ from ldreg.io.files import exclusive
 from ldreg.optim import scaled_lr
 from ldreg.record import Record
 from ldreg.record import origin as origin_in
-from ldreg.reproduce.jobs import UNTOLD, Job, Workspace
+from ldreg.reproduce.jobs import ADDED_LATER, Job, Workspace
 from ldreg.train.checkpoints import Saved, check_same, latest, seconds_taken
 from ldreg.train.engine import fit, quiet
 from ldreg.train.folder import RunFolder, environment, say
@@ -56,7 +55,7 @@ def train(job: Job, workspace: Workspace) -> tuple[Source, Record, dict[str, flo
     """
     settings, out = workspace.settings(job), workspace.folder(job).path
     data, seed, epochs = settings.data, settings.run.seed, settings.schedule.epochs
-    images, place = _images(data, settings.run.batch_size, workspace.scale.k), torch_device(workspace.device)
+    images, place = _images(data), torch_device(workspace.device)
     size, cuda, workers = output_size(data, images), place.type == "cuda", worker_count(data)
     out.mkdir(parents=True, exist_ok=True)
     with quiet(), exclusive(out), torch.random.fork_rng([place] if cuda else []):
@@ -98,17 +97,14 @@ def train(job: Job, workspace: Workspace) -> tuple[Source, Record, dict[str, flo
     return Source(encoder, job.name, out, RunFolder(out), None, data), record, times
 
 
-def _images(data: DataConfig, batch_size: int, k: int) -> ResidentImages:
+def _images(data: DataConfig) -> ResidentImages:
     """The training images, once it is known that nothing will be refused after the training."""
-    _, test = load_classification(data, say=False)
+    load_classification(data, say=False)
     images = load_images(data, "train")
     if not isinstance(images, ResidentImages):
         raise ValueError(f"data: expected square images of one size that fit in memory, got files of {data.name}")
     if not images.labeled:
         raise ValueError(f"data: expected a label for every training image, got some of {data.name} without")
-    if not 1 <= k < len(test):
-        raise ValueError(f"k: expected at least 1 and fewer than the {len(test)} test images, got {k}")
-    batches_per_epoch(len(images), world=1, batch_size=batch_size)
     return images
 
 
@@ -116,7 +112,7 @@ def find_checkpoint(out: Path, asked: Mapping[str, Any]) -> Saved | None:
     """The checkpoint to resume from, if any; ValueError if it cannot be read or was made with other settings."""
     saved = latest(out)
     if saved is not None:
-        defaults = {key: asked[key] for key in UNTOLD}
+        defaults = {key: asked[key] for key in ADDED_LATER}
         check_same(saved.settings, asked, where=f"{saved.path}: expected the settings of this run", defaults=defaults)
     return saved
 

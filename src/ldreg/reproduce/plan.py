@@ -21,15 +21,6 @@ from ldreg.reproduce.studies import DETECTION, RATES, method_of
 from ldreg.text import duration
 from ldreg.train.settings import Settings, named
 
-# Training images and their side by set; those of other sets are read from the files.
-_SETS: Mapping[str, tuple[int, int]] = {
-    "digits": (1437, 8),
-    "shapes": (2000, 8),
-    "textures": (2000, 8),
-    "cifar10": (50_000, 32),
-    "cifar100": (50_000, 32),
-    "imagenet": (1_281_167, 224),
-}
 _H200_CORES, _H200_GB = 16, 140
 _KEPT = 0.7  # share of all module outputs that is kept for the gradient
 _UNKNOWN = "unknown"
@@ -88,8 +79,8 @@ def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
     """The number of training images and their side."""
     if workspace.generated and data.path == workspace.detection_images:
         count, side = GENERATED["train"], GENERATED["size"]
-    elif data.name in _SETS:
-        count, side = _SETS[data.name]
+    elif data.name in RATES["sets"]:
+        count, side = RATES["sets"][data.name]
     else:
         return _read_images(data)
     return round(min(count, data.limit or count) * (1 - data.validation)), data.size or side

@@ -87,8 +87,6 @@ class ReproduceOptions:
     coco: str | None = None
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise ValueError(f"--scale: expected one of {', '.join(SCALES)}, got {self.scale!r}")
         for key, largest in _LARGEST.items():
             value = getattr(self, key)
             if value is not None and not 1 <= value <= largest:

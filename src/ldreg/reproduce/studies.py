@@ -301,6 +301,7 @@ PAPER: Mapping[str, Mapping[str, float]] = _FILE["paper"]
 SEARCH: Mapping[str, Any] = _FILE["search"]
 BASELINES: Mapping[str, Any] = _FILE["baselines"]
 RATES: Mapping[str, Any] = _FILE["rates"]
+LIGHTLY: Mapping[str, Sequence[str]] = _FILE["lightly"]
 PROSE: Mapping[str, Any] = _FILE["prose"]
 SCALES: Mapping[str, Scale] = {name: Scale(name=name, **_tuples(entry)) for name, entry in _FILE["scales"].items()}
 STUDIES: Mapping[str, Study] = {
