@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.evaluate.short import short_run
 from torch import Tensor, nn
 
 from ldreg.encoders import EncoderConfig, build_encoder
 from ldreg.encoders.checkpoints import LoadedEncoder
+from ldreg.options import split as split_words
+from ldreg.train.recipes import load_recipe
+from ldreg.train.run import pretrain
+from ldreg.train.settings import resolve
 
 
 class Pixels(nn.Module):
@@ -45,10 +48,14 @@ def untrained() -> LoadedEncoder:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of two short runs, simclr and simclr_ldreg; not to be changed."""
+    """A folder of two runs of one epoch over a few digits, simclr and simclr_ldreg; not to be changed."""
     folder = tmp_path_factory.mktemp("runs")
+    words = "--schedule.epochs 1 --schedule.warmup_epochs 0 --data.limit 200 --batch_size 64 --monitor.k 16"
+    options, _ = split_words(
+        f"{words} --trainer.threads 1 --trainer.device cpu --data.cache {folder / 'cache'}".split()
+    )
     for method in ("simclr", "simclr_ldreg"):
-        short_run(method, folder / method)
+        pretrain(resolve(load_recipe(f"digits/{method}"), options), folder / method)
     return folder
 
 

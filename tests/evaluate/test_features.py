@@ -93,15 +93,6 @@ def test_an_edited_or_added_file_changes_the_key(write_images: Write) -> None:
 Damage = Callable[[dict[str, torch.Tensor], dict[str, str]], object]
 
 
-def shifted(name: str, row: int, by: float) -> Damage:
-    """Changes one entry of a tensor."""
-
-    def change(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
-        tensors[name][row] += tensors[name].new_tensor(by)
-
-    return change
-
-
 def cut(rows: int) -> Damage:
     return lambda tensors, _: tensors.update({name: part[:rows].contiguous() for name, part in tensors.items()})
 
@@ -112,13 +103,13 @@ DAMAGES: dict[str, Damage] = {
     "other classes": lambda _, metadata: metadata.update(classes='["0", "1"]'),
     "fewer labels": lambda tensors, _: tensors.update(labels=tensors["labels"][:-1].contiguous()),
     "other type": lambda tensors, _: tensors.update(representations=tensors["representations"].half()),
-    "other label": shifted("labels", 5, 50),
+    "other label": lambda tensors, _: tensors["labels"][5].add_(50),
     "fewer rows": cut(100),
     "no rows": cut(0),
-    "index too high": shifted("indices", -1, 9),
-    "index below 0": shifted("indices", 0, -3),
-    "index twice": shifted("indices", 4, 1),
-    "NaN": shifted("representations", 3, float("nan")),
+    "index too high": lambda tensors, _: tensors["indices"][-1].add_(9),
+    "index below 0": lambda tensors, _: tensors["indices"][0].sub_(3),
+    "index twice": lambda tensors, _: tensors["indices"][4].add_(1),
+    "NaN": lambda tensors, _: tensors["representations"][3].fill_(float("nan")),
 }
 
 

@@ -10,7 +10,6 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from tests.evaluate.short import QUICK
 
 from ldreg.cli import main
 from ldreg.data import DataConfig, ImageFiles, load_images
@@ -19,23 +18,16 @@ from ldreg.evaluate.features import Features, features
 from ldreg.evaluate.records import evaluated, evaluation_rows, record
 from ldreg.evaluate.source import Source, open_source
 from ldreg.inspection.measure import inspect
+from ldreg.options import split as split_words
 from ldreg.record import PRECISIONS, Record
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
 
-OPTIONS = {
-    **QUICK,
-    "data.name": "folder",
-    "data.resident": "no",
-    "data.workers": "0",
-    "data.limit": "null",
-    "batch_size": "16",
-    "monitor.k": "8",
-    "ldreg.k": "8",
-}
-
-
+OPTIONS = (
+    "--schedule.epochs 1 --schedule.warmup_epochs 0 --batch_size 16 --monitor.k 8 --ldreg.k 8 --trainer.threads 1 "
+    "--trainer.device cpu --data.name folder --data.resident no --data.workers 0 --data.size 12"
+)
 KINDS = ("bright", "dark", "noisy")
 
 
@@ -55,8 +47,8 @@ def paint(folder: Path) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("record")
     paint(folder / "images")
-    options = {**OPTIONS, "data.path": str(folder / "images"), "data.cache": str(folder / "cache"), "data.size": "12"}
-    settings = resolve(load_recipe("digits/simclr_ldreg"), list(options.items()))
+    options, _ = split_words(f"{OPTIONS} --data.path {folder / 'images'} --data.cache {folder / 'cache'}".split())
+    settings = resolve(load_recipe("digits/simclr_ldreg"), options)
     pretrain(settings, folder / "run", command="ldreg pretrain --test")
     return folder / "run"
 

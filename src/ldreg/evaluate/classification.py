@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -201,12 +201,12 @@ def linear_on(
     data: DataConfig,
     *,
     protocol: ProtocolName = "fast",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: str = "auto",
     cache: Path | None = None,
 ) -> float:
     """Accuracy of a linear classifier on any set with labels and both splits."""
     config = with_run_augmentation(LinearConfig(protocol), source)
-    setup = Setup(source.results_folder, device, cache=cache)
+    setup = Setup(source.results_folder, device, cache=cache)  # type: ignore[arg-type]  # which torch_device checks
     return classifier_accuracy(source.encoder, data, config, setup).accuracy
 
 

@@ -246,7 +246,6 @@ def kind_options(name: str) -> list[Option]:
     """Every option of a kind of evaluation."""
     kind = KINDS[name]
     own = sorted(fields_of(kind.config), key=lambda option: option.default is not MISSING)
-    output = [option for option in fields_of(OutputConfig) if option.name != "cache" or "cache" in kind.shared]
     data = [
         _default(option, "the run's own")
         for option in fields_of(DataConfig, "data")
@@ -257,8 +256,7 @@ def kind_options(name: str) -> list[Option]:
         for option in fields_of(EncoderConfig, "encoder")
         if option.name not in INITIALIZATION
     ]
-    shared = [option for option in fields_of(Setup, only=kind.shared) if option.name != "cache"]
-    return [*own, *shared, *output, *data, *encoder]
+    return [*own, *fields_of(Setup, only=kind.shared), *fields_of(OutputConfig), *data, *encoder]
 
 
 def _default(option: Option, default: str) -> Option:
@@ -273,7 +271,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         built(made, {entry.name: values[entry.name] for entry in fields(made) if entry.name in values})
         for made in (kind.config, OutputConfig)
     )
-    shared = {option: values[option] for option in kind.shared if option != "cache"}
+    shared = {option: values[option] for option in kind.shared}
     given = {key.partition(".")[2]: values[key] for key, _ in options if key.startswith("encoder.")}
     encoder = built(EncoderConfig, given, "encoder.") if given else None
     data = [(key, value) for key, value in options if key.startswith("data.")]
@@ -301,7 +299,6 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         setup = Setup(
             opened.results_folder if output.out is None else Path(output.out),
             **shared,
-            cache=None if output.cache is None else Path(output.cache),
             reading=DataConfig() if kind.data is None else reading_settings(opened, data),
             progress=progress,
             command=command,
@@ -316,7 +313,7 @@ def evaluate(name: str, source: str, options: Settings, *, command: str = "") ->
         "results": found.results,
         "source": opened.facts(),
         "data": None if opened.data is None else asdict(opened.data),
-        "options": {**asdict(config), **shared},
+        "options": {**asdict(config), **{key: value for key, value in shared.items() if key != "cache"}},
         "seed": 0 if seed is None and getattr(config, "protocol", "fast") != "fast" else seed,
         "minutes": found.minutes,
         "environment": environment(command),

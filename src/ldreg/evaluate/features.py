@@ -73,13 +73,14 @@ class Setup:
         device: auto (a GPU where there is one), cpu or cuda
         devices: processes on this machine, with one device each
         precision: fp32, or bf16 mixed with float32
+        cache: folder below which representations are kept; default that of --data.cache
     """
 
     out: Path  # folder of the results; checkpoints are in work/ below it
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int = 1
     precision: Precision = "fp32"
-    cache: Path | None = None  # folder of representations; None: that of the data's settings
+    cache: Path | None = None
     reading: DataConfig = field(default_factory=DataConfig)  # how images of other sets than the source's are read
     progress: Progress | None = None
     command: str = ""

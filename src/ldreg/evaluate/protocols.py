@@ -209,14 +209,12 @@ class OutputConfig:
     Args:
         size: side of the images, where the checkpoint does not say
         normalization: of the images, where the checkpoint does not say: imagenet, cifar, half or none
-        cache: folder below which representations are kept; default that of --data.cache
         out: folder for results and checkpoints; default evaluation in the run's folder, else evaluation/NAME
         json: write the results, with what a reader needs to repeat them, to this file
     """
 
     size: int | None = None
     normalization: str | None = None
-    cache: str | None = None
     out: str | None = None
     json: str | None = None
 
