@@ -291,7 +291,7 @@ def drawn(views: Views, images: list[Tensor]) -> list[list[list[int]]]:
 def test_crops_cut_at_once_are_those_of_one_image(config: ViewsConfig, size: int, beyond: float) -> None:
     views = Views(config, size=size, channels=3)
     images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
-    made = views.cut(images, drawn(views, images))
+    made = views.crop_batch(images, drawn(views, images))
     assert made.shape == (8, views.count, 3, size, size)
     assert made.dtype == torch.uint8
     theirs = [views.crop(image, seeded(seed)) for seed, image in enumerate(images)]
@@ -305,9 +305,9 @@ def test_the_number_cut_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     views = Views(ViewsConfig("simclr"), size=16, channels=3)
     images = [photo(seed, *SIZES[seed % len(SIZES)]) for seed in range(8)]
     boxes = drawn(views, images)
-    whole = views.cut(images, boxes)
+    whole = views.crop_batch(images, boxes)
     for pixels, parts in ((1, 8), (2 * 120 * 90, 4)):
         monkeypatch.setattr("ldreg.views.views.PADDED", pixels)
         assert len(list(_chunks(images))) == parts
         # Sums of as many zeros more may be rounded differently, and so may what lies half between two gray levels.
-        assert (views.cut(images, boxes).int() - whole.int()).abs().max() <= 1
+        assert (views.crop_batch(images, boxes).int() - whole.int()).abs().max() <= 1

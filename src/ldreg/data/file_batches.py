@@ -161,7 +161,7 @@ class Source(Dataset[Sample]):
             sample.boxes or self.crop.draw_boxes(image.shape[1], image.shape[2], self._generator(sample.key))
             for sample, image in zip(samples, images, strict=True)
         ]
-        return self.crop.cut(images, boxes)
+        return self.crop.crop_batch(images, boxes)
 
 
 def _batch(samples: list[Sample], stack: Callable[[list[Sample]], Tensor]) -> Made:

@@ -253,7 +253,9 @@ def interruptible(trainer: pl.Trainer, folder: Path, resume_with: str) -> Iterat
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's messages about the hardware and advice that does not apply."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    # The last two log in place of the first two where the package `lightning` is loaded as well.
+    names = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)

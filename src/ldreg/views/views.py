@@ -131,15 +131,15 @@ class Views:
         boxes = sample_boxes(uniforms, height=height, width=width, scale=self.policy.scale)
         return torch.stack(boxes, dim=1).tolist()
 
-    def cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
-        """The crops (B, V, C, size, size) of uint8 images (C, H, W) of any sizes to V boxes each, on their device.
+    def crop_batch(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+        """The crops (B, V, C, size, size) of uint8 images (C, H, W) of any sizes, V boxes each, on their device.
 
         They are rounded at the end, whereas `crop` also rounds between its two directions: values differ by at most one
         gray level. Bicubic crops may differ by more where the first direction overshoots black or white.
         """
-        return torch.cat([self._cut(images[start:end], boxes[start:end]) for start, end in _chunks(images)])
+        return torch.cat([self._crop_padded(images[start:end], boxes[start:end]) for start, end in _chunks(images)])
 
-    def _cut(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
+    def _crop_padded(self, images: Sequence[Tensor], boxes: Sequence[list[Box]]) -> Tensor:
         # Padded to one float32 (B, C, H, W), in memory as (B, H, C, W). No box reaches the padding.
         height, width = (max(image.shape[dim] for image in images) for dim in (1, 2))
         padded = images[0].new_zeros(len(images), height, images[0].shape[0], width)
