@@ -89,7 +89,7 @@ def _epochs(record: Record) -> float:
 
 def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
     """The number of training images and their side."""
-    if workspace.generated and data.path == workspace.detection_images:
+    if workspace.generated and data.name == "folder" and data.path == workspace.detection_images:
         count, side = GENERATED["train"], GENERATED["size"]
     elif data.name in _SETS:
         count, side = _SETS[data.name]
