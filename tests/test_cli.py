@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -85,12 +86,12 @@ def test_two_sets_are_compared_class_by_class(folder: Path, capsys: Capture) -> 
 
 def write_tables(names: Sequence[str]) -> None:
     """Two tables of the same points, each with the classes a, b, c in the column of its name; labels in other files."""
-    x, kinds = np.random.default_rng(1).normal(size=(60, 3)), ["abc"[i % 3] for i in range(60)]
+    x = pd.DataFrame(np.random.default_rng(1).normal(size=(60, 3)), columns=["1st", "2nd", "3rd"])
+    kinds = pd.DataFrame({"kind": list("abc" * 20)})
     for name in names:
-        rows = [",".join([*map(str, row), kind]) for row, kind in zip(x, kinds, strict=True)]
-        Path(f"{name}.csv").write_text("\n".join([f"1st,2nd,3rd,{name}", *rows, ""]))
-    Path("kinds.txt").write_text("\n".join(kinds))
-    Path("kinds.csv").write_text("\n".join(["id,kind", *(f"{i},{kind}" for i, kind in enumerate(kinds)), ""]))
+        x.assign(**{name: kinds["kind"]}).to_csv(f"{name}.csv", index=False)
+    kinds.to_csv("kinds.txt", index=False, header=False)
+    kinds.to_csv("kinds.csv", index_label="id")
 
 
 @pytest.mark.parametrize(
@@ -166,22 +167,10 @@ def test_labels_beside_a_column_of_lists_are_pointed_at(folder: Path, capsys: Ca
         assert (err.count("\n"), named in err) == (int(named != ""), True)
 
 
-def write_columns(path: str, columns: dict[str, Any]) -> None:
-    if path.endswith(".parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(columns), path)
-        return
-    rows = [list(columns), *zip(*columns.values(), strict=True)]
-    Path(path).write_text("".join("\t,"[path.endswith("csv")].join(map(str, row)) + "\n" for row in rows))
-
-
 def test_columns_of_two_tables_are_named_together(folder: Path, capsys: Capture) -> None:
-    x = np.random.default_rng(2).normal(size=(40, 3))
-    features = {f"f{j}": x[:, j] for j in range(3)}
-    write_columns("new.csv", {"image_id": np.arange(40), "area": np.arange(40)[::-1]} | features)
-    write_columns("old.csv", {"key": np.arange(40), "target": np.arange(40) % 2} | features)
+    features = pd.DataFrame(np.random.default_rng(2).normal(size=(40, 3)), columns=["f0", "f1", "f2"])
+    features.assign(image_id=np.arange(40), area=np.arange(40)[::-1]).to_csv("new.csv", index=False)
+    features.assign(key=np.arange(40), target=np.arange(40) % 2).to_csv("old.csv", index=False)
     words = ["new.csv", "--k", "8", "--compare"]
     said = error_of(capsys, "inspect", *words, "old.csv", "--exclude", "image_id", "--include", "area")
     assert said.startswith("ldreg inspect: error: old.csv: ")

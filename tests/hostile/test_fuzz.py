@@ -1,4 +1,4 @@
-"""A short turn of benchmarks/fuzz_loaders.py, and that it sees what it looks for."""
+"""A short turn of benchmarks/fuzz_loaders.py."""
 
 import subprocess
 import sys

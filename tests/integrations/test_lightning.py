@@ -348,7 +348,6 @@ import MINE as pl
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from ldreg.integrations.lightning import DimensionMonitor
-from ldreg import LDReg
 from ldreg.evaluate.measure import measure
 
 x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))

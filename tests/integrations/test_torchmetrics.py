@@ -1,7 +1,4 @@
-"""The metrics keep torchmetrics' contract.
-
-torchmetrics does not ship its test harness (`unittests._helpers.testers.MetricTester`), so its checks are made here.
-"""
+"""The metrics, over batches, precisions and processes, against scikit-learn's neighbors and a float64 SVD."""
 
 import os
 import pickle
@@ -11,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy
 import pytest
 import torch
@@ -21,8 +17,6 @@ from torchmetrics import Metric, MetricCollection
 
 import ldreg
 from ldreg.integrations.torchmetrics import EffectiveRank, LocalIntrinsicDimension
-
-matplotlib.use("Agg")
 
 K = 8
 

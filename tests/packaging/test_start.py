@@ -107,14 +107,6 @@ def test_what_takes_long_to_import_is_imported_by_those_who_use_it(tmp_path: Pat
     assert set(plan) <= {"timm", "torchvision", "torch._dynamo"}  # it makes a ViT and counts what that computes
 
 
-@pytest.mark.slow
-def test_importing_takes_less_than_0_3_s_beyond_torch() -> None:
-    code = "import time, torch; start = time.perf_counter(); from ldreg import *; print(time.perf_counter() - start)"
-    run = [sys.executable, "-c", code]
-    took = [float(subprocess.run(run, capture_output=True, check=True).stdout) for _ in range(5)]
-    assert min(took) < 0.3  # whatever else runs only adds to it
-
-
 # Looking for this module interrupts: in the imports of the command line, of torch, and of numpy by torch's C code.
 INTERRUPTED = """
 import os, signal, sys

@@ -1,8 +1,7 @@
 """The first minutes with a wheel in a new environment, as docs/transcript.md has them.
 
 `python tests/packaging/transcript.py` installs everything anew, as a reader would, and writes the page: some minutes,
-and 7 GB that are deleted at the end. With --borrow it does as the test: installed packages are borrowed, less those
-of the extras, and what the page says of the installation is kept.
+and 7 GB that are deleted at the end. The test borrows installed packages, except those of the extras.
 """
 
 import os
@@ -146,19 +145,13 @@ def borrowing(wheel: Path, *, seconds: float) -> Callable[[Path, Path], Step]:
     return install
 
 
-def main(words: Sequence[str]) -> None:
+def main() -> None:
     """Write the page anew."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheel = build(folder / "dist")
-        if "--borrow" in words:
-            known = re.search(r"^\(([\d.]+) s\)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-            assert known is not None
-            found = steps(borrowing(wheel, seconds=float(known[1])), folder)
-        else:
-            found = steps(installation(wheel), folder)
+        found = steps(installation(build(folder / "dist")), folder)
     PAGE.write_text(as_page(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

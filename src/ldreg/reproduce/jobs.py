@@ -90,7 +90,8 @@ class Job:
 @cache
 def _settings(arm: Arm, options: Options) -> Settings:
     """The settings of an arm's runs, which differ in the seed and take long to check."""
-    return resolve(load_recipe(arm.recipe), [*arm.options, *options])
+    given = [*arm.options, *options]
+    return resolve(load_recipe(arm.recipe), given) if given else recipe_settings(arm.recipe)
 
 
 def merged(jobs: Iterable[Job]) -> list[Job]:
@@ -151,7 +152,8 @@ class Workspace:
 
     def settings(self, job: Job) -> Settings:
         """All settings that a run is trained with. Raises ValueError."""
-        return job.settings_with(self.run_options(job))
+        options = self.run_options(job)
+        return job.settings_with(options) if options else job.settings
 
     def detection_config(self) -> Any:
         """The configuration of detectors, as for `ldreg evaluate detection`. Raises ValueError."""

@@ -77,7 +77,7 @@ def _is_alike(record: Record, job: Job, *, cuda: bool) -> bool:
 
 def _images(data: DataConfig, workspace: Workspace) -> tuple[int, int]:
     """The number of training images and their side."""
-    if workspace.generated and data.path == workspace.detection_images:
+    if workspace.generated and data.name == "folder" and data.path == workspace.detection_images:
         count, side = GENERATED["train"], GENERATED["size"]
     elif data.name in RATES["sets"]:
         count, side = RATES["sets"][data.name]
