@@ -47,6 +47,8 @@ def test_eigenvalues_and_ranks_are_those_of_numpy(shape: tuple[int, int]) -> Non
     assert rankme(x).item() == pytest.approx(reference_rank(np.linalg.svd(wide, compute_uv=False)), rel=1e-10)
     assert effective_rank(x).item() == pytest.approx(reference_rank(variances), rel=1e-10)
     assert effective_rank(x).item() == pytest.approx(entropy_rank(found).item(), rel=1e-12)
+    whole = (10 * x).round()
+    assert rankme(whole.int()).item() == pytest.approx(rankme(whole).item(), rel=1e-10)
 
 
 @pytest.mark.parametrize(

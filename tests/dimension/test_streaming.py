@@ -21,18 +21,18 @@ from ldreg.dimension.search import Neighbors, within_memory
 from ldreg.dimension.streaming import Mover, _available, resident, stream_lid, stream_neighbors
 
 ELSEWHERE = "cpu:0"
-Watched = list[tuple[int, int]]
+Watched = list[tuple[int, int, int]]
 
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """How many queries and rows each search of a block had."""
+    """How many queries, rows and bytes of memory each search of a block had."""
     seen: Watched = []
     search: Callable[..., Neighbors] = streaming.__dict__["search"]
 
-    def watched(x: Tensor, reference: Tensor, *arguments: Any, **options: Any) -> Neighbors:
-        seen.append((len(x), len(reference)))
-        return search(x, reference, *arguments, **options)
+    def watched(x: Tensor, reference: Tensor, *arguments: Any, memory: int) -> Neighbors:
+        seen.append((len(x), len(reference), memory))
+        return search(x, reference, *arguments, memory=memory)
 
     monkeypatch.setattr(streaming, "search", watched)
     return seen
@@ -65,15 +65,22 @@ def test_blocks_are_searched_as_all_at_once(seed: int, device: str, searched: Wa
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float16, 2)])
-def test_chunks_and_blocks_stay_within_the_budget(dtype: torch.dtype, size: int, searched: Watched) -> None:
-    """Counting that the search has rows of float16 as float32."""
+def test_chunks_blocks_and_searches_stay_within_the_budget(
+    dtype: torch.dtype, size: int, searched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search has rows of float16 as float32, and a quarter of what is free, but no less than it needs."""
     x, budget = normal(500, 64).to(dtype), 60_000
-    stream_neighbors(x, 10, device=ELSEWHERE, budget=budget)
-    width, working, result = 64 * size, 64 * 4, 64 * (10 + 8)
-    of_queries, of_rows = width + working + result, 2 * width + working
-    assert max(queries * of_queries + rows * of_rows for queries, rows in searched) <= budget
-    assert max(queries for queries, _ in searched) > 10
-    assert max(rows for _, rows in searched) > 30
+    expected = neighbors(x, 10)
+    for least, memory in ((16 << 20, 16 << 20), (1, 20_000)):
+        monkeypatch.setattr(streaming, "_LEAST_WORK", least)
+        searched.clear()
+        assert_same(stream_neighbors(x, 10, device=ELSEWHERE, budget=budget), expected)
+        width, working, result = 64 * size, 64 * 4, 64 * (10 + 8)
+        of_queries, of_rows = width + working + result, 2 * width + working
+        assert max(queries * of_queries + rows * of_rows for queries, rows, _ in searched) <= budget
+        assert max(queries for queries, _, _ in searched) > 10
+        assert max(rows for _, rows, _ in searched) > 30
+        assert {given for _, _, given in searched} == {memory}
 
 
 def grid(side: int) -> Tensor:
@@ -154,26 +161,6 @@ def test_what_fits_is_searched_at_once(searched: Watched) -> None:
     assert not searched
     stream_neighbors(x, 5, device=ELSEWHERE, budget=enough - 1)
     assert searched
-
-
-def test_searches_are_told_how_little_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of what is free is the search's; to run out of a gigabyte again in every block would take long."""
-    told: list[int] = []
-    search: Callable[..., Neighbors] = streaming.__dict__["search"]
-
-    def noted(*arguments: Any, memory: int) -> Neighbors:
-        told.append(memory)
-        return search(*arguments, memory=memory)
-
-    monkeypatch.setattr(streaming, "search", noted)
-    x = normal(400, 64)
-    stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
-    assert set(told) == {16 << 20}
-    told.clear()
-    monkeypatch.setattr(streaming, "_LEAST_WORK", 1)
-    found = stream_neighbors(x, 5, device=ELSEWHERE, budget=90_000)
-    assert set(told) == {30_000}
-    assert_same(found, neighbors(x, 5))
 
 
 def hungry(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> list[int]:

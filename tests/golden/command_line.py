@@ -23,16 +23,7 @@ STUDIES = (
 
 @case()
 def help_of_every_command(place: Place) -> Any:
-    commands: list[tuple[str, ...]] = [
-        (),
-        ("inspect",),
-        ("demo",),
-        ("export",),
-        ("bench",),
-        ("completion",),
-        ("pretrain",),
-    ]
-    commands += [("evaluate",), ("report",), ("reproduce",), *(("evaluate", one) for one in EVALUATIONS)]
+    commands = [(), *((one,) for one in COMMANDS), *(("evaluate", one) for one in EVALUATIONS)]
     return {f"ldreg {' '.join(words)}".strip(): helped(place.ldreg(*words, "--help")) for words in commands}
 
 

@@ -47,9 +47,7 @@ def reproduce(place: Place) -> Any:
     words = ("table1", "--methods", "simclr", "--epochs", "1", "--jobs", "1", "--out", "here")
     first = place.ldreg("reproduce", *words)
     files = place.tree("here")
-    records = {
-        name: place.json(f"here/results/{name}") for name in place.tree("here/results") if name.endswith(".json")
-    }
+    records = {name: place.json(f"here/results/{name}") for name in place.tree("here/results") if ".json" in name}
     shown = place.ldreg("reproduce", *words[:5], "--show", "--out", "here")
     table = [line for line in first.out.splitlines() if "SimCLR" in line]
     assert all(line in shown.out for line in table)
@@ -100,17 +98,8 @@ def write_squares(place: Place, split: str, count: int) -> None:
         Image.fromarray(pixels).save(folder / f"{count}{i}.png")
         content["images"].append({"id": i, "file_name": f"{count}{i}.png", "height": 96, "width": 128})
         corners = [x, y, x + side, y, x + side, y + side, x, y + side]
-        content["annotations"].append(
-            {
-                "id": i,
-                "image_id": i,
-                "category_id": 1,
-                "iscrowd": 0,
-                "area": side * side,
-                "bbox": [x, y, side, side],
-                "segmentation": [corners],
-            }
-        )
+        box = {"bbox": [x, y, side, side], "segmentation": [corners], "area": side * side}
+        content["annotations"].append({"id": i, "image_id": i, "category_id": 1, "iscrowd": 0, **box})
     file = place.folder / "coco" / "annotations" / f"instances_{split}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(content), encoding="utf-8")

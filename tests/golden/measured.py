@@ -51,9 +51,7 @@ def seen(page: str, *words: str) -> Any:
     return {
         "complete": page.rstrip().endswith("</html>"),
         "scripts loaded": "<script src" in page,
-        "requests": any(
-            f'{attribute}="{scheme}' in page for attribute in ("src", "srcset") for scheme in ("http", "//")
-        ),
+        "requests": any(f'{where}="{scheme}' in page for where in ("src", "srcset") for scheme in ("http", "//")),
         "style sheets loaded": '<link rel="stylesheet"' in page,
         "words": {word: word in page for word in words},
     }
@@ -114,4 +112,7 @@ def inspect_formats(place: Place) -> Any:
 def bench_lid(place: Place) -> Any:
     words = ("--sizes", "200x4", "--repeats", "1", "--device", "cpu", "--contenders", "ldreg,scikit-learn")
     place.ldreg("bench", "lid", *words, "--json", "found.json", "--out", "out")
-    return {"json": place.json("found.json"), "files": place.tree()}
+    found = place.json("found.json")
+    for one in found:
+        one["environment"]["packages"] = sorted(one["environment"]["packages"])  # which are installed is not ours
+    return {"json": found, "files": place.tree()}

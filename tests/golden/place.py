@@ -20,14 +20,8 @@ import torch
 from ldreg.cli import main
 
 TINY = (
-    "--schedule.epochs",
-    "2",
-    "--schedule.warmup_epochs",
-    "0",
-    "--trainer.device",
-    "cpu",
-    "--monitor.every_steps",
-    "5",
+    *("--schedule.epochs", "2", "--schedule.warmup_epochs", "0", "--trainer.device", "cpu"),
+    *("--monitor.every_steps", "5"),
 )
 PATIENCE = 300.0  # seconds until a process counts as stuck
 

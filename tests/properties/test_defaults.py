@@ -1,6 +1,7 @@
 """Which device and dtype torch makes tensors in where none is named changes nothing: data bring their own."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -57,21 +58,16 @@ FUNCTIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.parametrize("default", [torch.device("meta"), torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_default_device_does_not_matter(name: str) -> None:
-    expected = FUNCTIONS[name]()
-    with torch.device("meta"):  # on which nothing can be computed
-        found = FUNCTIONS[name]()
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_default_dtype_does_not_matter(name: str, dtype: torch.dtype) -> None:
+def test_the_default_device_and_dtype_do_not_matter(name: str, default: torch.device | torch.dtype) -> None:
+    """On the device "meta" nothing can be computed."""
     expected, before = FUNCTIONS[name](), torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
     try:
-        found = FUNCTIONS[name]()
+        if isinstance(default, torch.dtype):
+            torch.set_default_dtype(default)
+        with default if isinstance(default, torch.device) else nullcontext():
+            found = FUNCTIONS[name]()
     finally:
         torch.set_default_dtype(before)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -236,12 +236,13 @@ def test_gradients_in_float16_overflow_where_those_in_float32_do_not_fit() -> No
 
 def test_what_has_no_plain_numbers_is_refused_by_name() -> None:
     masked = np.ma.masked_array(np.ones((9, 3)), mask=np.eye(9, 3, dtype=bool))
-    functions: list[Callable[[Any], object]] = [partial(each, k=2) for each in (lid, neighbor_distances, inspect)]
-    for function in (*functions, LDReg(k=2), effective_rank):
-        for x, word in ((masked, "a masked array"), (torch.ones(9, 3, device="meta"), "meta")):
+    with_k: list[Callable[..., object]] = [lid, neighbor_distances, inspect]
+    functions: list[Callable[..., object]] = [LDReg(k=2), effective_rank, *(partial(each, k=2) for each in with_k)]
+    for x, word in ((masked, "a masked array"), (torch.ones(9, 3, device="meta"), "meta")):
+        for function in functions:
             with pytest.raises(ValueError, match=rf"^(x|representations): expected .*{word}"):
                 function(x)
     for k in (torch.tensor(True), torch.tensor(2, device="meta"), np.bool_(True)):
-        for call in (neighbor_distances, lid):
+        for function in with_k:
             with pytest.raises(ValueError, match=r"^k: expected an integer"):
-                call(normal(9, 3), k)  # type: ignore[operator]
+                function(normal(9, 3), k=k)

@@ -417,21 +417,6 @@ def test_cuda_equals_the_cpu(name: str, path: str) -> None:
             assert_same(got, step(case, "plain"), name)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("path", ["differences", "screened"])
-def test_cuda_at_other_addresses_and_sizes_by_turns(path: str) -> None:
-    """What is known of one kind of call is not taken for another."""
-    values = normal(320 * 64 + 3).cuda()
-    expected: dict[tuple[int, int], Outcome] = {}
-    for attempt in range(2):
-        for start in (0, 1, 2, 3):
-            for rows in (320, 319, 64):
-                case = Case(values[start : start + rows * 64].view(rows, 64), options={"k": 16})
-                if not attempt:
-                    expected[start, rows] = step(case._replace(x=case.x.cpu()), "plain")
-                assert_same(on_cpu(step(case, path)), expected[start, rows], f"{start}, {rows}, {attempt}")
-
-
 REAL: dict[str, Callable[[], Case]] = {
     "ResNet-18": lambda: Case(normal(1024, 512), options={"k": 64}),
     "after ReLU": lambda: Case(normal(1024, 512).relu(), options={"k": 64, "norm": "l2"}),
