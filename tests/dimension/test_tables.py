@@ -10,7 +10,7 @@ import pytest
 
 import ldreg
 
-X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+X: Any = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 COLUMNS = pd.DataFrame(X, columns=list("abcd"))
 LISTS = pd.DataFrame({"e": list(X)})
 

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,7 @@ def test_the_table_has_a_row_for_each_point(x: Tensor) -> None:
 
 def test_a_sample_names_the_rows_of_the_data(x: Tensor) -> None:
     report = ldreg.inspect(x, k=20, sample=50)
-    table = points_table(report, {"number": np.arange(400) * 10})
+    table = points_table(report, {"number": range(0, 4000, 10)})
     assert table["row"].tolist() == report.index.tolist()
     assert (table["number"] == 10 * table["row"]).all()
     assert len(report.to_frame()) == 50
@@ -129,7 +130,7 @@ def test_points_and_their_neighbors_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    x = np.random.default_rng(0).normal(size=(80, 4))
+    x: Any = np.random.default_rng(0).normal(size=(80, 4))
     x[50] = x[20]
     texts = [f"text {i}" for i in range(80)]
     frame = pd.DataFrame(x, columns=["a", "b", "c", "d"]).assign(text=texts, cls=["cat", "dog"] * 40)
@@ -271,11 +272,12 @@ def test_the_command_takes_a_reference(
 
 def test_a_reference_of_another_width_is_refused(new_and_reference: tuple[Tensor, Tensor]) -> None:
     new, reference = new_and_reference
-    for options, named in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"reference": reference[:, :5]}, "reference: expected 12 dimensions"),
         ({"reference": reference[:20]}, "reference: expected more points than k"),
         ({"reference": reference, "compare": new}, "reference: expected it without compare"),
         ({"reference": reference * torch.nan}, "reference: expected finite numbers"),
-    ):
+    ]
+    for options, named in wrong:
         with pytest.raises(ValueError, match=rf"^{named}"):
             ldreg.inspect(new, k=20, **options)

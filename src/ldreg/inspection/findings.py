@@ -471,8 +471,8 @@ def _near_limit(distances: Tensor, usual: Points) -> Tensor | None:
     if math.isnan(dimension):
         return None
     share = min(_NEAR, (_BY_CHANCE / usual.k) ** (1 / dimension))
-    typical = usual.distances[:, -1].median() * usual.k ** (-1 / dimension)
-    return share * distances[:, -1].clamp_max(typical)
+    typical: Tensor = usual.distances[:, -1].median() * usual.k ** (-1 / dimension)
+    return distances[:, -1].clamp_max(typical) * share
 
 
 def find_in_reference(points: Points, reference: Points) -> tuple[Finding, ...]:

@@ -478,7 +478,7 @@ def _measures(
 ) -> dict[str, Any]:
     """Numbers of `dimension.quality`, by name; those of hubs are None unless all points were measured among all."""
     power = quality.alpha_req(eigenvalues)
-    whole = counts is not None and len(distances) == len(counts)
+    known = counts if counts is not None and len(distances) == len(counts) else None
     equal = groups[groups >= 0]
     return {
         "rankme": singular,
@@ -487,8 +487,8 @@ def _measures(
         "alpha_req": power.alpha,
         "alpha_req_r2": power.r2,
         "uniformity": quality.uniformity(part).item(),
-        "hubness": quality.hubness(counts).item() if whole else None,
-        "antihubs": quality.antihubs(counts).item() if whole else None,
+        "hubness": None if known is None else quality.hubness(known).item(),
+        "antihubs": None if known is None else quality.antihubs(known).item(),
         "gride": [scale._asdict() for scale in quality.gride(distances)],
         "duplicates": {"points": len(equal), "groups": len(equal.unique())},
     }
