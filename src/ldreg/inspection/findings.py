@@ -471,8 +471,9 @@ def _near_limit(distances: Tensor, usual: Points) -> Tensor | None:
     if math.isnan(dimension):
         return None
     share = min(_NEAR, (_BY_CHANCE / usual.k) ** (1 / dimension))
-    typical: Tensor = usual.distances[:, -1].median() * usual.k ** (-1 / dimension)
-    return distances[:, -1].clamp_max(typical) * share
+    typical = usual.distances[:, -1].median() * usual.k ** (-1 / dimension)
+    limit: Tensor = share * distances[:, -1].clamp_max(typical)
+    return limit
 
 
 def find_in_reference(points: Points, reference: Points) -> tuple[Finding, ...]:
