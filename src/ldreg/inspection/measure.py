@@ -434,21 +434,22 @@ def _most_collapsed(
     found: LIDEstimate, rows: Tensor, labels: list[str] | None, names: list[str] | None, groups: Tensor
 ) -> tuple[CollapsedPoint, ...]:
     """The measured points of lowest LID, 0 included and inf left out, ties in order of row; one of equal rows."""
+    lid, errors, of = found.lid.cpu(), found.standard_error.cpu(), groups.tolist()
     listed: dict[int, CollapsedPoint] = {}
-    for i in torch.sort(found.lid, stable=True).indices.tolist():
-        group = int(groups[i])
-        key = group if group >= 0 else -1 - i  # a row without an equal is alone
-        if len(listed) == _MOST_COLLAPSED or torch.isinf(found.lid[i]):
+    for i in torch.sort(lid, stable=True).indices.tolist():
+        key = of[i] if of[i] >= 0 else -1 - i  # a row without an equal is alone
+        if key in listed:
+            continue
+        if len(listed) == _MOST_COLLAPSED or torch.isinf(lid[i]):
             break
-        if key not in listed:
-            listed[key] = CollapsedPoint(
-                index=int(rows[i]),
-                lid=found.lid[i].item(),
-                standard_error=found.standard_error[i].item(),
-                label=None if labels is None else labels[i],
-                name=None if names is None else names[i],
-                copies=int((groups == group).sum()) if group >= 0 else 1,
-            )
+        listed[key] = CollapsedPoint(
+            index=int(rows[i]),
+            lid=lid[i].item(),
+            standard_error=errors[i].item(),
+            label=None if labels is None else labels[i],
+            name=None if names is None else names[i],
+            copies=int((groups == of[i]).sum()) if of[i] >= 0 else 1,
+        )
     return tuple(listed.values())
 
 
