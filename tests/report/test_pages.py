@@ -26,6 +26,7 @@ CLOUD = PointCloud("a cloud", torch.rand(40, 2), torch.full((40,), 2.0), 2.0, 0.
 def body(page: str) -> ElementTree.Element:
     """The page's body, parsed as strictly as XML."""
     text = page[page.index("<body>") : page.index("</body>") + len("</body>")]
+    text = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     return ElementTree.fromstring(text.replace("<br>", "<br/>"))
 
 
@@ -38,8 +39,10 @@ def words(root: ElementTree.Element) -> str:
 
 
 def pictures(root: ElementTree.Element) -> dict[str, str]:
-    """Titles and captions of the figures."""
-    return {caption.text or "": caption.findtext("span") or "" for caption in root.iter("figcaption")}
+    """Titles and captions of the still figures."""
+    still = [figure for figure in root.iter("figure") if figure.get("class") in (None, "wide")]
+    captions = [caption for figure in still for caption in figure.iter("figcaption")]
+    return {caption.text or "": caption.findtext("span") or "" for caption in captions}
 
 
 def table(root: ElementTree.Element, title: str) -> dict[str, list[str]]:
@@ -53,8 +56,11 @@ def table(root: ElementTree.Element, title: str) -> dict[str, list[str]]:
 
 
 def normalized(page: str) -> str:
-    """The page without its style and drawings, one element per line."""
+    """The page without its style, scripts and drawings, one element per line."""
     text = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
+    text = re.sub(r"<script>.*?</script>", "<script/>", text, flags=re.DOTALL)
+    text = re.sub(r'(<script type="application/json"[^>]*>).*?(?=</script>)', r"\1", text, flags=re.DOTALL)
+    text = re.sub(r"'sha256-[^']*'", "HASH", text)
     text = re.sub(r'<svg (?!class="key").*?</svg>', "<svg/>", text, flags=re.DOTALL)
     text = re.sub(r"ldreg \d+\.\d+\.\d+\S*?(?=[.:<])", "ldreg VERSION", text)
     text = re.sub(r"(<(?:p|tr|li|td|th|figure|div|table|h\d)\b)", r"\n\1", text)
@@ -104,7 +110,7 @@ def test_user_text_is_text_and_nothing_is_fetched(hostile_pages: dict[str, str],
     page = hostile_pages[kind]
     root = body(page)
     assert not {"script", "link", "iframe", "object", "base"} & tags(root)
-    assert "<script" not in page
+    assert page.count("<script") == (5 if kind == "inspect" else 0)  # ours, and the points of two sets
     assert "\x1b" not in page
     shown = "".join(root.itertext())
     assert [word for word in PAYLOADS[:-1] if shown.count(word) < 5] == []

@@ -209,7 +209,7 @@ class DimensionReport:
         write_json(path, self.to_dict())
 
     def to_html(self, path: str | PathLike[str]) -> None:
-        """Write a self-contained page: summary, figures, tables; it makes no request and runs no script."""
+        """Write a self-contained page: summary, linked views of the points, figures, tables; it makes no request."""
         from ldreg.report.pages import inspection_page
 
         write_atomically(path, inspection_page(self))

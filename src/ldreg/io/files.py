@@ -24,7 +24,7 @@ _HELD: set[int] = set()  # handles of the files that are locked
 PAGE_START = (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta http-equiv="Content-Security-Policy" '
-    "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 )
 
 

@@ -1,4 +1,4 @@
-"""Self-contained pages: no request, no script, light and dark, any width.
+"""Self-contained pages: no request, readable without script, light and dark, any width.
 
 Each page is a function that gathers what its template in `templates/` shows: text, tables and cards with plots. The
 templates escape all text; only drawings made here are inserted as they are.
@@ -21,7 +21,7 @@ from ldreg.dimension.geometry import regular
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud, Record, is_share
-from ldreg.report import plots, tables, words
+from ldreg.report import interactive, plots, tables, words
 from ldreg.report.plots import DRAWN_POINTS, colored_classes, regular_values
 from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
@@ -120,6 +120,9 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
         findings=[(finding.severity, words.sentence(finding, report)) for finding in report.findings],
         tiles=_tiles(report),
         cards=[*cards, *_class_cards(report)],
+        explorers=[interactive.explorer(one, place=place) for place, one in enumerate(sets)],
+        scripts=interactive.scripts(),
+        policy=interactive.policy(),
         sections=further,
         quantities=tables.quantity_tables(report),
         collapsed=[tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],

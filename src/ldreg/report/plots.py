@@ -47,7 +47,7 @@ DRAWN_POINTS = 20_000
 MARKED_SETS = 3  # with more sets, means and ranks are not marked
 
 # Lightness rises with LID, without the ends that vanish on black or on white.
-_COLORMAP = LinearSegmentedColormap.from_list("lid", ["#d9482b", "#e58f3a", "#9fae62", "#3fa7a0", "#3b73c6"])
+COLORMAP = LinearSegmentedColormap.from_list("lid", ["#d9482b", "#e58f3a", "#9fae62", "#3fa7a0", "#3b73c6"])
 _CLOUD_SCALE = LogNorm(0.8, 2.6)  # from a line to above the plane's 2, where estimates scatter
 _CLASS_COLORS = numpy.array([*COLORS, GRAY])  # by the place of a class; the last is of all others
 _COLLAPSED = "collapsed"  # label of an undefined value
@@ -236,7 +236,7 @@ def _lid_map(points: Array, lid: Array, scale: LogNorm) -> Figure:
     points, lid = _thinned(points, lid)
     figure, axes = canvas()
     order = numpy.argsort(-lid, kind="stable")  # the collapsed points come out on top
-    dots = _draw_dots(axes, points[order], c=lid[order], cmap=_COLORMAP, norm=scale, s=_dot_size(len(lid)), alpha=0.85)
+    dots = _draw_dots(axes, points[order], c=lid[order], cmap=COLORMAP, norm=scale, s=_dot_size(len(lid)), alpha=0.85)
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30, extend="both")
     bar.outline.set_visible(False)
     low, high = float(scale.vmin or 0), float(scale.vmax or 0)
@@ -348,7 +348,7 @@ def _draw_cloud(axes: Axes, cloud: PointCloud, *, close: bool) -> PathCollection
     """The whole cloud or, if `close`, the surroundings of its anchor, five times as wide as its neighborhood."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set(color=INK, alpha=0.3)
-    look = {"c": cloud.lid.numpy(), "cmap": _COLORMAP, "norm": _CLOUD_SCALE, "s": 9 if close else 4}
+    look = {"c": cloud.lid.numpy(), "cmap": COLORMAP, "norm": _CLOUD_SCALE, "s": 9 if close else 4}
     dots = _draw_dots(axes, cloud.points.numpy(), **look)
     axes.set_aspect("equal", adjustable="box" if close else "datalim")
     if close:

@@ -1,0 +1,195 @@
+"""Linked views of the points of a report, drawn in the page by BokehJS, with a table of the rows that one selects.
+
+The page has all in itself: the library, the points as base64, and a script of ours. A policy in the page allows these
+scripts by their hashes and nothing else. Without scripts the page shows its still figures.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from markupsafe import Markup
+from matplotlib.colors import to_hex
+
+from ldreg.inspection.report import DimensionReport
+from ldreg.report import plots
+from ldreg.report.style import COLORS, GRAY, WIDE_RANGE, Array
+from ldreg.text import count, one_line, percent, printable
+
+if TYPE_CHECKING:  # a slow import
+    from pandas import DataFrame
+
+ALL_DRAWN = 100_000  # of more points a sample is drawn
+SAMPLE = 50_000
+NEIGHBORS = 10  # kept for each point
+MOST_WITH_NEIGHBORS = 20_000  # points
+LONGEST_NAME = 200  # bytes
+_SHORTEST_NAME = 20  # to which names are cut where there are many
+_NAME_BYTES = {20_000: 850_000, ALL_DRAWN: 5_000_000}  # of all names together, for up to so many points
+_LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
+_NOTHING_FOUND = "no finding"
+_SHADES = 64
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """The points of one set, as the script in the page takes them.
+
+    Args:
+        title: of the set.
+        name: the id of its part of the page.
+        note: which points are drawn, if not all; else empty.
+        data: what the script reads, as JSON that is safe within a page.
+    """
+
+    title: str
+    name: str
+    note: str
+    data: Markup
+
+
+def explorer(report: DimensionReport, *, place: int = 0) -> Explorer:
+    """The views of a report; `place` is its number among those on the page.
+
+    Of more than `ALL_DRAWN` measured points, a fixed random sample of `SAMPLE` is drawn. Long names are cut.
+    """
+    table = report.to_frame()
+    drawn = _drawn(report.lid.double().numpy())
+    note = ""
+    if len(drawn) < len(table):
+        note = f"The views draw a fixed random sample of {count(len(drawn))} of {count(len(table))} points."
+    data = _columns(report, table, drawn) | _looks(report, table["lid"].to_numpy())
+    data |= {
+        "title": printable(report.title),
+        "k": report.k,
+        "names": None if report.names is None else _shortened([report.names[point] for point in drawn]),
+        "neighbors": _neighbors(report, drawn),
+    }
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Explorer(report.title, f"points-{place}", note, Markup(text))
+
+
+@cache
+def scripts() -> tuple[Markup, ...]:
+    """The library and our script, to be put into a page in this order."""
+    library = [files("bokeh") / "server" / "static" / "js" / name for name in _LIBRARY]
+    own = files("ldreg.report") / "templates" / "interactive.js"
+    # A page is parsed with line feeds only, and hashed like that.
+    return tuple(Markup(file.read_text(encoding="utf-8").replace("\r\n", "\n")) for file in (*library, own))
+
+
+@cache
+def policy() -> Markup:
+    """What a page's security policy needs to allow `scripts()` and no other script."""
+    digests = [b64encode(sha256(script.encode()).digest()).decode() for script in scripts()]
+    return Markup("; script-src " + " ".join(f"'sha256-{digest}'" for digest in digests))
+
+
+def _drawn(lid: Array) -> Array:
+    """The places of the points that are drawn, low LID last, so that it comes out on top; undefined LID first."""
+    places = numpy.arange(len(lid))
+    if len(lid) > ALL_DRAWN:
+        places = numpy.random.default_rng(0).permutation(len(lid))[:SAMPLE]
+    known = numpy.where(numpy.isfinite(lid) & (lid > 0), lid, numpy.inf)
+    order: Array = places[numpy.lexsort((places, -known[places]))]
+    return order
+
+
+def _columns(report: DimensionReport, table: "DataFrame", drawn: Array) -> dict[str, Any]:
+    """The table of the points in columns that the script reads; words are numbers of a list."""
+    map_x, map_y = report.coordinates.numpy().T
+    columns = {"x": _packed(map_x[drawn]), "y": _packed(map_y[drawn])}
+    for name, values in table.select_dtypes("number").items():
+        known = values if values.dtype.kind == "f" else values.fillna(-1).astype(int)  # -1 is shown as nothing
+        columns[name] = _packed(known.to_numpy()[drawn])
+    found = table["finding"].to_list()
+    kinds = [*dict.fromkeys(name for name in sorted(found) if name), ""]
+    shown = [kind.replace("_", " ") if kind else _NOTHING_FOUND for kind in kinds]
+    groups = {"finding": _group(found, kinds, shown, min(len(kinds) - 1, len(COLORS)), drawn)}
+    if report.labels is not None:
+        by_lid = [row.label for row in sorted(report.classes, key=lambda row: row.mean.value if row.regular else 1e38)]
+        in_order = [row.label for row in report.classes]
+        colored = in_order if len(in_order) <= len(COLORS) else list(plots.colored_classes(by_lid))
+        others = [name for name in dict.fromkeys([*in_order, *report.labels]) if name not in set(colored)]
+        classes = [*colored, *others]
+        groups["label"] = _group(report.labels, classes, [printable(name) for name in classes], len(colored), drawn)
+    return {"columns": columns, "groups": groups, "table": list(table.columns)}
+
+
+def _group(values: Sequence[str], names: Sequence[str], shown: Sequence[str], colored: int, drawn: Array) -> Any:
+    """Words of the points as numbers of `names`, which the page shows as `shown`; the first ones are in color."""
+    number = {name: place for place, name in enumerate(names)}
+    codes = numpy.fromiter((number[values[point]] for point in drawn), dtype=int, count=len(drawn))
+    return {"names": list(shown), "colored": colored, "codes": _packed(codes)}
+
+
+def _looks(report: DimensionReport, lid: Array) -> dict[str, Any]:
+    """Titles and scales of the axes, colors, and the bins of the histogram."""
+    eigenvalues = report.eigenvalues.double().numpy()
+    total = float(eigenvalues.sum())
+    shares = [f" ({percent(float(value) / total)} of the variance)" if total > 0 else "" for value in eigenvalues[:2]]
+    shares += [""] * (2 - len(shares))
+    known = plots.regular_values(lid)
+    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 2.0)
+    low, high = (low, high) if high > low else (low * 0.9, high * 1.1)
+    wide = high > WIDE_RANGE * low
+    bins = int(min(60, max(8, len(known) ** 0.5)))
+    edges = (numpy.geomspace if wide else numpy.linspace)(low, high, bins + 1)
+    edges[[0, -1]] = low * (1 - 1e-6), high * (1 + 1e-6)  # float32 values of the ends are within
+    ends = numpy.quantile(known, (0.02, 0.98)) if len(known) else numpy.array([1.0, 2.0])
+    shades = plots.COLORMAP(numpy.linspace(0, 1, _SHADES))
+    return {
+        "axes": [f"principal axis {place + 1}{share}" for place, share in enumerate(shares)],
+        "wide": wide,
+        "edges": edges.tolist(),
+        "ends": [float(ends[0]), float(max(ends[1], 1.01 * ends[0]))],
+        "shades": [to_hex(shade) for shade in shades],
+        "colors": list(COLORS),
+        "gray": GRAY,
+    }
+
+
+def _neighbors(report: DimensionReport, drawn: Array) -> dict[str, Any] | None:
+    """Up to `NEIGHBORS` nearest neighbors of each drawn point, as places among these.
+
+    None: they were not kept, are too many, or are points of a reference.
+    """
+    if report.neighbors is None or report.in_reference or len(drawn) > MOST_WITH_NEIGHBORS:
+        return None
+    place = numpy.full(report.points, len(drawn))  # the place of a neighbor that was not measured
+    place[report.index.numpy()[drawn]] = numpy.arange(len(drawn))
+    nearest = report.neighbors.indices[:, :NEIGHBORS].numpy()[drawn]
+    return {"of_each": nearest.shape[1], "places": _packed(place[nearest])}
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Names of at most `LONGEST_NAME` bytes, fewer where all of them would take too much of the page."""
+    clean = [name if name.isprintable() else one_line(name, LONGEST_NAME) for name in names]
+    budget = next((most for points, most in _NAME_BYTES.items() if len(names) <= points), max(_NAME_BYTES.values()))
+    sizes = numpy.array([len(name.encode()) for name in clean])
+    longest = LONGEST_NAME
+    while longest > _SHORTEST_NAME and numpy.minimum(sizes, longest).sum() > budget:
+        longest -= 5
+    return [
+        name if size <= longest else name.encode()[: longest - 3].decode(errors="ignore") + "…"
+        for name, size in zip(clean, sizes, strict=True)
+    ]
+
+
+def _packed(values: Array) -> list[str]:
+    """An array as the type that JavaScript has for it and base64: float32, or the smallest that holds its integers."""
+    if values.dtype.kind == "f":
+        kind, name = "<f4", "Float32Array"
+    elif values.min(initial=0) < 0 or values.max(initial=0) > 0xFFFF:
+        kind, name = "<i4", "Int32Array"
+    else:
+        kind, name = "<u2", "Uint16Array"
+    return [name, b64encode(values.astype(kind).tobytes()).decode()]
