@@ -123,7 +123,7 @@ def inspect_command(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
                 reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None, progress=progress,
+                keep_neighbors=neighbors is not None or html is not None, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs = {
