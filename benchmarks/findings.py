@@ -138,7 +138,7 @@ def results(name: str, source: Source) -> Iterator[Result]:
         if k in (16, 32):
             order = np.random.default_rng(seed).permutation(n)
             (first, a), (second, b) = (measured(x[np.sort(order[part::2])], None, k) for part in (0, 1))
-            result.beside = compare(first, second, a, b).kind
+            result.beside = compare(first, second, own_findings=a, other_findings=b).kind
         yield result
     for j in range(SQUEEZES + len(DEAD) + len(COPIED) + 1):
         rng = np.random.default_rng([zlib.crc32(name.encode()), j])
@@ -172,7 +172,7 @@ def judged(
     share = len(rows) / len(z)
     labels, spoiling = shown is not None, f"{share:.0%} {detail}".strip()
     result = Result(name, kind, spoiling, len(z), twin.k, labels, summary(found), share)
-    result.beside = compare(points, twin, found, before).kind
+    result.beside = compare(points, twin, own_findings=found, other_findings=before).kind
     result.ratio = round((points.lid[rows].median() / twin.lid[rows].median()).item(), 3)
     if kind == "squeezed":
         groups = [f for f in found if f.kind == "collapsed_group"]

@@ -56,7 +56,7 @@ def inspect_command(
     Args:
         file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
         labels: file with one class label per point, for LID per class
-        compare: a second file of embeddings that you trust, to see whether FILE has collapsed beside it
+        compare: a second file of embeddings that you trust, to test whether FILE has collapsed compared with it
         reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
             finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
@@ -90,9 +90,10 @@ def inspect_command(
 
     first = EmbeddingFile(file, labels, key, label_key, names, name_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
+    relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
-        second = EmbeddingFile(reference, key=reference_key)
-    files = InspectedFiles(first, second, exclude, include)
+        second, relation = EmbeddingFile(reference, key=reference_key), "reference"
+    files = InspectedFiles(first, second, exclude, include, relation)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
@@ -103,15 +104,15 @@ def inspect_command(
                 f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
             )
         if reference is not None and compare is not None:
-            raise ValueError(f"--reference: expected to be given without --compare, got {reference!r}")
+            raise ValueError("--reference: expected it or --compare, got both")
         if reference_key is not None and reference is None:
-            raise ValueError(f"--reference-key {reference_key!r} was given without --reference")
+            raise ValueError(f"--reference-key: expected --reference with it, got {reference_key!r}")
         if compare_key is not None and compare is None:
-            raise ValueError(f"--compare-key {compare_key!r} was given without --compare")
+            raise ValueError(f"--compare-key: expected --compare with it, got {compare_key!r}")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
             if value is not None and (compare is None or first.label_file is None):
                 needed = "--compare and labels of the first file"
-                raise ValueError(f"--compare-{option} {value!r} was given without {needed}")
+                raise ValueError(f"--compare-{option}: expected {needed} with it, got {value!r}")
         return files.read()
 
     with _all_processes("ldreg inspect") as main_process, progress_bar(shown=main_process) as progress:
@@ -129,7 +130,9 @@ def inspect_command(
         outputs = {
             json: report.to_json,
             html: report.to_html,
-            points: lambda path: write_points(points_table(report, files.columns()), path),
+            points: lambda path: write_points(
+                points_table(report, files.columns(), named_by=files.name_key(len(x))), path
+            ),
             neighbors: lambda path: write_graph(neighbor_graph(report), path),
         }
         agreed(lambda: _write(outputs) if main_process else None)
@@ -423,11 +426,17 @@ COMMANDS = {
             "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
+            "ldreg inspect test.npy --reference train.npy --points points.csv",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
         ),
         {
-            **dict.fromkeys(("labels", "compare", "compare_labels", "json", "html"), "FILE"),
-            **dict.fromkeys(("key", "label_key", "compare_key", "compare_label_key", "device"), "NAME"),
+            **dict.fromkeys(
+                ("labels", "compare", "compare_labels", "reference", "names", "points", "neighbors", "json", "html"),
+                "FILE",
+            ),
+            **dict.fromkeys(
+                ("key", "label_key", "name_key", "compare_key", "compare_label_key", "reference_key", "device"), "NAME"
+            ),
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",

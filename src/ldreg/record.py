@@ -276,6 +276,16 @@ class Record:
         """How many points LID was measured on."""
         return len(self.lid) if self.points is None else self.points
 
+    @property
+    def held_out(self) -> int:
+        """How many held-out images LID and accuracies were measured on, as studies do; 0: LID is of training images."""
+        return int(self.origin.get("held_out") or 0)
+
+    @property
+    def test_images(self) -> int | None:
+        """How many images accuracies were measured on."""
+        return self.tested or self.held_out or None
+
     def __post_init__(self) -> None:
         for name, points in (("lid", "map"), ("labels", "map"), ("tsne_labels", "tsne")):
             values, expected = getattr(self, name), len(getattr(self, points))

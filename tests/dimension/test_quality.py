@@ -238,7 +238,10 @@ def test_lidar_is_that_of_the_written_formula(images: int, delta: float) -> None
 def test_defined_values_of_lidar() -> None:
     x = drawn(2, image=1.0, view=0.2)[:, :40]
     assert lidar(x[:, :1].expand(2, 2, COLUMNS)).item() == 0
+    assert lidar(torch.full((2, 7, 3), 0.1)).item() == 0
     assert math.isnan(lidar([x[0], x[1] * math.nan]))
+    with pytest.raises(ValueError, match=r"^delta: expected more than the rounding"):
+        lidar(1e160 * x)
     with pytest.raises(ValueError, match=r"^delta: expected a finite number above 0, got 0"):
         lidar(x, delta=0)
 

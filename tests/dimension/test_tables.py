@@ -15,7 +15,9 @@ COLUMNS = pd.DataFrame(X, columns=list("abcd"))
 LISTS = pd.DataFrame({"e": list(X)})
 
 
-@pytest.mark.parametrize("table", [COLUMNS, LISTS, LISTS["e"], pa.table(COLUMNS), pa.table(LISTS)], ids=str)
+@pytest.mark.parametrize(
+    "table", [COLUMNS, LISTS, LISTS["e"], pa.table(COLUMNS), pa.table(LISTS), pa.array(list(X))], ids=str
+)
 def test_tables_are_measured_as_arrays(table: Any) -> None:
     assert ldreg.lid(table, k=8).tolist() == pytest.approx(ldreg.lid(X, k=8).tolist())
     assert ldreg.inspect(table, k=8).mean.value == pytest.approx(ldreg.inspect(X, k=8).mean.value)
@@ -25,8 +27,11 @@ def test_tables_are_measured_as_arrays(table: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: COLUMNS.assign(kind="cat", when=None), "columns kind, when"),
+        (lambda: COLUMNS.assign(kind="cat", when=None), "got other values in kind, when"),
         (lambda: pd.DataFrame({"e": [[1, 2], [3]] * 20}), "lists of one length"),
+        (lambda: pd.Series([[1.0, 2.0], [3.0]] * 20), "lists of one length"),
+        (lambda: pd.Series([[1.0, 2.0], None] * 20), "lists of one length"),
+        (lambda: COLUMNS.astype(str), "got other values in a, b, c, d"),
         (lambda: pd.DataFrame(), r"shape \(0, 0\)"),
     ],
 )

@@ -59,7 +59,7 @@ def serious(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def beside(own: Points, other: Points) -> str:
     """What a set is called beside another."""
-    return compare(own, other, find(own), find(other)).kind
+    return compare(own, other, own_findings=find(own), other_findings=find(other)).kind
 
 
 def one(found: Sequence[Finding], kind: str) -> Finding:
@@ -252,11 +252,11 @@ def test_rows_of_the_same_things_are_compared_one_by_one() -> None:
     low = x.clone()
     low[y == 3] = squeezed(x, y == 3, 6)[y == 3] + 0.1 * (x - squeezed(x, y == 3, 6))[y == 3]
     first, second = points(low, 16), points(x, 16)
-    found = compare(first, second, (), ())
+    found = compare(first, second, own_findings=(), other_findings=())
     assert found.kind == "collapsed_beside"
     assert found.numbers["fell"] == pytest.approx(1 / 12, abs=0.03)
     shuffled = points(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))], 16)
-    assert compare(shuffled, second, (), ()).numbers["fell"] == 0
+    assert compare(shuffled, second, own_findings=(), other_findings=()).numbers["fell"] == 0
 
 
 @pytest.mark.parametrize("d", [2, 5, 10])
@@ -299,8 +299,9 @@ def test_odd_sets_give_numbers_that_json_can_hold(name: str, labels: str) -> Non
         assert 0 <= finding.share <= 1
         assert set(finding.examples) <= set(range(len(x)))
     assert "collapsed_group" not in kinds(found)
-    assert compare(own, own, found, found).kind != "collapsed_beside"
-    json.dumps(json_values(asdict(compare(own, own, found, found))), allow_nan=False)
+    beside = compare(own, own, own_findings=found, other_findings=found)
+    assert beside.kind != "collapsed_beside"
+    json.dumps(json_values(asdict(beside)), allow_nan=False)
 
 
 def test_degenerate_sets_by_kind() -> None:

@@ -33,7 +33,7 @@ def test_the_table_has_a_row_for_each_point(x: Tensor) -> None:
     report = ldreg.inspect(x, labels=[i % 2 for i in range(400)], k=20)
     table = points_table(report, {"name": names, "row": range(400)})
     assert list(table) == [
-        *("name", "row", "label", "lid", "standard_error", "kth_distance", "nearest", "nearest_distance"),
+        *("name", "input_row", "row", "label", "lid", "standard_error", "kth_distance", "nearest", "nearest_distance"),
         *("finding", "duplicate_group", "neighbor_of"),
     ]
     assert table["row"].tolist() == list(range(400))
@@ -103,7 +103,7 @@ def test_a_graph_needs_the_neighbors_of_all_points(x: Tensor) -> None:
 def test_the_measures_are_those_of_the_functions(x: Tensor) -> None:
     found = ldreg.inspect(x, k=20).measures
     values = covariance_eigenvalues(x)
-    counts = ldreg.inspect(x, k=20).neighbor_of.numpy()
+    counts = ldreg.inspect(x, k=20).to_frame()["neighbor_of"].to_numpy()
     assert found["rankme"] == pytest.approx(rankme(x).item())
     assert found["participation_ratio"] == pytest.approx((values.sum() ** 2 / values.square().sum()).item())
     assert found["nesum"] == pytest.approx((values.sum() / values[0]).item())
@@ -140,7 +140,8 @@ def test_points_and_their_neighbors_are_written(
     said = capsys.readouterr().err
     assert "'text'" in said
     points = pd.read_parquet("p.parquet")
-    assert points["text"].tolist() == points["name"].tolist() == texts
+    assert points["text"].tolist() == texts
+    assert "name" not in points
     assert points["label"].tolist() == ["cat", "dog"] * 40
     assert points["duplicate_group"].dropna().to_dict() == {20: 0, 50: 0}
     assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(x.astype("float32"), k=16).numpy(), rel=1e-4)
@@ -161,6 +162,8 @@ def test_points_and_their_neighbors_are_written(
         (["--neighbors", "n.csv"], "--neighbors"),
         (["--neighbors", "n.npz", "--sample", "20"], "--neighbors"),
         (["--points", "x.npy"], "x.npy"),
+        (["--points", "y.npy"], "--points"),
+        (["--neighbors", "y.npz"], "--neighbors"),
         (["--names", "short.txt"], "short.txt"),
         (["--name-key", "y"], "--name-key"),
     ],
@@ -170,6 +173,8 @@ def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.random.default_rng(0).normal(size=(80, 4)))
+    np.save("y.npy", np.ones((3, 2)))
+    np.savez("y.npz", a=np.ones((3, 2)))
     before = Path("x.npy").read_bytes()
     Path("short.txt").write_text("a\nb\n")
     assert main(["inspect", "x.npy", "--k", "16", *words]) == 2
@@ -214,6 +219,7 @@ def test_new_points_are_measured_in_a_reference(new_and_reference: tuple[Tensor,
     assert found["leaked"].rows == tuple(range(20))
     assert found["leaked"].numbers["usual"] == 0
     assert found["nearly_leaked"].rows == tuple(range(20, 40))
+    assert (found["leaked"].severity, found["nearly_leaked"].severity) == ("critical", "warning")
     assert set(range(40, 60)) <= set(found["out_of_distribution"].rows)
     assert len(found["out_of_distribution"].rows) < 25
     table = report.to_frame()
@@ -232,6 +238,32 @@ def test_what_comes_from_the_reference_fits_it(new_and_reference: tuple[Tensor, 
         assert [f.kind for f in ldreg.inspect(new[60 : 60 + count], k=20, reference=reference).findings] == [
             "fits_reference"
         ]
+
+
+@pytest.mark.parametrize(("rows", "k"), [(70, 64), (100, 16), (200, 16)])
+def test_points_like_a_small_reference_are_not_far_from_it(rows: int, k: int) -> None:
+    source = torch.Generator().manual_seed(1)
+    kinds = []
+    for _ in range(10):
+        x = torch.randn(500 + rows, 8, generator=source)
+        kinds += [found.kind for found in ldreg.inspect(x[rows:], k=k, reference=x[:rows]).findings]
+    assert set(kinds) == {"fits_reference"}
+
+
+def test_a_collapsed_set_does_not_fit_the_reference(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    _, reference = new_and_reference
+    for value, kind in ((0.5, "complete_collapse"), (0.0, "complete_collapse")):
+        found = ldreg.inspect(torch.full((60, 12), value), k=20, reference=reference).findings
+        assert found[0].kind == kind
+
+
+def test_one_near_copy_is_named(new_and_reference: tuple[Tensor, Tensor]) -> None:
+    new, reference = new_and_reference
+    report = ldreg.inspect(torch.cat([new[60:], reference[7:8] + 1e-4]), k=20, reference=reference)
+    assert [(found.kind, found.severity, found.rows) for found in report.findings] == [
+        ("nearly_leaked", "note", (340,))
+    ]
+    assert report.to_frame()["finding"].iloc[-1] == "nearly_leaked"
 
 
 def test_the_interval_in_a_reference_is_that_of_independent_points(new_and_reference: tuple[Tensor, Tensor]) -> None:

@@ -740,5 +740,21 @@ def test_names_are_found_in_the_file_of_the_embeddings(tmp_path: Path) -> None:
     assert name_array(tmp_path / "x.npy", 60) is None
 
 
-def test_a_number_that_is_missing_in_the_first_row_makes_no_column_of_words(tmp_path: Path) -> None:
-    refuse(written(tmp_path / "x.csv", "x,y\n1,NA\n2,3\n"), "line 2", "column 'y'", "'NA'")
+@pytest.mark.parametrize("missing", ["NA", "None", "-", "n/a", "1,5"])
+def test_missing_and_foreign_numbers_make_no_column_of_words(tmp_path: Path, missing: str) -> None:
+    rows = "".join(f"{i};{missing}\n" for i in range(25)) + "25;3\n"
+    refuse(written(tmp_path / "x.csv", "x;y\n" + rows), "line 2", "column 'y'", repr(missing))
+
+
+def test_words_may_be_dates_blank_or_look_like_numbers_here_and_there(tmp_path: Path) -> None:
+    words = ["2024-01-01", "", "=x", "1984", "b"] * 5
+    rows = "".join(f"{i},{word},{i / 7}\n" for i, word in enumerate(words))
+    found = load_embeddings(written(tmp_path / "x.csv", "a,title,b\n" + rows), include=["a"])
+    assert found.shape == (25, 2)
+
+
+def test_bytes_that_are_no_text_are_no_names(tmp_path: Path) -> None:
+    images = [b"\x89PNG" + bytes([i]) for i in range(60)]
+    path = parquet(tmp_path / "x.parquet", {"e": [[1.0, i] for i in range(60)], "image": images})
+    assert name_array(path, 60) is None
+    assert load_embeddings(path).shape == (60, 2)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ldreg.dimension.quality import view_share
-from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
+from ldreg.evaluate.measure import Extracted, evenly_spaced, measure, measure_set
 from ldreg.monitor.callback import Monitor, Throughput, batch_size
 from ldreg.monitor.log import read_metrics
 from ldreg.monitor.watch import MonitorConfig, callback_bases
@@ -442,7 +442,7 @@ def test_the_first_ranks_alarm_stops_all_ranks(tmp_path: Path) -> None:
     found = read_metrics(path)
     views = [torch.load(tmp_path / f"step2-{rank}.pt").chunk(2) for rank in range(2)]
     batch = torch.cat([view for pair in zip(*views, strict=True) for view in pair])
-    assert found["batch/lid"][1][2] == pytest.approx(measure(spread(batch, 50), k=5)["lid"], rel=1e-6)
+    assert found["batch/lid"][1][2] == pytest.approx(measure(evenly_spaced(batch, 50), k=5)["lid"], rel=1e-6)
     assert [step for step, _, _ in found["batch/loss"]] == [1, 2, 4, 5, 6, 8]  # every second, and where the set is
     assert [step for step, _, _ in found["set/lid"]] == [0, 5, 8]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import ldreg
-from ldreg.evaluate.measure import knn_accuracy, linear_accuracy, measure, measure_set, spread
+from ldreg.evaluate.measure import evenly_spaced, knn_accuracy, linear_accuracy, measure, measure_set
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> Tensor:
@@ -117,6 +117,6 @@ def test_probes_of_what_is_not_finite_are_nan() -> None:
 
 
 def test_the_rows_measured_are_spread_over_all() -> None:
-    assert spread(torch.arange(1000), 10).tolist() == list(range(0, 1000, 100))
-    assert spread(torch.arange(7), 7).tolist() == list(range(7))
-    assert len(spread(torch.arange(1999), 1000).unique()) == 1000
+    assert evenly_spaced(torch.arange(1000), 10).tolist() == list(range(0, 1000, 100))
+    assert evenly_spaced(torch.arange(7), 7).tolist() == list(range(7))
+    assert len(evenly_spaced(torch.arange(1999), 1000).unique()) == 1000

@@ -47,7 +47,7 @@ def test_every_kind_is_told_with_its_numbers(make_report: MakeReport, kind: Kind
     assert told == report.in_words()
     assert told.endswith(".")
     shown = {"complete_collapse": "2.34e-05", "hubs": "23.4 %", "copies": " 2 of", "small_clusters": "12"}
-    shown |= dict.fromkeys(("leaked", "nearly_leaked", "out_of_distribution"), "3 points (10.0 %)")
+    shown |= dict.fromkeys(("leaked", "nearly_leaked", "out_of_distribution"), "3 points (10.0 %;")
     expected = "234" if kind in ("degenerate", "duplicates", "near_duplicates") else shown.get(kind, "2.34")
     assert kind in ("nothing_unusual", "not_compared", "fits_reference") or expected in told
 

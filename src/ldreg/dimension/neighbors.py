@@ -143,23 +143,25 @@ def _as_tensor(value: Any, name: str) -> Tensor:
 
 
 def _from_table(value: Any, name: str) -> Any:
-    """The numbers of a table of pandas, Polars or Arrow: its columns, or the lists in its only one."""
-    if hasattr(value, "to_pandas") and not hasattr(value, "to_numpy"):  # of Arrow
+    """The numbers of a table or column of pandas, Polars or Arrow: its columns, or the lists in its only one."""
+    if type(value).__module__.startswith("pyarrow"):
         value = value.to_pandas()
     if not hasattr(value, "to_numpy"):
         return value
     numbers = value.to_numpy()
     if numbers.dtype != object:
         return numbers
+    columns = dict(value.infer_objects().dtypes) if hasattr(value, "columns") else {}
+    words = [str(column) for column, kind in columns.items() if getattr(kind, "kind", "O") not in "biuf"]
     try:
         if numbers.size == len(numbers):
             return torch.stack([torch.tensor(row) for row in numbers.ravel()])
-        return numbers.astype(float)
+        if not words:
+            return numbers.astype(float)
+        found = f"other values in {', '.join(words)}"
     except (TypeError, ValueError, RuntimeError) as error:
-        kinds = value.infer_objects().dtypes if hasattr(value, "infer_objects") else {}
-        words = [str(column) for column, kind in dict(kinds).items() if getattr(kind, "kind", "O") not in "biuf"]
-        found = f"columns {', '.join(words)} of other values" if words else str(error)
-        raise ValueError(f"{name}: expected columns of numbers, or one of lists of one length, got {found}") from error
+        found = str(error)
+    raise ValueError(f"{name}: expected columns of numbers, or one of lists of one length, got {found}")
 
 
 def as_whole(value: Any) -> int | None:

@@ -233,7 +233,7 @@ def lidar(views: Iterable[Any], *, delta: float = 1e-4) -> Tensor:
         delta: added to the diagonal of W, above 0.
 
     Raises:
-        ValueError: as `view_share`, or delta is not above 0.
+        ValueError: as `view_share`, or delta is not above 0, or too small for the size of the representations.
 
     >>> image = torch.eye(4).repeat(2, 1) * torch.tensor([[1.0]] * 4 + [[-1.0]] * 4)
     >>> round(lidar([image + 0.1, image - 0.1]).item(), 1)  # the views differ in one of four directions
@@ -244,12 +244,16 @@ def lidar(views: Iterable[Any], *, delta: float = 1e-4) -> Tensor:
     x = torch.stack([view.double() for view in _checked_views(views)])
     if not torch.isfinite(x).all():
         return torch.full((), torch.nan, dtype=torch.float64, device=x.device)
+    x = x - x[0, 0]  # equal rows become exactly 0
     means = x.mean(0)
     within = (x - means).flatten(0, 1)
     covariance = within.T @ within / len(within)
     covariance.diagonal().add_(delta)
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if failed or not torch.isfinite(factor).all():
+        raise ValueError(f"delta: expected more than the rounding of the variance between views, got {delta}")
     between = (means - means.mean(0)).T
-    whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), between, upper=False)
+    whitened = torch.linalg.solve_triangular(factor, between, upper=False)
     return entropy_rank(torch.linalg.svdvals(whitened).square())
 
 

@@ -1,4 +1,4 @@
-"""What representations are worth: extraction from an encoder, k nearest neighbors, linear probes."""
+"""What an encoder is worth: linear probes, kNN, fine-tuning, dimensions, transfer and detection."""
 
 from ldreg.evaluate.extract import representations
 from ldreg.evaluate.measure import LinearResult, knn_accuracy, linear_accuracy

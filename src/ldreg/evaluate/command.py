@@ -192,8 +192,8 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         text += f"\n{warning}"
     results = {
         "lid": report.mean.value,
-        "lid_low": report.mean.low,
-        "lid_high": report.mean.high,
+        "lid_confidence": [report.mean.low, report.mean.high],
+        "lid_low": report.lid_low,
         "effective_rank": report.effective_rank,
         "rankme": report.rankme,
         "frechet_variance": report.frechet_variance,

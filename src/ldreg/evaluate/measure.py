@@ -88,7 +88,7 @@ def measure_set(
     (['lid', 'lid_low', 'frechet_variance', 'effective_rank', 'spread', 'degenerate', 'knn', 'linear'], True)
     """
     train, train_labels, test, test_labels = extracted
-    values = measure(train if points is None else spread(train, points), k=k)
+    values = measure(train if points is None else evenly_spaced(train, points), k=k)
     if train_labels is None or test is None or test_labels is None:
         return values
     if (train_labels < 0).any() or (test_labels < 0).any():
@@ -102,10 +102,10 @@ def measure_set(
     return values
 
 
-def spread(rows: Tensor, count: int) -> Tensor:
+def evenly_spaced(rows: Tensor, count: int) -> Tensor:
     """At most `count` rows, evenly spread: the same at every call, and from all classes of a set sorted by class.
 
-    >>> spread(torch.arange(10), 4).tolist(), spread(torch.arange(3), 4).tolist()
+    >>> evenly_spaced(torch.arange(10), 4).tolist(), evenly_spaced(torch.arange(3), 4).tolist()
     ([0, 2, 5, 7], [0, 1, 2])
     """
     if len(rows) <= count:

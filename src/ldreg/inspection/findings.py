@@ -1,14 +1,15 @@
 """Findings: what is wrong with a set of embeddings, from the LID and the neighbors of its points.
 
 All functions are pure: they take the results of one search and return fields. `report.words` turns them into
-sentences. The thresholds were set and judged with `benchmarks/findings.py`.
+sentences. Collapsed groups are found as valleys: the height of a point is its smoothed ln LID, a basin is a connected
+set of points below a level, and the bulk is the rest. The thresholds were set and judged with `benchmarks/findings.py`.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +55,7 @@ _DUPLICATES, _MANY_DUPLICATES = 0.01, 0.1  # of the points
 _NEAR, _BY_CHANCE = 0.3, 1e-3  # of the distance to the k-th neighbor; less where chance puts more points so near
 _DENSE = 0.1  # times nearer: copies in groups as large as a dense cluster
 _RARE = 1e-3  # of the rows of a reference: so few have a k-th neighbor as far as a point that is far
+_RARELY = 7.0  # rows: points beyond the furthest of n rows are rarely more than this share of n
 _JUMP = 14.0  # times the mean spacing
 _JUMPING = 0.3  # of the points
 _COPIES = 9  # neighbors: if fewer come before the jump, they are copies of one thing
@@ -479,22 +481,29 @@ def _near_limit(distances: Tensor, usual: Points) -> Tensor | None:
 def find_in_reference(points: Points, reference: Points) -> tuple[Finding, ...]:
     """Findings of points whose neighbors are rows of a reference: copies of them, and points far from all of them.
 
-    A point is far if its k-th neighbor is further than that of 99.9 % of the rows of the reference.
+    A point is far if its k-th neighbor is further than that of 99.9 % of the rows of the reference. If these are few,
+    chance decides where that is: then more points have to be far.
     """
+    if points.spread < _CONSTANT:
+        return (Finding("complete_collapse", "critical", 1.0, {"equal": 0.0, "spread": points.spread}),)
     equal = (points.distances[:, 0] == 0).cpu()
     limit = _near_limit(points.distances, reference) if points.k >= _FEWEST else None
     near = (points.distances[:, 0] <= limit).cpu() & ~equal if limit is not None else torch.zeros_like(equal)
-    edge = np.quantile(reference.distances[:, -1].double().cpu().numpy(), 1 - _RARE)
+    edge = float(np.quantile(reference.distances[:, -1].double().cpu().numpy(), 1 - _RARE))
     far = (points.distances[:, -1].double() > edge).cpu()
-    usual = (reference.distances[:, 0] == 0).double().mean().item()
-    found = []
+    least = max(_DUPLICATES, _RARELY / len(reference.rows))
+    least += _ERRORS * math.sqrt(least / len(points.rows))
+    found = _degenerate(points)
     if equal.any():
         severity: Severity = "critical" if equal.double().mean() >= _DUPLICATES else "warning"
+        usual = (reference.distances[:, 0] == 0).double().mean().item()
         found.append(_finding(points, "leaked", severity, equal, {"usual": usual}))
-    for which, kind in ((near, "nearly_leaked"), (far, "out_of_distribution")):
-        if (share := which.double().mean().item()) >= _DUPLICATES:
-            severity = "warning" if share >= _MANY_DUPLICATES else "note"
-            found.append(_finding(points, cast(Kind, kind), severity, which, {"edge": float(edge)}))
+    if near.any():
+        severity = "warning" if near.double().mean() >= _DUPLICATES else "note"
+        found.append(_finding(points, "nearly_leaked", severity, near, {}))
+    if (share := far.double().mean().item()) >= least:
+        severity = "warning" if share >= _MANY_DUPLICATES else "note"
+        found.append(_finding(points, "out_of_distribution", severity, far, {"edge": edge}))
     return ranked(found) or (Finding("fits_reference", "note", 0.0, {}),)
 
 
@@ -567,7 +576,9 @@ def _hubs(points: Points) -> list[Finding]:
     return [_finding(points, "hubs", "note", which, numbers, examples=tuple(most.indices[:_EXAMPLES].tolist()))]
 
 
-def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequence[Finding]) -> Finding:
+def compare(
+    own: Points, other: Points, *, own_findings: Sequence[Finding], other_findings: Sequence[Finding]
+) -> Finding:
     """Compare a set with another by its lower tail, rows, degenerate points, rank and findings, not by its mean.
 
     LID depends on the number of points, so it is compared only for sets of about as many. If both sets have the same
@@ -578,16 +589,18 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
     paired = _paired(own, other)
     fell = _fell(own, other) if paired else 0.0
     numbers = {**a, **{f"other_{name}": value for name, value in b.items()}, "fell": fell}
-    mine, theirs = ({finding.kind for finding in one if finding.serious} & _COLLAPSES for one in (found, others))
+    mine, theirs = (
+        {finding.kind for finding in one if finding.serious} & _COLLAPSES for one in (own_findings, other_findings)
+    )
     if not paired:
-        mine, theirs = _without_shared(mine, found, other), _without_shared(theirs, others, own)
+        mine, theirs = _without_shared(mine, own_findings, other), _without_shared(theirs, other_findings, own)
     if "complete_collapse" in mine ^ theirs:
         return _compared("collapsed_beside" if "complete_collapse" in mine else "comparison_collapsed", numbers)
     comparable = own.dimensions == other.dimensions and other.effective_rank > 0
     rank = own.effective_rank / other.effective_rank if comparable else 1.0
     classes = _classes_beside(own, other) if alike else ()
     more = max((a[name] - b[name] for name in ("degenerate", "duplicates")), key=abs)
-    copies, there = (sum(f.share for f in one if f.kind == "near_duplicates") for one in (found, others))
+    copies, there = (sum(f.share for f in one if f.kind == "near_duplicates") for one in (own_findings, other_findings))
     by_chance = _MANY_DUPLICATES + _ERRORS * math.sqrt(max(copies, there) / min(_independent(own), _independent(other)))
     worse = more > _MORE_DEGENERATE or copies > there + by_chance or bool(mine - theirs)
     better = -more > _MORE_DEGENERATE or there > copies + by_chance or bool(theirs - mine)
@@ -598,8 +611,9 @@ def compare(own: Points, other: Points, found: Sequence[Finding], others: Sequen
         return _compared("comparison_collapsed", numbers)
     if not alike:
         return _compared("not_compared", numbers)
-    ratios = [a[name] / b[name] for name, _ in zip(a, _BESIDE, strict=False) if b[name] > 0]
-    higher = bool(ratios) and min(ratios) > _HIGHER and not any(finding.serious for finding in found)
+    quantiles = [f"lid_{round(100 * share)}" for share in _BESIDE]
+    ratios = [a[name] / b[name] for name in quantiles if b[name] > 0]
+    higher = bool(ratios) and min(ratios) > _HIGHER and not any(finding.serious for finding in own_findings)
     return _compared("higher_beside" if higher else "similar_beside", numbers)
 
 

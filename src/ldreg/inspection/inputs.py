@@ -8,7 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from ldreg.dimension.estimators import Convention, Estimator, check_options
 from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
 from ldreg.distributed import local_rank
-from ldreg.inspection.points import GRAPHS, TABLES, check_suffix
+from ldreg.inspection.points import GRAPHS, TABLES, check_replaceable, check_suffix
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
@@ -54,6 +54,7 @@ class InspectedFiles(NamedTuple):
     second: EmbeddingFile | None = None
     exclude: str | None = None
     include: str | None = None
+    relation: Literal["compare", "reference"] = "compare"  # of the second to the first
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
@@ -61,6 +62,7 @@ class InspectedFiles(NamedTuple):
         for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
             if path is not None:
                 check_suffix(path, known, option)
+                check_replaceable(path, option)
         check_outputs(inputs=filter(None, files), outputs=[json, html, points, neighbors])
         if html is not None:
             check_page_path(Path(html), option="--html")
@@ -68,7 +70,8 @@ class InspectedFiles(NamedTuple):
     def name_key(self, points: int) -> str | None:
         """The array or column with the names of the points: the one given, or one of words beside the embeddings."""
         one = self.first
-        return one.name_key if one.names or one.name_key else name_array(one.path, points)
+        exclude = [*_names(self.exclude), *filter(None, [one.label_key])]
+        return one.name_key if one.names or one.name_key else name_array(one.path, points, exclude)
 
     def names(self, points: int) -> list[str] | None:
         """The names of the points of the first file, or None."""
@@ -77,8 +80,10 @@ class InspectedFiles(NamedTuple):
 
     def columns(self) -> dict[str, list[Any]]:
         """The columns of the first file that are no dimensions, by name, if it is a table."""
-        excluded = _of(self.first, _without_labels(self.first, _names(self.exclude)), self.second)
-        return other_columns(Path(self.first.path), excluded, _of(self.first, _names(self.include), self.second))
+        excluded = _columns_for(self.first, _excluded_and_labels(self.first, _names(self.exclude)), self.second)
+        return other_columns(
+            Path(self.first.path), excluded, _columns_for(self.first, _names(self.include), self.second)
+        )
 
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
@@ -87,24 +92,28 @@ class InspectedFiles(NamedTuple):
             if one is not None and Path(one.path).is_dir():
                 advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
                 raise IsADirectoryError(f"{one.path}: expected a file of embeddings, got a folder; {advice}")
-        excluded = _without_labels(first, _names(self.exclude))
+        excluded = _excluded_and_labels(first, _names(self.exclude))
         x, labels = self._read(first, excluded, second)
         if second is None:
             return x, labels, None, None
         if second.label_key is None and second.labels and Path(second.labels).suffix.lower() not in _NAMELESS:
             second = second._replace(label_key=first.label_key)
         # The first file's label column is no dimension of the second either, unless that has a label column of its own.
-        others = _without_labels(second, _names(self.exclude) if second.label_file == second.path else excluded)
+        others = _excluded_and_labels(second, _names(self.exclude) if second.label_file == second.path else excluded)
         try:
             return x, labels, *self._read(second, others, first)
         except ValueError as error:
-            message = str(error).replace(" --key ", " --compare-key ").replace(" --label-key ", " --compare-label-key ")
+            message = str(error).replace(" --key ", f" --{self.relation}-key ")
+            message = message.replace(" --label-key ", " --compare-label-key ")
             raise ValueError(message) from error
 
     def _read(self, one: EmbeddingFile, excluded: list[str], other: EmbeddingFile | None) -> tuple[Any, Any]:
         """Embeddings and labels of one file."""
         x = load_embeddings(
-            one.path, key=one.key, exclude=_of(one, excluded, other), include=_of(one, _names(self.include), other)
+            one.path,
+            key=one.key,
+            exclude=_columns_for(one, excluded, other),
+            include=_columns_for(one, _names(self.include), other),
         )
         labels = one.label_file
         return x, None if labels is None else load_labels(labels, key=one.label_key, count=len(x))
@@ -133,9 +142,10 @@ class InspectedFiles(NamedTuple):
         """What names the points though no option asks for it, and which columns of words are no dimensions."""
         one, path = self.first, Path(self.first.path)
         named = None if one.names or one.name_key else self.name_key(points)
-        left_out = [name for name in word_columns(path, beside_lists=False) if name not in (one.label_key, named)]
+        known = [one.label_key, one.name_key, named, *_names(self.exclude)]
+        left_out = [name for name in word_columns(path, beside_lists=False) if name not in known]
         said = [f"{path}: points are named by {named!r}"] if named is not None else []
-        said += [f"{path}: words, and so no dimensions, are in {listed(left_out)}"] if left_out else []
+        said += [f"{path}: left out {listed(left_out)}, which hold words"] if left_out else []
         return "\n".join(said)
 
     def with_titles(self, report: DimensionReport) -> DimensionReport:
@@ -156,7 +166,7 @@ def _names(option: str | None) -> list[str]:
     return [] if option is None else [name.strip() for name in option.split(",")]
 
 
-def _of(one: EmbeddingFile, names: list[str], other: EmbeddingFile | None) -> list[str]:
+def _columns_for(one: EmbeddingFile, names: list[str], other: EmbeddingFile | None) -> list[str]:
     """The named columns that are for a file: all but those that only the other file has."""
     if not names or other is None:
         return names
@@ -164,12 +174,13 @@ def _of(one: EmbeddingFile, names: list[str], other: EmbeddingFile | None) -> li
     return [name for name in names if name in own or name not in others]
 
 
-def _without_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
-    """The columns of a table that are no dimensions: those excluded, and its labels."""
-    in_table = one.label_file == one.path and Path(one.path).suffix.lower() in _TABLES
-    if not in_table or one.label_key is None or one.label_key in excluded:
+def _excluded_and_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
+    """The excluded columns of a table, and the columns of its labels and names."""
+    if Path(one.path).suffix.lower() not in _TABLES:
         return excluded
-    return [*excluded, one.label_key]
+    labels = [one.label_key] if one.label_key and one.label_file == one.path else []
+    names = [one.name_key] if one.name_key and one.names is None else []
+    return [*excluded, *(name for name in [*labels, *names] if name not in excluded)]
 
 
 def check_settings(
@@ -213,6 +224,8 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         x = as_matrix(value, name).detach()
     points, dimensions = x.shape
+    if k == 1 == points:  # in a reference a set needs no neighbors of its own
+        raise ValueError(f"{name}: expected at least 2 rows, got 1")
     if k >= points:
         smaller = min(64, 2 ** int(math.log2(points / 2))) if points >= 4 else 0
         hint = f"; try k={smaller}" if smaller else ""

@@ -109,6 +109,9 @@ def inspect(
             raise ValueError("reference: expected it without compare, got both")
         if reference is not None:
             other = _as_set(reference, "reference", None, k, own.device)
+            names_of = [list(map(str, getattr(value, "columns", []))) for value in (x, reference)]
+            if all(names_of) and names_of[0] != names_of[1]:
+                raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
                 raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
             return [own, other]
@@ -311,7 +314,7 @@ def _report(measured: Sequence[_Measured], settings: _Settings, steps: _Steps) -
         if own.in_reference:
             comparison = Comparison(replace(other, title="reference"), distance)
             return replace(own, comparison=comparison, findings=findings.find_in_reference(points, others))
-        found = findings.compare(points, others, own.findings, other.findings)
+        found = findings.compare(points, others, own_findings=own.findings, other_findings=other.findings)
         comparison = Comparison(replace(other, title="comparison"), distance)
         own = replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
     return own
@@ -358,11 +361,10 @@ def _described(
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
     )
-    counts = quality.hub_counts(found.neighbors.indices, total).cpu()
+    groups, counts = None, None
     if reference is None:
-        groups, listed = findings.duplicate_groups(seen), findings.find(seen)
-    else:  # which are known with the findings of the reference
-        groups, listed, counts = torch.full((len(rows),), -1), (), torch.zeros(len(x), dtype=torch.long)
+        groups = findings.duplicate_groups(seen)
+        counts = quality.hub_counts(found.neighbors.indices, total).cpu()
     steps.enter("measures", points)
     report = DimensionReport(
         points=x.shape[0],
@@ -398,8 +400,8 @@ def _described(
         eigenvalues=eigenvalues,
         coordinates=flat,
         duplicate_group=groups,
-        neighbor_of=counts[rows],
-        measures={} if quick else _measures(part, singular, shares, distances, None if reference else counts, groups),
+        neighbor_of=None if counts is None else counts[rows],
+        measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
         neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
         names=None if names is None else tuple(names),
@@ -407,7 +409,7 @@ def _described(
         expected=Expected(note="of points in a reference")
         if reference
         else _expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
-        findings=listed,
+        findings=() if reference else findings.find(seen),  # in a reference, they are known once it is measured
         in_reference=reference is not None,
     )
     return report, seen
@@ -431,10 +433,12 @@ def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings:
 
 
 def _most_collapsed(
-    found: LIDEstimate, rows: Tensor, labels: list[str] | None, names: list[str] | None, groups: Tensor
+    found: LIDEstimate, rows: Tensor, labels: list[str] | None, names: list[str] | None, groups: Tensor | None
 ) -> tuple[CollapsedPoint, ...]:
     """The measured points of lowest LID, 0 included and inf left out, ties in order of row; one of equal rows."""
-    lid, errors, of = found.lid.cpu(), found.standard_error.cpu(), groups.tolist()
+    lid, errors = found.lid.cpu(), found.standard_error.cpu()
+    groups = torch.full((len(lid),), -1) if groups is None else groups
+    of = groups.tolist()
     listed: dict[int, CollapsedPoint] = {}
     for i in torch.sort(lid, stable=True).indices.tolist():
         key = of[i] if of[i] >= 0 else -1 - i  # a row without an equal is alone
@@ -475,12 +479,20 @@ def _part(points: _Set, seed: int) -> Tensor:
 
 
 def _measures(
-    part: Tensor, singular: float, eigenvalues: Tensor, distances: Tensor, counts: Tensor | None, groups: Tensor
+    part: Tensor,
+    singular: float,
+    eigenvalues: Tensor,
+    distances: Tensor,
+    counts: Tensor | None,
+    groups: Tensor | None,
 ) -> dict[str, Any]:
-    """Numbers of `dimension.quality`, by name; those of hubs are None unless all points were measured among all."""
+    """Numbers of `dimension.quality`, by name.
+
+    None: not known in a reference, and those of hubs in a sample.
+    """
     power = quality.alpha_req(eigenvalues)
     known = counts if counts is not None and len(distances) == len(counts) else None
-    equal = groups[groups >= 0]
+    equal = None if groups is None else groups[groups >= 0]
     return {
         "rankme": singular,
         "participation_ratio": quality.participation_ratio(eigenvalues).item(),
@@ -491,7 +503,7 @@ def _measures(
         "hubness": None if known is None else quality.hubness(known).item(),
         "antihubs": None if known is None else quality.antihubs(known).item(),
         "gride": [scale._asdict() for scale in quality.gride(distances)],
-        "duplicates": {"points": len(equal), "groups": len(equal.unique())},
+        "duplicates": None if equal is None else {"points": len(equal), "groups": len(equal.unique())},
     }
 
 

@@ -29,7 +29,9 @@ _OF_POINTS = (
 )
 
 
-def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]] | None = None) -> "DataFrame":
+def points_table(
+    report: "DimensionReport", columns: Mapping[str, Sequence[Any]] | None = None, *, named_by: str | None = None
+) -> "DataFrame":
     """What is known of each measured point, in a row each.
 
     The columns are `row` in the data, `name` and `label` if they were given, `lid`, its `standard_error`,
@@ -39,26 +41,28 @@ def points_table(report: "DimensionReport", columns: Mapping[str, Sequence[Any]]
 
     Args:
         report: of `ldreg.inspect`.
-        columns: further columns of all rows of the data, by name; they come first.
+        columns: further columns of all rows of the data, by name; they come first, with "input_" before a name that is
+            taken.
+        named_by: the one of them that names the points, which then have no further column `name`.
     """
     import pandas
 
     index = report.index.numpy()
     given = {name: pandas.Series(list(values))[index].to_numpy() for name, values in (columns or {}).items()}
     found: dict[str, Any] = {"row": index}
-    if report.names is not None:
+    if report.names is not None and named_by not in given:
         found["name"] = report.names
     if report.labels is not None:
         found["label"] = report.labels
     found |= {"lid": report.lid.numpy(), "standard_error": report.standard_error.numpy()}
     found |= {"kth_distance": report.kth_distance.numpy(), "nearest": report.nearest.numpy()}
     found |= {"nearest_distance": report.nearest_distance.numpy(), "finding": _findings(report)}
-    if report.in_reference:
-        return pandas.DataFrame({**{name: values for name, values in given.items() if name not in found}, **found})
-    groups = pandas.array(report.duplicate_group.numpy(), dtype="Int64")
-    groups[groups < 0] = pandas.NA
-    found |= {"duplicate_group": groups, "neighbor_of": report.neighbor_of.numpy()}
-    return pandas.DataFrame({**{name: values for name, values in given.items() if name not in found}, **found})
+    if report.duplicate_group is not None and report.neighbor_of is not None:
+        groups = pandas.array(report.duplicate_group.numpy(), dtype="Int64")
+        groups[groups < 0] = pandas.NA
+        found |= {"duplicate_group": groups, "neighbor_of": report.neighbor_of.numpy()}
+    own = {f"input_{name}" if name in found else name: values for name, values in given.items()}
+    return pandas.DataFrame(own | found)
 
 
 def _findings(report: "DimensionReport") -> list[str]:
@@ -91,7 +95,9 @@ def write_points(table: "DataFrame", path: str | Path) -> None:
     elif suffix == ".csv":
         table.to_csv(stream, index=False)
     else:
-        numbers = table.select_dtypes("number").astype({"duplicate_group": "float64"})
+        numbers = table.select_dtypes("number")
+        if "duplicate_group" in numbers:  # which has missing values
+            numbers = numbers.astype({"duplicate_group": "float64"})
         numpy.save(stream, numpy.asarray(numbers.to_records(index=False)))
     write_atomically(path, stream.getvalue())
 
@@ -124,6 +130,22 @@ def write_graph(graph: "csr_matrix", path: str | Path) -> None:
     stream = BytesIO()
     save_npz(stream, graph)
     write_atomically(path, stream.getvalue())
+
+
+def check_replaceable(path: str | Path, option: str) -> None:
+    """Raise ValueError for an existing .npy or .npz that is not an earlier table or graph: it may hold embeddings."""
+    import numpy
+
+    path = Path(path)
+    if path.suffix.lower() not in (".npy", ".npz") or not path.exists():
+        return
+    try:
+        found = numpy.load(path, mmap_mode="r")
+        ours = "indptr" in found.files if path.suffix.lower() == ".npz" else "lid" in (found.dtype.names or ())
+    except (ValueError, OSError, EOFError):
+        ours = False
+    if not ours:
+        raise ValueError(f"{option}: expected a new file or an earlier output of it, got {str(path)!r}, another array")
 
 
 def check_suffix(path: str | Path, known: Sequence[str], option: str) -> str:

@@ -106,7 +106,8 @@ class DimensionReport:
     Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`. `nearest` is
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
-    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, otherwise of the data itself.
+    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
+    `neighbor_of` are None.
     """
 
     points: int
@@ -142,8 +143,8 @@ class DimensionReport:
     coordinates: Tensor
     labels: tuple[str, ...] | None
     names: tuple[str, ...] | None
-    duplicate_group: Tensor
-    neighbor_of: Tensor
+    duplicate_group: Tensor | None
+    neighbor_of: Tensor | None
     measures: Mapping[str, Any]
     version: str
     title: str = "embeddings"
@@ -165,10 +166,10 @@ class DimensionReport:
         return self.degenerate / self.measured
 
     def name_of(self, row: int) -> str | None:
-        """The name of a measured row of the data, or None if names were not given."""
-        if self.names is None:
-            return None
-        return self.names[int(searchsorted(self.index, row))]
+        """The name of a measured row of the data; None of another row, or if names were not given."""
+        place = int(searchsorted(self.index, row))
+        known = self.names is not None and place < len(self.index) and int(self.index[place]) == row
+        return self.names[place] if self.names is not None and known else None
 
     def in_words(self) -> str:
         """The findings in sentences, the most serious first."""

@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from ldreg.distributed import active, gather_rows
 from ldreg.evaluate.extract import undisturbed
-from ldreg.evaluate.measure import measure, spread
+from ldreg.evaluate.measure import evenly_spaced, measure
 from ldreg.integrations import check_whole
 from ldreg.monitor.watch import Watch, callback_bases, check_settings, logger
 from ldreg.regularizers.ldreg import strengths
@@ -167,7 +167,7 @@ class DimensionMonitor(Watch):
             return
         batches = trainer.num_val_batches[0] if not trainer.sanity_checking else trainer.num_sanity_val_batches[0]
         share = self.points if math.isinf(batches) else math.ceil(self.points / (batches * trainer.world_size))
-        self._rows.append(spread(found, min(share, self.points - kept)))
+        self._rows.append(evenly_spaced(found, min(share, self.points - kept)))
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure the set."""
@@ -225,7 +225,7 @@ class DimensionMonitor(Watch):
         """The measures of all processes' rows, the same on each; empty if there are too few rows."""
         prefix = "/".join(part for part in ("ldreg", self.name, stage) if part is not None)
         share = math.ceil(self.points / trainer.world_size)
-        rows = spread(_gathered(spread(rows, share)), self.points)
+        rows = evenly_spaced(_gathered(evenly_spaced(rows, share)), self.points)
         if len(rows) <= self.k:
             if stage not in self._warned and trainer.is_global_zero:
                 logger.warning("%s: expected more than k (%d) rows to measure, got %d", prefix, self.k, len(rows))

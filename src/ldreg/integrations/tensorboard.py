@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ldreg.dimension.estimators import lid
 from ldreg.dimension.geometry import regular
-from ldreg.evaluate.measure import dimensions, measure, spread
+from ldreg.evaluate.measure import dimensions, evenly_spaced, measure
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -58,7 +58,7 @@ def add_dimensions(
     if regular(values).any():
         writer.add_histogram(f"{tag}/lid_of_points", values[regular(values)].cpu(), step)
     if finite and projector:
-        chosen = spread(torch.arange(len(x), device=x.device), projector)
+        chosen = evenly_spaced(torch.arange(len(x), device=x.device), projector)
         metadata: list[Any] = [f"{value:.4g}" for value in values[chosen].tolist()]
         header = None  # for a single column the projector expects plain values and no header
         if labels is not None:

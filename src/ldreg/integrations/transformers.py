@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from ldreg.dimension.neighbors import as_whole
 from ldreg.evaluate.extract import undisturbed
-from ldreg.evaluate.measure import measure, spread
+from ldreg.evaluate.measure import evenly_spaced, measure
 from ldreg.integrations import check_whole
 from ldreg.monitor.watch import Watch, check_settings
 
@@ -203,6 +203,6 @@ def _some_of(dataset: Any, *, points: int, k: int) -> Any:
         raise ValueError(f"dataset: expected more than k ({k}) rows, got {len(dataset)}")
     if len(dataset) <= points:
         return dataset
-    chosen = spread(torch.arange(len(dataset)), points).tolist()
+    chosen = evenly_spaced(torch.arange(len(dataset)), points).tolist()
     # A set of the library `datasets` stays one, for the trainer to leave out columns that the model does not take.
     return dataset.select(chosen) if hasattr(dataset, "select") else Subset(dataset, chosen)

@@ -1,6 +1,6 @@
 """Labels and names of points from a file."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -78,10 +78,10 @@ def _load(path: str | Path, convert: Callable[[object, int], str], key: str | No
         return labels
 
 
-def name_array(path: str | Path, count: int) -> str | None:
+def name_array(path: str | Path, count: int, exclude: Sequence[str] = ()) -> str | None:
     """The array of a file, or the column of a table, that looks like names or texts of `count` points.
 
-    The first one of words of which nearly all differ; None if there is none.
+    The first one of words of which nearly all differ, without those to exclude; None if there is none.
     """
     path = Path(path)
     with named_errors(path):
@@ -90,8 +90,8 @@ def name_array(path: str | Path, count: int) -> str | None:
         names = [entry.name for entry in entries if entry.discrete and entry.shape == (count,)]
         names += word_columns(path)
     for name in names:
-        values = [] if name is None or name != one_line(name) else _sample(path, suffix, name)
-        if values and isinstance(values[0], str | bytes) and nearly_unique([hash(value) for value in values]):
+        values = [] if name is None or name in exclude or name != one_line(name) else _sample(path, suffix, name)
+        if values and isinstance(values[0], str) and nearly_unique([hash(value) for value in values]):
             return name
     return None
 

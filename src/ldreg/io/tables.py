@@ -29,6 +29,8 @@ KINDS = {
 }
 MIN_ROWS = 20  # in fewer rows, ordinary whole numbers may happen to be the row numbers
 UNIQUE_SHARE = 0.95  # share of distinct values from which on a column identifies rows
+_MISSING = ("", "na", "n/a", "nan", "none", "null", "-", "?")  # what tables have in place of a number
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FIRST_ROWS = 20  # by which columns of words are told from those of numbers
 OBJECT_BYTES = 64  # of a cell as a Python object
 SAMPLED_ROWS = 256  # by which columns are preselected before a look at all rows
@@ -95,15 +97,17 @@ def other_columns(path: Path, exclude: Sequence[str], include: Sequence[str]) ->
 
 
 def _csv_words(names: Sequence[str], rows: Rows) -> tuple[list[str], Rows]:
-    """The columns with words and no numbers in the first rows of a CSV, and all rows again."""
+    """The columns of words, by the first rows of a CSV, and all rows again."""
     first = list(islice(rows, _FIRST_ROWS))
-    columns = {name: [cells[i] for _, cells in first] for i, name in enumerate(names)}
-    words = [
-        name
-        for name, cells in columns.items()
-        if any(cell.strip() for cell in cells) and all(_is_name(cell) for cell in cells)
-    ]
-    return words, chain(first, rows)
+    columns = {name: [cells[i].strip() for _, cells in first] for i, name in enumerate(names)}
+    return [name for name, cells in columns.items() if _are_words(cells)], chain(first, rows)
+
+
+def _are_words(cells: Sequence[str]) -> bool:
+    """Whether most cells are words or dates, and not missing numbers or numbers in another notation."""
+    known = [cell for cell in cells if cell.lower() not in _MISSING]
+    words = [cell for cell in known if not _is_number(cell)]
+    return len(words) > len(known) / 2 and all(_is_name(cell) or _DATE.match(cell) for cell in words)
 
 
 def _numbers(cells: list[str], line: int, names: Sequence[str]) -> list[float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ldreg.dimension.quality import view_share
 from ldreg.distributed import active, gather_rows
 from ldreg.evaluate.extract import undisturbed
-from ldreg.evaluate.measure import Extracted, measure, measure_set, spread
+from ldreg.evaluate.measure import Extracted, evenly_spaced, measure, measure_set
 from ldreg.monitor.alarm import SETTLED
 from ldreg.monitor.log import MetricsLog, read_metrics
 from ldreg.monitor.watch import MonitorConfig, Watch, callback_bases, logger
@@ -177,7 +177,7 @@ class Monitor(Watch, Callback):
         values = _numbers(scalars, module.device)
         if views and self._enough(sum(map(len, views))):
             # Measuring a batch of thousands of rows would take seconds.
-            dimensions = measure(spread(torch.cat(tuple(views)), self.config.points), k=self.config.k)
+            dimensions = measure(evenly_spaced(torch.cat(tuple(views)), self.config.points), k=self.config.k)
             values |= {f"batch/{name}": value for name, value in dimensions.items()}
             if len(views) > 1:
                 values["batch/view_share"] = float(view_share(views))

@@ -4,12 +4,14 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ldreg import distributed
 from ldreg.regularizers.base import check, finite, options, whole
@@ -155,7 +157,6 @@ class Balance(nn.Module):
             return plain
         usable = torch.isfinite(log_ratio)
         self.passes += 1
-        self.skipped += ~usable
         smoothed = log_ratio
         if self.smoothing > 0:
             past = self.log_ratio.to(log_ratio.dtype)
@@ -165,6 +166,8 @@ class Balance(nn.Module):
         beta = self.share * smoothed.exp()
         if self.max_beta is not None:
             beta = beta.clamp(max=self.max_beta)
+        usable = usable & torch.isfinite(beta.to(of_term.dtype))
+        self.skipped += ~usable
         acts = usable & (self.passes > self.start) if self.start > 0 else usable
         self.effective_beta.copy_(torch.where(acts, beta, 0))
         self.pull.copy_(torch.where(acts, beta * (-log_ratio).exp(), 0))
@@ -198,6 +201,7 @@ class _Fork(torch.autograd.Function):
         return x.clone(), x.to(wide) if wide != x.dtype else x.view_as(x)
 
     @staticmethod
+    @once_differentiable  # the mixed gradient has no derivative of its own
     def backward(ctx: Any, of_loss: Tensor | None, of_term: Tensor | None) -> tuple[Tensor | None, None]:
         return ctx.balance.mixed(of_loss, of_term), None
 
@@ -266,8 +270,12 @@ def suggest_beta(
         from ldreg.regularizers.ldreg import LDReg
 
         regularizer = LDReg(k=64)
+    check(float(regularizer.beta) != 0, "regularizer", "a beta other than 0", regularizer)  # type: ignore[arg-type]
+    regularizer = deepcopy(regularizer)  # whose queue must not take these batches
     betas: list[float] = []
     for loss, representations in batches:
+        usable = loss.ndim == 0 and loss.requires_grad and representations.requires_grad
+        check(usable, "batches", "scalar losses and representations with gradients", tuple(loss.shape))
         squares = []
         for value in (loss, regularizer(representations)):
             (gradient,) = torch.autograd.grad(value, representations, retain_graph=True, allow_unused=True)

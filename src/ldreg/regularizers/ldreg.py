@@ -125,7 +125,7 @@ class LDReg(nn.Module):
         self.balance: Balance | None = None
         if share is not None:
             self.balance = Balance(share, smoothing=smoothing, start=start, max_beta=max_beta, gather=gather)
-        self.share, self.smoothing, self.start, self.max_beta = share, smoothing, start, max_beta
+        self.smoothing, self.start, self.max_beta = smoothing, start, max_beta
         self._gauge = PullGauge()
         self.target = None if target is None else float(target)
         self.norm, self.direction, self.estimator, self.convention = norm, direction, estimator, convention
@@ -134,6 +134,19 @@ class LDReg(nn.Module):
         self._enqueued = 0
         self._replaced: tuple[Tensor, Tensor] | None = None  # places and rows of the queue before the last batch
         self._regular_share = torch.tensor(math.nan)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the gradient, which may be changed during training; None: beta counts."""
+        return None if self.balance is None else self.balance.share
+
+    @share.setter
+    def share(self, value: float) -> None:
+        check(
+            self.balance is not None and finite(value) >= 0, "share", "a number from 0 on, of LDReg(share=...)", value
+        )
+        if self.balance is not None:
+            self.balance.share = float(value)
 
     @property
     def regular_share(self) -> Tensor:
@@ -156,9 +169,10 @@ class LDReg(nn.Module):
             self_index: (N,) the row of the reference that is representation i itself; -1: none.
         """
         trained = torch.is_grad_enabled() and isinstance(representations, Tensor) and representations.requires_grad
-        check(self.balance is None or not trained, "share", "a call of fork(representations)", "one without fork")
+        if self.balance is not None and trained:
+            raise ValueError("share: expected `z, penalty = reg.fork(representations)`, got a call without fork")
         if trained and not torch.compiler.is_compiling() and not _recomputing() and not step.transformed():
-            representations = self._gauge.branch(representations, beta=self.beta)
+            representations = self._gauge.branch(representations, beta=self.beta) if self.beta else representations
         return self.term(representations, reference, self_index=self_index)
 
     def fork(

@@ -397,7 +397,10 @@ def settings(report: DimensionReport) -> list[tuple[str, str]]:
     return [
         ("measured", f"{count(report.measured)} points, neighbors from all"),
         ("neighbors k", str(report.k)),
-        ("estimator", _ESTIMATORS[report.estimator] + (convention if report.estimator != "tle" else "")),
+        (
+            "estimator",
+            _ESTIMATORS.get(report.estimator, report.estimator) + (convention if report.estimator != "tle" else ""),
+        ),
         ("seed", str(report.seed)),
         ("device", report.device),
     ]

@@ -88,15 +88,15 @@ def sentence(found: Finding, report: DimensionReport) -> str:
             size = "another number of" if report.comparison is None else count(report.comparison.other.points)
             return f"Not compared with {other}: it has {size} points, and LID depends on their number."
         case "leaked":
-            equal = f"{count(len(found.rows))} points ({share}) equal a row of {other} ({rows})"
-            return f"{equal}. Of its own rows, {percent(numbers['usual'])} have an equal one."
+            usual = f"{percent(numbers['usual'])} of the rows of {other} have a duplicate within it"
+            return f"Copies of rows of {other}: {_points_of(found, rows)}. For comparison, {usual}."
         case "nearly_leaked":
-            return f"{count(len(found.rows))} points ({share}) are near-copies of a row of {other} ({rows})."
+            return f"Near-copies of rows of {other}: {_points_of(found, rows)}."
         case "out_of_distribution":
-            edge = f"their neighbor {k} is further than that of 99.9 % of its own rows"
-            return f"{count(len(found.rows))} points ({share}) are far from {other}: {edge} ({rows})."
+            edge = f"Their neighbor {k} is further than that of 99.9 % of the rows of {other}"
+            return f"Far from {other}: {_points_of(found, rows)}. {edge}."
         case "fits_reference":
-            return f"Nothing unusual found: no point equals a row of {other}, and few are far from it."
+            return f"No point is a copy or near-copy of a row of {other}, and no more than usual are far from it."
     return "Nothing unusual found. A single set cannot tell more: compare with one that you trust."
 
 
@@ -106,6 +106,13 @@ def _places(rows: Sequence[int], report: DimensionReport) -> str:
     quoted = [f' "{printable(one_line(name, _NAME))}"' if name else "" for name in names]
     listed = ", ".join(f"{row}{name}" for row, name in zip(rows, quoted, strict=True))
     return f"row{'' if len(rows) == 1 else 's'} {listed}"
+
+
+def _points_of(found: Finding, rows: str) -> str:
+    """How many points a finding concerns, and the first of them."""
+    points = len(found.rows)
+    more = f" and {count(points - len(found.examples))} more" if points > len(found.examples) else ""
+    return f"{count(points)} point{'' if points == 1 else 's'} ({percent(found.share)}; {rows}{more})"
 
 
 def _why_degenerate(found: Finding, k: int) -> str:
@@ -208,8 +215,8 @@ def accuracy_noise(records: Sequence[Record]) -> float:
     for record in others:
         for key in ACCURACIES & record.results.keys() & base.results.keys():
             shares = record.results[key], base.results[key]
-            if record.tested and base.tested and math.isfinite(sum(shares)):
-                noise = max(noise, sampling_noise(shares, min(record.tested, base.tested)))
+            if record.test_images and base.test_images and math.isfinite(sum(shares)):
+                noise = max(noise, sampling_noise(shares, min(record.test_images, base.test_images)))
     return noise
 
 
@@ -255,14 +262,15 @@ def _measured(record: Record) -> Iterator[str]:
     if record.measured and record.k is not None:
         some = images is not None and images > record.measured
         of, what = (f" of {count(images or 0)}", "LID") if some else ("", "LID and effective rank")
-        yield f"{what}: {count(record.measured)}{of} training images, k = {record.k}"
+        kind = "held-out" if record.held_out else "training"
+        yield f"{what}: {count(record.measured)}{of} {kind} images, k = {record.k}"
         if some:
             yield "effective rank: all of them"
-    if record.tested:
+    if record.test_images:
         probes = ["linear probe (logistic regression)"] if "linear" in record.results else []
         probes += [f"kNN (k = {record.voters})"] if "knn" in record.results and record.voters else []
         if probes:
-            yield f"{' and '.join(probes)}: {count(record.tested)} test images"
+            yield f"{' and '.join(probes)}: {count(record.test_images)} test images"
 
 
 def _listed(parts: Sequence[str]) -> str:

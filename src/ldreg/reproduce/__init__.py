@@ -1,1 +1,1 @@
-"""The paper's experiments, each as a function that returns what its table or figure shows."""
+"""The paper's studies: planned, run, and written as one document."""

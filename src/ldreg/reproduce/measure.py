@@ -13,7 +13,7 @@ from torch import Tensor
 from ldreg.data import DataConfig, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.features import features
-from ldreg.evaluate.measure import spread
+from ldreg.evaluate.measure import evenly_spaced
 from ldreg.evaluate.records import curves_of, measure_encoder, origin_of
 from ldreg.evaluate.source import Source, open_source
 from ldreg.monitor.log import read_metrics
@@ -47,7 +47,7 @@ def measured(job: Job, place: Workspace) -> Record:
     if TSNE in wanted:
         test = features(source.encoder, source.images, "test", device=place.device, cache=place.cache)
         kept = torch.nonzero((test.labels >= 0) & (test.labels < _TSNE_CLASSES)).squeeze(1)
-        rows = spread(kept, _TSNE_POINTS)
+        rows = evenly_spaced(kept, _TSNE_POINTS)
         points = [(across, up) for across, up in _tsne(test.representations[rows]).tolist()]
         labels = [test.classes[label] for label in test.labels[rows].tolist()]
         record = replace(record, tsne=points, tsne_labels=labels)
