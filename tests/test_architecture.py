@@ -21,14 +21,14 @@ ORDER = (
     *("evaluate.features", "evaluate.measure"),
     *("monitor", "train"),
     *("integrations", "evaluate", "bench", "reproduce"),
-    *("commands", "demo", "cli", "__main__"),
+    *("demo", "cli", "__main__"),
 )
 # These know nothing of one another: a method no dimension, a regularizer no method.
 APART = {"dimension": set(), "views": set(), "optim": set(), "methods": {"distributed"}}
 APART |= {"regularizers": {"dimension", "distributed"}, "data": {"text", "views", "io"}}
 
 # A report renders itself: its methods import the pages and tables.
-APART |= {"record": {"text", "io", "thumbnails", "report"}}
+APART |= {"record": {"text", "io", "thumbnails"}}
 APART |= {"inspection": {"text", "extras", "io", "dimension", "distributed", "record", "report"}}
 
 
