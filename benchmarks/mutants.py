@@ -75,10 +75,23 @@ def changed(source: str, node: ast.AST, text: str) -> str:
 
 def killed(folder: Path, *tests: str) -> bool:
     """Whether quick tests fail."""
-    command = [sys.executable, "-m", "pytest", "-xqn2", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n2",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not gpu",
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *tests], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode == 1 or done.returncode == 2
+    if done.returncode not in (0, 1, 2):
+        raise SystemExit(f"pytest ended with {done.returncode}: {done.stderr or done.stdout}")
+    return done.returncode != 0
 
 
 def main(seed: int = 0, count: int = 30) -> None:
