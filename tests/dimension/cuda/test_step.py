@@ -162,8 +162,11 @@ def step(case: Case, path: str, *, compiled: bool = False) -> Outcome:
     return Outcome(value.detach(), x.grad, None if reference is None else reference.grad, reg.regular_share)
 
 
-def assert_same(got: Outcome, expected: Outcome, name: str, tolerance: float = 2e-5) -> None:
-    """Equal to what rounding of float32 distances leaves, which LID magnifies; bfloat16 rounds the gradient again."""
+def assert_same(got: Outcome, expected: Outcome, name: str, tolerance: float = 5e-5) -> None:
+    """Equal to what rounding of float32 distances leaves, which LID magnifies; bfloat16 rounds the gradient again.
+
+    The plain way in float32 is itself up to 2.3e-5 off float64 in these cases.
+    """
     torch.testing.assert_close(got.value, expected.value, rtol=tolerance, atol=1e-7, msg=lambda m: f"{name}: {m}")
     torch.testing.assert_close(got.regular_share, expected.regular_share, msg=lambda m: f"{name}: {m}")
     for ours, theirs in zip(got[1:3], expected[1:3], strict=True):
