@@ -115,7 +115,7 @@ def test_labels_of_the_second_set_have_a_name_of_their_own(folder: Path, words: 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("--compare-label-key old", "--compare-label-key 'old'"),
+        ("--compare-label-key old", "--compare-label-key: "),
         ("--compare new.csv --compare-labels kinds.csv", "kinds.csv: holds no column 'new'"),
         ("--compare new.csv --compare-labels kinds.txt --compare-label-key a", "--compare-label-key 'a'"),
     ],
@@ -198,7 +198,7 @@ def write_bad() -> None:
         ("x.npy --k 5 --compare two.npz", "--compare-key"),
         ("x.npy --k 5 --labels labels.csv --compare-labels labels.csv", "--compare-labels"),
         ("x.npy --k 5 --compare x.npy --compare-labels labels.csv", "--compare-labels"),
-        ("x.npy --k 5 --compare-key b", "--compare-key 'b'"),
+        ("x.npy --k 5 --compare-key b", "--compare-key: "),
         ("many.npy --k 600", "got 500; try --k 64"),
         ("nan.npy --k 5", "nan.npy: expected finite numbers, got NaN"),
         ("x.npy", "x.npy: expected more points than k, which is 64, got 40; try --k 16"),
