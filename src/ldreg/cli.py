@@ -61,10 +61,10 @@ def inspect_command(
             finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
         sample: measure this many points, drawn at random; neighbors still come from all
-        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        estimator: estimator of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         device: auto (a GPU if there is one), cpu or cuda; sets larger than its memory are moved there in blocks
-        seed: of every random draw
+        seed: seed of all random draws
         key: which array or list column of FILE, if it holds several
         label_key: which array or column holds the labels, in the file of --labels or else in FILE
         compare_key: which array or list column of the second file
@@ -184,8 +184,8 @@ def demo_command(*, out: str = "ldreg-demo", seed: int = 0, epochs: int | None =
 
     Args:
         out: folder for the report, its numbers, the runs and pictures
-        seed: of every random draw
-        epochs: of each of the two runs; 80 by default, 60 without ldreg[train]
+        seed: seed of all random draws
+        epochs: epochs of each of the two runs; 80 by default, 60 without ldreg[train]
     """
     import torch
 
@@ -227,7 +227,7 @@ def report_command(
     Args:
         run: run folders, JSON files that --json wrote, or checkpoints with --data.name
         out: the page
-        names: of the runs, separated by commas; by default those of the folders
+        names: names of the runs, separated by commas; by default those of the folders
         title: heading of the page
         device: auto, cpu or cuda
         thumbnails: number of most collapsed images shown of each run
@@ -339,9 +339,9 @@ def bench_command(
             [files:]IMAGESxPIXELS, for step IMAGESxPIXELS[:ENCODER]
         contenders: names from the table, separated by commas; all by default
         k: nearest neighbors
-        repeats: of each measurement, of which the median; one where it takes over 10 seconds
-        threads: that each contender gets, or worker processes; all cores by default
-        seed: of the points and images
+        repeats: measurements, of which the median is shown; one where it takes over 10 seconds
+        threads: threads or worker processes of each contender; all cores by default
+        seed: seed of the points and images
         json: write every number to this file
         out: write RESULTS.md, plots and numbers into this folder
         command: as it was typed

@@ -85,12 +85,12 @@ class LinearConfig:
         epochs: passes over the training images; default the protocol's
         batch_size: images of a step over all processes; default the protocol's, or what fits a small set
         lr: base learning rate, which imagenet multiplies by batch size / 256; default the protocol's
-        weight_decay: of the weights; default the protocol's
+        weight_decay: decay of the weights; default the protocol's
         flip: probability of a horizontal flip; default that of the run, else 0.5, and 0 for digits
         min_scale: smallest share of an image's area that a crop keeps; default what the run names, else 0.08
         strength: weight of the penalty of fast, as 1/C of scikit-learn; default 1
         iterations: steps of fast at most; default 1000
-        seed: of every random draw; default 0, and fast has none
+        seed: seed of all random draws; default 0, and fast has none
 
     >>> LinearConfig("fast", epochs=3)
     Traceback (most recent call last):
@@ -147,11 +147,11 @@ class FinetuneConfig:
         epochs: passes over the training images; default 30, or 60 with at most 1 % of the labels
         batch_size: images of a step over all processes; default 256, or what fits a small set
         lr: base learning rate, which is multiplied by batch size / 256; default 0.05
-        weight_decay: of the weights; default 0
+        weight_decay: decay of the weights; default 0
         fraction: share of each class's training images that is used, always the same ones for a seed
         flip: probability of a horizontal flip; default that of the run, else 0.5, and 0 for digits
         min_scale: smallest share of an image's area that a crop keeps; default what the run names, else 0.08
-        seed: of every random draw
+        seed: seed of all random draws
     """
 
     epochs: int | None = None
@@ -176,12 +176,12 @@ class DimensionConfig:
     Args:
         split: test (as in the paper's tables) or train
         k: nearest neighbors that LID is estimated from; default the run's own monitor.k, else 64
-        estimator: of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
+        estimator: estimator of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         sample: measure this many points, drawn at random; neighbors still come from all
         html: write a self-contained page with figures to this file
         representations: write them to this .npy file, which `ldreg inspect` reads
-        seed: of every random draw
+        seed: seed of all random draws
     """
 
     split: Literal["test", "train"] = "test"
@@ -208,7 +208,7 @@ class OutputConfig:
 
     Args:
         size: side of the images, where the checkpoint does not say
-        normalization: of the images, where the checkpoint does not say: imagenet, cifar, half or none
+        normalization: normalization of the images, where the checkpoint does not say: imagenet, cifar, half or none
         out: folder for results and checkpoints; default evaluation in the run's folder, else evaluation/NAME
         json: write the results, with what a reader needs to repeat them, to this file
     """

@@ -54,19 +54,19 @@ class ReproduceOptions:
 
     Args:
         scale: digits (a CPU, minutes), cifar10 (one GPU) or imagenet (the paper's own)
-        epochs: of every run, by default the scale's; long pretrainings keep their ratio to it
+        epochs: epochs of every run, by default the scale's; long pretrainings keep their ratio to it
         methods: only the runs of these methods, with commas between them
-        seeds: of every run, from 0 on; by default one, and with --show all that have records
+        seeds: number of seeds of every run, from 0 on; by default one, and with --show all that have records
         plan: list the runs with estimates of time and memory, and train nothing
         show: make tables and figures of what is there, and train nothing
         write: Markdown of every record that --results has of these studies, with pictures in images/NAME beside it;
             the same bytes for the same records; trains nothing
-        out: for runs, records, figures and the report; by default reproduction/SCALE
-        results: for the records, one JSON file for each run; by default OUT/results
+        out: folder of runs, records, figures and the report; by default reproduction/SCALE
+        results: folder of the records, one JSON file for each run; by default OUT/results
         jobs: runs at a time; by default one on a GPU, else one for each core
         minutes: after which to stop with exit status 75 if runs are left; the same command continues them
         datasets: paths of the sets of the transfer table
-        coco: with train2017, val2017 and annotations, for table3; by default a small generated set
+        coco: folder with train2017, val2017 and annotations, for table3; by default a small generated set
 
     Raises:
         ValueError: a number out of range.

@@ -58,7 +58,7 @@ class TrainerConfig:
         device: auto, cpu or cuda
         devices: processes on each node, with one device each
         nodes: machines, as torchrun or SLURM started them
-        precision: of the arithmetic; bf16 and fp16 are mixed with float32
+        precision: fp32, or bf16 or fp16 mixed with float32
         compile: compile the encoder with torch.compile
         channels_last: memory layout of images and convolutions
         accumulate: parts that a batch is taken in, one after another; each part has a loss of its own
@@ -67,7 +67,7 @@ class TrainerConfig:
         checkpoint_epochs: epochs between checkpoints
         checkpoint_steps: optimizer steps between checkpoints within an epoch; null for none
         log_to: further loggers, as [tensorboard,wandb]
-        threads: of the CPU for each process; null for PyTorch's choice
+        threads: CPU threads of each process; null for PyTorch's choice
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -98,11 +98,11 @@ class RunConfig:
     """What is trained.
 
     Args:
-        method: of self-supervision
+        method: method of self-supervision
         regularizer: added to its loss, on the encoder's representations
         regularizer_start: epochs before the regularizer is added
         batch_size: images of one optimizer step, over all processes and accumulated parts
-        seed: of every random draw
+        seed: seed of all random draws
     """
 
     method: MethodName = "simclr"
