@@ -244,15 +244,22 @@ def test_start_and_ceiling() -> None:
     assert [beta > 0 for beta, _ in betas[-2:]] == [False, True]
 
 
-def test_a_loss_that_uses_other_representations_is_warned_of_once() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda z, reg: task(z) + reg.fork(z)[1], "what fork returns"),
+        (lambda z, reg: task(reg.fork(z)[0]), "the penalty of fork"),
+        (lambda z, reg: task(z) + reg.fork(z.detach())[1], "a gradient"),
+    ],
+    ids=["the loss uses other representations", "the penalty is not added", "detached"],
+)
+def test_a_share_without_effect_is_warned_of_once(wrong: Callable[[Tensor, LDReg], Tensor], named: str) -> None:
     model, x, reg = encoder(), images(), LDReg(k=8, share=SHARE)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _ in range(45):
-            z = model(x)
-            _, penalty = reg.fork(z)  # and the loss goes on with z
-            (task(z) + penalty).backward()
-    assert [("share:" in str(one.message)) for one in found] == [True]
+            wrong(model(x), reg).backward()
+    assert [("share:" in str(one.message), named in str(one.message)) for one in found] == [(True, True)]
 
 
 def test_without_gradients_the_representations_pass_through() -> None:

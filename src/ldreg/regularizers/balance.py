@@ -101,6 +101,8 @@ class Balance(nn.Module):
         self.register_buffer("pull", torch.tensor(math.nan), persistent=False)
         self.due = True
         self._calls = 0
+        self._without_term = 0  # backward passes of the loss alone
+        self._detached = 0  # calls in training with representations that have no gradient
         self._separate = False
 
     def forward(self, representations: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,6 +115,9 @@ class Balance(nn.Module):
 
     def _branches(self, representations: Tensor) -> tuple[Tensor, Tensor]:
         if not (torch.is_grad_enabled() and representations.requires_grad):
+            self._detached += self.training and torch.is_grad_enabled()
+            if self.share and self._detached == _TRIAL:
+                self._warn(f"representations with a gradient, got none in {_TRIAL} calls")
             return representations, representations
         if self.share is None and not self.due:
             return representations, representations.view_as(representations)
@@ -142,6 +147,9 @@ class Balance(nn.Module):
     def mixed(self, of_loss: Tensor | None, of_term: Tensor | None) -> Tensor | None:
         """The gradient to continue with, from the gradients of both branches; None stands for 0."""
         if of_term is None:
+            self._without_term += not self._separate
+            if self.share and self._without_term == _TRIAL and self._skipped_all():
+                self._warn(f"a loss with the penalty of fork, got none in {_TRIAL} backward passes")
             return of_loss
         plain = of_term if of_loss is None else of_loss + of_term.to(of_loss.dtype)
         if self._separate:
@@ -179,13 +187,19 @@ class Balance(nn.Module):
     def _warn_if_idle(self) -> None:
         """Warn once if the first backward passes could not be balanced."""
         self._calls += 1
-        capturing = self.passes.is_cuda and torch.cuda.is_current_stream_capturing()
-        if self.share and self._calls == _TRIAL and not capturing and int(self.skipped) == int(self.passes) > 0:
-            warnings.warn(
-                f"share: expected gradients of both the loss and the regularizer, got none in {int(self.passes)} "
-                "backward passes, so the regularizer had no effect; the loss must use what fork returns",
-                stacklevel=5,
+        if self.share and self._calls == _TRIAL and self._skipped_all() and int(self.passes) > 0:
+            self._warn(
+                f"gradients of both the loss and the regularizer, got none in {int(self.passes)} backward passes; "
+                "the loss must use what fork returns"
             )
+
+    def _skipped_all(self) -> bool:
+        """Whether no backward pass was balanced; False while a CUDA graph is captured, which must not be waited for."""
+        capturing = self.passes.is_cuda and torch.cuda.is_current_stream_capturing()
+        return not capturing and int(self.skipped) == int(self.passes)
+
+    def _warn(self, problem: str) -> None:
+        warnings.warn(f"share: expected {problem}; the regularizer had no effect", stacklevel=6)
 
 
 class _Fork(torch.autograd.Function):
