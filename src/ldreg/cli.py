@@ -140,7 +140,8 @@ def inspect_command(
         from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
-        for hint in filter(None, (files.name_hint(report.points), files.label_hint(report.points))):
+        hints = (files.scale_hint(x), files.name_hint(len(x)), files.label_hint(len(x)))
+        for hint in filter(None, hints):
             print(hint, file=sys.stderr)
 
 

@@ -313,3 +313,15 @@ def test_a_reference_of_another_width_is_refused(new_and_reference: tuple[Tensor
     for options, named in wrong:
         with pytest.raises(ValueError, match=rf"^{named}"):
             ldreg.inspect(new, k=20, **options)
+
+
+def test_a_column_of_another_scale_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x: Any = np.random.default_rng(0).normal(size=(80, 6))
+    frame = pd.DataFrame(x, columns=list("abcdef")).assign(score=np.linspace(0, 99, 80) ** 1.1, word="w")
+    frame.to_csv("x.csv", index=False)
+    for options, named in ([], True), (["--exclude", "score"], False):
+        assert main(["inspect", "x.csv", "--k", "16", *options]) == 0
+        assert ("column 'score' has" in capsys.readouterr().err) == named

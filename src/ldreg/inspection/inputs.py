@@ -23,9 +23,10 @@ from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
 from ldreg.io.labels import label_arrays, load_labels, load_names, name_array
 from ldreg.io.tables import other_columns, word_columns
-from ldreg.text import listed
+from ldreg.text import listed, percent
 
 _WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
+_DOMINANT, _FEW_COLUMNS = 0.9, 4  # share of the variance; columns: of fewer, one may well have so much
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
 _NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
@@ -137,6 +138,23 @@ class InspectedFiles(NamedTuple):
         names = [] if self.first.label_file else label_arrays(self.first.path, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
         return f"{self.first.path} holds what may be labels: {options} measures LID per class" if names else ""
+
+    def scale_hint(self, x: Tensor) -> str:
+        """The column of a table that holds most of the variance, beside which no other counts; empty if none does."""
+        path = Path(self.first.path)
+        if path.suffix.lower() not in _TABLES:
+            return ""
+        left_out = [*_excluded_and_labels(self.first, _names(self.exclude)), *word_columns(path)]
+        included = _names(self.include)
+        names = [name for name in table_columns(path) if name in included or name not in left_out]
+        variances = x.double().var(0)
+        largest = int(variances.argmax())
+        share = (variances[largest] / variances.sum()).item()
+        if len(names) != len(variances) or len(names) < _FEW_COLUMNS or not share > _DOMINANT:
+            return ""
+        name = names[largest]
+        advice = f"if it is no dimension, --exclude {quote(name)}"
+        return f"{path}: column {name!r} has {percent(share)} of the variance; {advice}"
 
     def name_hint(self, points: int) -> str:
         """What names the points though no option asks for it, and which columns of words are no dimensions."""
