@@ -328,3 +328,22 @@ def test_processes_must_be_as_many_as_were_started(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"trainer\.devices: expected devices × nodes to be the 2 processes started"):
         train(quick("digits/simclr"), tmp_path)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_only_the_folder_of_a_new_run_goes_where_training_cannot_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    folder = tmp_path / "run"
+    if resumed:
+        pretrain(quick("digits/simclr", schedule__epochs="1"), folder)
+        RunFolder(folder).card.unlink()  # as if it was not finished
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("data: cannot be read")
+
+    monkeypatch.setattr("ldreg.train.run.Run.train", refuse)
+    with pytest.raises(ValueError, match=r"^data: cannot be read"):
+        pretrain(quick("digits/simclr", schedule__epochs="1"), folder, resume=resumed)
+    assert folder.exists() == resumed
+    assert not resumed or (RunFolder(folder).checkpoints / LAST).exists()
