@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ldreg.dimension.candidates import slices
 from ldreg.dimension.neighbors import as_matrix, as_numbers
 from ldreg.dimension.search import refuse_nonfinite
 from ldreg.dimension.spectrum import entropy_rank
@@ -101,7 +102,7 @@ def uniformity(x: Any) -> Tensor:
 
     0 where all rows point in one direction, and about -4 where many dimensions are filled evenly. The mean is over
     pairs of different rows. Rows of zeros have no direction and are left out; NaN where fewer than two others remain.
-    Needs N^2 D operations in float64, and 32 MiB besides a normalized copy of x.
+    Needs N^2 D / 2 operations, and 32 MiB besides a normalized copy of x.
 
     Raises:
         ValueError: x is not a finite real (N, D).
@@ -111,12 +112,17 @@ def uniformity(x: Any) -> Tensor:
     """
     x = as_matrix(x, "x").detach()
     refuse_nonfinite(x, "x")
-    x = _directions(x)
-    total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for block in x.split(max(1, _BLOCK // len(x))) if len(x) else ():
-        total += (4 * (block @ x.T - 1)).exp().sum()  # |a - b|^2 = 2 - 2 a b
-    pairs = len(x) * (len(x) - 1)
-    return ((total - len(x)) / pairs).log() if pairs else total.new_tensor(math.nan)
+    directions = _directions(x).to(torch.promote_types(x.dtype, torch.float32))
+    count = len(directions)
+    if count < 2:
+        return directions.new_tensor(math.nan, dtype=torch.float64)
+    total = directions.new_zeros((), dtype=torch.float64)
+    for rows in slices(count, max(1, _BLOCK // count)):
+        block = directions[rows]
+        values = (4 * (block @ directions[rows.start :].T - 1)).exp()  # |a - b|^2 = 2 - 2 a b
+        own = values[:, : len(block)].fill_diagonal_(0)  # pairs within the block, both ways; all others stand for two
+        total += 2 * values.sum(dtype=torch.float64) - own.sum(dtype=torch.float64)
+    return (total / (count * (count - 1))).log()
 
 
 def hub_counts(indices: Tensor, points: int) -> Tensor:
