@@ -59,8 +59,8 @@ def sentence(found: Finding, report: DimensionReport) -> str:
             return f"Class {label} ({share} of the points) is collapsed: {lid}."
         case "duplicates" | "near_duplicates":
             copy = "an exact duplicate" if found.kind == "duplicates" else "a near-copy"
-            groups, largest = (count(round(numbers[name])) for name in ("groups", "largest"))
-            where = f"in {groups} groups of up to {largest} ({rows})"
+            groups, largest = round(numbers["groups"]), count(round(numbers["largest"]))
+            where = f"in {count(groups)} groups of up to {largest} ({rows})" if groups > 1 else f"in one group ({rows})"
             return f"{share} of the points have {copy}, {where}. LID reads low there; measure again with one of each."
         case "copies":
             return f"{jump} neighbors: the rows hold copies or views of the same things. Measure with one of each."
