@@ -115,8 +115,8 @@ def _search_groups(query: Query, found: Neighbors, proven: Tensor) -> None:
 def _groups(query: Query, reach: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Groups of queries, and the rows among which their neighbors lie, where these are few.
 
-    A group lies around a pivot p, one of its queries. Let r be the reach of query x, the distance to some k-th row. Then
-    row y is no neighbor of x if |y - p| > |x - p| + r.
+    A group lies around a pivot p, one of its queries. `reach` r is the distance of a query x to the k-th row found so
+    far. Row y is no neighbor of x if |y - p| > |x - p| + r.
     """
     most = max(1, query.memory // (16 * len(query.rows)))
     pivots = torch.randperm(len(query.x), generator=torch.Generator().manual_seed(0), device="cpu")
