@@ -289,7 +289,7 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
     """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
     classes = tables.class_table(report, stacked=True)
     shown = [*tables.quantity_tables(report, stacked=True), tables.collapsed_table(report, row="row ")]
-    shown += [] if classes is None else [classes]
+    shown += [one for one in (classes, tables.layer_table(report)) if one is not None]
     scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
