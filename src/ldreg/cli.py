@@ -535,7 +535,10 @@ COMMANDS = {
                 ),
                 "FILE",
             ),
-            **{"model": "MODEL", "images": "FOLDER", "layers": "all|NAME,...", "text_key": "NAME"},
+            "model": "MODEL",
+            "images": "FOLDER",
+            "layers": "all|NAME,...",
+            "text_key": "NAME",
             **dict.fromkeys(
                 ("key", "label_key", "name_key", "compare_key", "compare_label_key", "reference_key", "device"), "NAME"
             ),

@@ -34,8 +34,9 @@ _INDENT = 20  # columns before the meaning of an option
 class Command:
     """One command of `ldreg`. A function may be given as "module:function", which is imported when it is needed.
 
-    Parameters of `run` that are not keyword-only are positional; one with a default may be left out. The fields of a parameter that is a dataclass are options. A
-    parameter annotated `Settings` gets all options that no other takes, one annotated `CommandLine` the typed command.
+    Parameters of `run` that are not keyword-only are positional; one with a default may be left out. The fields of a
+    parameter that is a dataclass are options. A parameter annotated `Settings` gets all options that no other takes,
+    one annotated `CommandLine` the typed command.
     """
 
     run: Callable[..., None] | str

@@ -243,7 +243,7 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
         def mean(hidden: Tensor) -> Tensor:
             return hidden.flatten(2).mean(2) if hidden.ndim == 4 else pooled(hidden, mask, how=how)
 
-        found = {str(place) if place else "embeddings": mean(one) for place, one in enumerate(made.hidden_states)}
+        found = {str(place): mean(one) for place, one in enumerate(made.hidden_states)}
         output = mean(made.last_hidden_state)
         return found | {OUTPUT: functional.normalize(output) if "Normalize" in steps else output}
 

@@ -111,18 +111,19 @@ def inspect_model(
         )
         reports = [report, report.comparison.other] if report.comparison else [report]
         measured = [
-            replace(
-                one, title=f"{spec}, {content.title}", layers=_measured(those, one, labels, settings) if layers else ()
-            )
+            replace(one, title=spec, layers=_measured(those, one, labels, settings) if layers else ())
             for one, (spec, those, _) in zip(reports, found, strict=True)
         ]
     except ValueError as error:
         raise ValueError(
             str(error).replace("x: ", f"{content.option}: ", 1).replace("; try k=", "; try --k ")
         ) from error
+    first, *beside = measured
+    first = replace(first, title=f"{model}, {content.title}")
     if report.comparison is None:
-        return measured[0]
-    return replace(measured[0], comparison=replace(report.comparison, other=measured[1]))
+        return first
+    other = replace(beside[0], title=f"{compare} again") if compare == model else beside[0]
+    return replace(first, comparison=replace(report.comparison, other=other))
 
 
 def _measured(
@@ -170,8 +171,8 @@ def _representations(
     places = torch.cat(rows)
     order = places.argsort()
     sets = {name: torch.cat(some)[order] for name, some in parts.items()}
-    *before, last = sets
-    if layers == "all" and last == OUTPUT and before and torch.equal(sets[OUTPUT], sets[before[-1]]):
+    *before, last = sets.values()
+    if layers == "all" and before and before[-1].shape == last.shape and torch.allclose(before[-1], last):
         del sets[OUTPUT]
     return sets, places[order]
 

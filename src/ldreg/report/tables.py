@@ -398,8 +398,8 @@ def layer_table(report: DimensionReport) -> Table | None:
         for layer in one.layers:
             found = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in layer.findings))
             lid, rank = number(layer.mean.value), f"{number(layer.effective_rank)} of {count(layer.dimensions)}"
-            name = layer.name if report.comparison is None else f"{one.title.partition(',')[0]} {layer.name}"
-            rows.append(_cells(name, lid, interval(layer.mean.low, layer.mean.high), rank, found))
+            name = layer.name if report.comparison is None else f"{one.title.partition(', ')[0]} {layer.name}"
+            rows.append(_cells(name, lid, interval(layer.mean.low, layer.mean.high), rank, found or "nothing unusual"))
     columns = ["layer", "LID", "95 % confidence", "effective rank", "findings"]
     return Table(columns, rows, title="Layer by layer") if rows else None
 
