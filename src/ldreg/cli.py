@@ -113,7 +113,7 @@ def inspect_command(
             **weights, **settings, seed=seed,
         )  # fmt: skip
         return
-    of_model = {"images": images, "texts": texts, "text-key": text_key, "layers": layers}
+    of_model: dict[str, Any] = {"images": images, "texts": texts, "text-key": text_key, "layers": layers}
     of_model |= {"download": download or None, "random-weights": random_weights or None}
     _expect_nothing(of_model, "without --model")
     if file is None:

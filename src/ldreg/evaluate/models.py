@@ -1,6 +1,7 @@
 """Inspect a model: what its layers make of the images of a folder or the texts of a file."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from ldreg.io.labels import load_labels, load_names
 from ldreg.text import listed, one_line
 
 _BATCH = 64
-_LISTED = 30  # layers in an error
+_LISTED, _LONGEST = 30, 200  # layers, and characters of what a library says, in an error
 
 
 @dataclass(frozen=True)
@@ -105,20 +106,14 @@ def inspect_model(
     if others:
         second = {"compare": list(others[0][1].values())[-1], "compare_labels": labels}
     names = [content.names[row] for row in rows.tolist()]
-    try:
-        report = inspect(
-            list(sets.values())[-1], labels, names=names, keep_neighbors=True, progress=progress, **second, **settings
-        )
-        reports = [report, report.comparison.other] if report.comparison else [report]
-        measured = [
-            replace(one, title=spec, layers=_measured(those, one, labels, settings) if layers else ())
-            for one, (spec, those, _) in zip(reports, found, strict=True)
-        ]
-    except ValueError as error:
-        raise ValueError(
-            str(error).replace("x: ", f"{content.option}: ", 1).replace("; try k=", "; try --k ")
-        ) from error
-    first, *beside = measured
+    output = list(sets.values())[-1]
+    with _naming_errors(x=f"{model}, {content.title}", compare=str(compare)):
+        report = inspect(output, labels, names=names, keep_neighbors=True, progress=progress, **second, **settings)
+    reports = [report, report.comparison.other] if report.comparison else [report]
+    first, *beside = (
+        replace(one, title=spec, layers=_measured(spec, those, one, labels, settings) if layers else ())
+        for one, (spec, those, _) in zip(reports, found, strict=True)
+    )
     first = replace(first, title=f"{model}, {content.title}")
     if report.comparison is None:
         return first
@@ -127,16 +122,29 @@ def inspect_model(
 
 
 def _measured(
-    sets: dict[str, Tensor], last: DimensionReport, labels: Sequence[str] | None, settings: dict[str, Any]
+    spec: str, sets: dict[str, Tensor], last: DimensionReport, labels: Sequence[str] | None, settings: dict[str, Any]
 ) -> tuple[Layer, ...]:
-    """What each layer reads; the report of the last one is there."""
+    """What each layer of a model reads; the report of the last one is there."""
     layers = []
     for place, (name, x) in enumerate(sets.items(), 1):
-        one = last if place == len(sets) else quick_report(x, labels, **settings)
+        with _naming_errors(x=f"{spec}, layer {name}"):
+            one = last if place == len(sets) else quick_report(x, labels, **settings)
         # What a comparison found is not about the layer.
         words = [each for each in findings_in_words(one, "layer") if not each.kind.endswith("beside")]
         layers.append(Layer(name, one.dimensions, one.mean, one.lid_low, one.effective_rank, tuple(words)))
     return tuple(layers)
+
+
+@contextmanager
+def _naming_errors(**names: str) -> Iterator[None]:
+    """Put the name of a model in place of the argument that an error is about."""
+    try:
+        yield
+    except ValueError as error:
+        argument, _, rest = str(error).partition(": ")
+        if argument not in names:
+            raise
+        raise ValueError(f"{names[argument]}: {rest.replace('; try k=', '; try --k ')}") from error
 
 
 @torch.no_grad()
@@ -160,7 +168,12 @@ def _representations(
     done = 0
     with undisturbed(model.module.to(device), device):
         for indices, batch in batches:
-            found = model.layers(batch)
+            try:
+                found = model.layers(batch)
+            except (RuntimeError, TypeError, ValueError, AssertionError, AttributeError) as error:
+                if "out of memory" in str(error):
+                    raise
+                raise ValueError(f"{spec}: fails on {content.title}: {one_line(str(error), _LONGEST)}") from error
             for name in list(parts) or _chosen(list(found), layers, spec):
                 parts.setdefault(name, []).append(found[name].float().cpu())
             rows.append(indices.cpu())

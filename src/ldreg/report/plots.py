@@ -209,7 +209,7 @@ def over_depth(models: Sequence[Sequence[Layer]], what: Literal["lid", "effectiv
     if shared:  # the last one is always named
         places = [place for place in range(len(names)) if (len(names) - 1 - place) % -(-len(names) // _TICKED) == 0]
         shown = [short(names[place], 12) for place in places]
-        turned = {"rotation": 30, "ha": "right"} if max(map(len, shown)) > _LEVEL else {}
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if max(map(len, shown)) > _LEVEL else {}
         axes.set_xticks(places, shown, parse_math=False, **turned)
     return figure
 
