@@ -230,8 +230,27 @@ def test_minilm_is_measured_layer_by_layer(folder: Path) -> None:
     model, tokenizer = (one.from_pretrained(path) for one in (transformers.AutoModel, transformers.AutoTokenizer))
     hidden = hidden_by_hand(model.eval(), tokenizer, texts)
     assert len(hidden) == 7
-    hidden["output"] = nn.functional.normalize(hidden["6"])
+    sentences = pytest.importorskip("sentence_transformers").SentenceTransformer(str(path), device="cpu")
+    hidden["output"] = torch.tensor(sentences.encode(texts))
     check_layers(found["layers"], hidden)
+
+
+def test_the_layer_that_collapses_is_named(folder: Path, capsys: Capture) -> None:
+    model, tokenizer = write_bert()
+    norm = model.encoder.layer[0].output.LayerNorm
+    norm.weight.data[2:] = 0
+    model.save_pretrained("broken")
+    tokenizer.save_pretrained("broken")
+    Path("t.txt").write_text("\n".join(TEXTS))
+    found = inspected("--model", "hf:broken", "--texts", "t.txt", "--layers", "all", "--html", "r.html")
+    before, broken, after = found["layers"]
+    assert broken["effective_rank"] < before["effective_rank"] / 2
+    assert not after["effective_rank"] < broken["effective_rank"] / 2
+    for shown in (capsys.readouterr().out, Path("r.html").read_text()):
+        words = " ".join(shown.split())
+        assert "Falls by more than half" in words
+        assert "in layer 1" in words
+        assert "in layer 2" not in words
 
 
 def error_of(capsys: Capture, *words: str) -> str:

@@ -320,13 +320,11 @@ def _layer_cards(sets: Sequence[DimensionReport]) -> Iterable[Card]:
     models = [one.layers for one in sets]
     if not models[0]:
         return
-    caption = (
-        "Geometric mean of each layer, with its 95 % interval. A layer far below the others has collapsed locally."
-    )
+    caption = f"Geometric mean of each layer, with its 95 % interval. {words.fallen_layers(sets[0])}"
     names = [one.title for one in sets] if len(sets) > 1 else []
     yield Card("LID over depth", caption, plots.over_depth(models, "lid"), "depth-lid", names)
     widest = max(layer.dimensions for layers in models for layer in layers)
-    caption = f"Of each layer, of at most {count(widest)} dimensions. Far below the others is global collapse."
+    caption = f"Of each layer, of at most {count(widest)} dimensions."
     yield Card("Effective rank over depth", caption, plots.over_depth(models, "effective_rank"), "depth-rank", names)
 
 
