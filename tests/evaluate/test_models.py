@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import ldreg
@@ -251,6 +252,38 @@ def test_the_layer_that_collapses_is_named(folder: Path, capsys: Capture) -> Non
         assert "Falls by more than half" in words
         assert "in layer 1" in words
         assert "in layer 2" not in words
+
+
+def test_nothing_in_a_checkpoint_is_executed(folder: Path, capsys: Capture) -> None:
+    class Harm:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (Path("harmed"),))
+
+    write_bert()
+    Path("bert/model.safetensors").unlink()
+    torch.save({"x": Harm()}, "bert/pytorch_model.bin")
+    Path("t.txt").write_text("\n".join(TEXTS))
+    words = ("--model", "hf:bert", "--texts", "t.txt")
+    assert "--model: expected a checkpoint of transformers in 'bert'" in error_of(capsys, *words)
+    settings = json.loads(Path("bert/config.json").read_text())
+    Path("bert/config.json").write_text(json.dumps(settings | {"model_type": "x", "auto_map": {"AutoModel": "m.M"}}))
+    Path("bert/m.py").write_text("open('harmed', 'w')")
+    assert "--model: " in error_of(capsys, *words)
+    assert not Path("harmed").exists()
+
+
+def test_a_checkpoint_without_tokenizer_or_weights_is_refused(folder: Path, capsys: Capture) -> None:
+    write_bert()
+    Path("t.txt").write_text("\n".join(TEXTS))
+    weights = load_file("bert/model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, "bert/model.safetensors", metadata={"format": "pt"})
+    words = ("--model", "hf:bert", "--texts", "t.txt")
+    assert "no weights for 'encoder.layer.1.output.dense.weight'" in error_of(capsys, *words)
+    write_bert()
+    for file in Path("bert").glob("*token*"):
+        file.unlink()
+    assert "no tokenizer" in error_of(capsys, *words)
 
 
 def error_of(capsys: Capture, *words: str) -> str:

@@ -221,6 +221,9 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
         takes: ImageInput | TextInput
         if part.main_input_name == "input_ids":
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, **folder)
+            files = [str(Path(folder["subfolder"], file)) for file in tokenizer.vocab_files_names.values()]
+            if not any(_file(name, file, local) for file in files):  # else every word would be unknown
+                raise ValueError(f"no tokenizer: none of {listed(files)}")
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
             most = getattr(part.config, "max_position_embeddings", None) or _TOKENS
             most = (_settings(name, "sentence_bert_config.json", local) or {}).get("max_seq_length") or most
@@ -231,7 +234,7 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
             takes = ImageInput(size.height or size.shortest_edge, prepared.image_mean, prepared.image_std)
         else:
             raise ValueError(f"a model of {part.main_input_name}")
-    except (OSError, ValueError, KeyError, AttributeError, StopIteration, ImportError, RuntimeError) as error:
+    except Exception as error:  # libraries fail in many ways on a folder that is no checkpoint
         what = one_line(f"{error}" or type(error).__name__, 200)
         raise ValueError(f"expected a checkpoint of transformers in {name!r}, got {what}") from error
 
@@ -250,10 +253,16 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
     return OpenedModel(part.eval(), forward, takes)
 
 
-def _settings(name: str, file: str, local: dict[str, bool]) -> Any:
-    """A JSON file of a checkpoint; None if it has none."""
+def _file(name: str, file: str, local: dict[str, bool]) -> str | None:
+    """The path of a file of a checkpoint; None if it has none of that name."""
     from transformers.utils import cached_file
 
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "gated_repo", "connection_errors")}
-    path = cached_file(name, file, **local, **quiet)
+    found: str | None = cached_file(name, file, **local, **quiet)
+    return found
+
+
+def _settings(name: str, file: str, local: dict[str, bool]) -> Any:
+    """The content of a JSON file of a checkpoint; None if it has none of that name."""
+    path = _file(name, file, local)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))

@@ -307,7 +307,7 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
         Text("\n".join(scope)),
         "",
         *(part for table in shown for part in tables.text_parts(table, width=width)),
-        *([Text(fallen, style="bold"), ""] if (fallen := fallen_layers(report)) else []),
+        *(Text(f"{text}\n", style="bold") for text in filter(None, [fallen_layers(report)])),
         Text(USES, style="dim"),
     ]
     return tables.rendered(parts, width=width, color=color)
