@@ -320,6 +320,8 @@ def error_of(capsys: Capture, *words: str) -> str:
         ("--model photos --images photos --random-weights", "--random-weights"),
         ("--model photos --images photos", "photos: expected a run folder"),
         ("--model hf:empty --images photos", "--model: expected a checkpoint of transformers in 'empty'"),
+        ("--model hf:owner/name --texts t.txt", "--download"),
+        ("--model bert --texts t.txt", "did you mean 'hf:bert'?"),
         ("--model hf:bert --images photos", "--model: expected a model of images"),
         ("--model timm:test_vit --texts t.txt --random-weights", "--model: expected a model of texts"),
         ("--model hf:bert --texts none.txt", "none.txt"),

@@ -86,6 +86,8 @@ def open_model(spec: str, *, texts: bool, download: bool = False, random_weights
             found = _transformers(name, texts=texts, download=download)
         elif download:
             raise ValueError(f"expected a model of timm, torchvision or transformers for --download, got {spec!r}")
+        elif Path(spec, "config.json").is_file():
+            raise ValueError(f"expected {_FORMS}, got {spec!r}; did you mean 'hf:{spec}'?")
         elif Path(spec).exists():
             loaded = load_encoder(spec)
             config = ViewsConfig("mae", normalization=loaded.normalization)
@@ -207,6 +209,8 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
         if unknown := [step for step in steps if step not in _SENTENCE_STEPS]:
             raise ValueError(f"{listed(unknown)} in modules.json, which {listed(_SENTENCE_STEPS)} alone may be")
         folder = {**local, "subfolder": steps.get("Transformer", ""), "trust_remote_code": False}
+        if _file(name, str(Path(folder["subfolder"], "config.json")), local) is None:
+            raise ValueError("no config.json there" + ("" if download else "; --download fetches hf:OWNER/NAME"))
         module, loading = transformers.AutoModel.from_pretrained(
             name, **folder, dtype=torch.float32, output_loading_info=True
         )
