@@ -94,6 +94,18 @@ class Comparison:
         return {**numbers, **json_values({"fisher_rao": self.fisher_rao})}
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What one layer of a model reads: dimensions of its representations, LID, its 5 % quantile, rank and findings."""
+
+    name: str
+    dimensions: int
+    mean: MeanLID
+    lid_low: float
+    effective_rank: float
+    findings: tuple[Finding, ...] = ()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class DimensionReport:
     """Local and global dimensionality of embeddings (N, D); made by `ldreg.inspect`.
@@ -107,7 +119,7 @@ class DimensionReport:
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
     request. With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
-    `neighbor_of` are None.
+    `neighbor_of` are None. `layers` has what each layer of a model reads, where `ldreg inspect --layers` measured them.
     """
 
     points: int
@@ -154,6 +166,7 @@ class DimensionReport:
     lid_low: float = math.nan
     expected: Expected = Expected()
     findings: tuple[Finding, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     @property
     def degenerate(self) -> int:
@@ -187,6 +200,8 @@ class DimensionReport:
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["neighbors"]
+        if not self.layers:
+            del values["layers"]
         arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
         del arrays["coordinates"]
         plain = {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
