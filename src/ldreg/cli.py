@@ -43,6 +43,7 @@ def inspect_command(
     reference_key: str | None = None,
     exclude: str | None = None,
     include: str | None = None,
+    skip_nonfinite: bool = False,
     names: str | None = None,
     name_key: str | None = None,
     points: str | None = None,
@@ -54,13 +55,15 @@ def inspect_command(
     """Measure the local and global dimensionality of embeddings in a file.
 
     Args:
-        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
+        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet; or many files: a
+            folder, a pattern such as 'parts/*.parquet' or a URL of .parquet, .arrow, .feather or .npy
         labels: file with one class label per point, for LID per class
         compare: a second file of embeddings that you trust, to test whether FILE has collapsed compared with it
         reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
             finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
-        sample: measure this many points, drawn at random; neighbors still come from all
+        sample: measure this many points, drawn at random; neighbors still come from all, which of many files need not
+            fit into memory
         estimator: estimator of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         device: auto (a GPU if there is one), cpu or cuda; sets larger than its memory are moved there in blocks
@@ -75,6 +78,7 @@ def inspect_command(
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
+        skip_nonfinite: leave out rows with NaN or inf, and count them
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
@@ -124,7 +128,8 @@ def inspect_command(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
                 reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, progress=progress,
+                keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite,
+                resume=files.state(sample, json, html, points), progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs = {
@@ -426,6 +431,7 @@ COMMANDS = {
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
             "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
+            "ldreg inspect 'parts/*.parquet' --key vector --sample 10000 --json parts.json",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "ldreg inspect test.npy --reference train.npy --points points.csv",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",

@@ -15,6 +15,7 @@ from torch import Tensor
 from ldreg import distributed
 from ldreg.inspection.inputs import as_device
 from ldreg.inspection.measure import _measured, _Set, _Settings, _Steps, inspect
+from ldreg.inspection.streamed import Ranks
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -41,7 +42,7 @@ def test_the_parts_of_all_ranks_are_the_whole(
     whole = _measured(points, settings, steps)
     for rank in range(world):
         parts.append([])
-        _measured(points, settings, steps, rank, world)
+        _measured(points, settings, steps, Ranks(rank, world))
     near = whole.found.neighbors
     expected = [whole.found.lid, whole.found.standard_error, torch.cat([near.distances, whole.beyond], 1)]
     for mine, column in zip(zip(*parts, strict=True), expected, strict=False):

@@ -132,7 +132,7 @@ def _npy_entries(path: Path) -> list[Entry]:
     """The array of a .npy file, to be memory-mapped."""
     with path.open("rb") as stream:
         start = io.BytesIO(stream.read(HEADER_BYTES))
-    shape, fortran, dtype = _npy_header(start, path.stat().st_size)
+    shape, fortran, dtype = npy_header(start, path.stat().st_size)
     _check_numpy_dtype(dtype)
 
     def read() -> Array:
@@ -160,13 +160,13 @@ def _npz_entries(path: Path) -> list[Entry]:
 
     entries = []
     for info, start in zip(members, starts, strict=True):
-        shape, _, dtype = _npy_header(start, info.file_size)
+        shape, _, dtype = npy_header(start, info.file_size)
         name = info.filename.removesuffix(".npy")
         entries.append(Entry(name, shape, partial(read, info, dtype), dtype.kind in DISCRETE))
     return entries
 
 
-def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
+def npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
     """Shape, Fortran order and dtype from a header, checked against the `size` of the array file in bytes."""
     with parse_errors("a .npy array"):
         version = np.lib.format.read_magic(stream)

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,10 +216,31 @@ _WORDS = r"(large_)?string|binary|dictionary<.*"
 _NUMBER = re.compile(r"u?int\d+|halffloat|float|double")
 
 
+class VectorColumns(NamedTuple):
+    """The columns of a table that hold the embeddings: one of lists, or one for each dimension."""
+
+    names: list[str]
+    dtype: np.dtype[Any]
+    block: Callable[..., NDArray[Any]]  # from the columns of a batch, their names and the rows before it to (n, D)
+    index: list[str]  # columns that the file calls a row index
+
+    def check(self, values: NDArray[Any], include: Collection[str]) -> None:
+        """Raise ValueError for columns of `values` (N, D) that do not look like dimensions."""
+        if self.block is not _list_block:
+            check_dimensions(self.names, values, include, self.index)
+
+
 def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
     """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
     file = open_parquet(path)
-    schema = file.schema_arrow
+    columns = vector_columns(file.schema_arrow, key, exclude, include)
+    values = _read_columns(file, columns.names, path, columns.dtype, columns.block)
+    columns.check(values, include)
+    return values
+
+
+def vector_columns(schema: Any, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> VectorColumns:
+    """The list column `key`, else the only list column, else all columns of numbers in an Arrow schema."""
     names = [schema.names[i] for i in dimension_columns(schema.names, exclude, include)]
     if key is not None and key not in names:
         raise ValueError(f"holds no column {key!r}, only {listed(names)}")
@@ -234,10 +255,10 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         kind = schema.field(lists[0]).type.value_type
         if not _NUMBER.fullmatch(str(kind)):
             raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
-        return _read_columns(file, lists, path, _numpy_dtype(kind), _list_block)
+        return VectorColumns(lists, _numpy_dtype(kind), _list_block, [])
     with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
-    texts = [name for name in word_columns(path) if name not in include]
+    texts = [name for name in names if re.fullmatch(_WORDS, str(schema.field(name).type)) and name not in include]
     names = [name for name in names if name not in texts]
     if not names:
         raise ValueError(f"expected columns of numbers, got columns of words: {listed(texts)}")
@@ -246,9 +267,7 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         hint = advice(words | kinds_by_name(names, index))
         raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
     dtype = np.result_type(*(_numpy_dtype(schema.field(name).type) for name in names))
-    values = _read_columns(file, names, path, dtype, _column_block)
-    check_dimensions(names, values, include, index)
-    return values
+    return VectorColumns(names, dtype, _column_block, index)
 
 
 def open_parquet(path: Path, *, words: Sequence[str] = ()) -> Any:
