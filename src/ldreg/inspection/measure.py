@@ -316,7 +316,7 @@ def _original(rows: Tensor, left_out: Tensor) -> Tensor:
     >>> _original(torch.tensor([0, 1, 2]), torch.tensor([1, 2]))
     tensor([0, 3, 4])
     """
-    return rows + torch.searchsorted(left_out - torch.arange(len(left_out)), rows, right=True)
+    return rows + torch.searchsorted(left_out - torch.arange(len(left_out)), rows.contiguous(), right=True)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

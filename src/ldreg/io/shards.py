@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ldreg.extras import require
-from ldreg.io.embeddings import HEADER_BYTES, Entry, choose, npy_header
+from ldreg.io.embeddings import HEADER_BYTES, npy_header
 from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.labels import as_label, as_name
 from ldreg.io.tables import BATCH_ROWS, VectorColumns, vector_columns
@@ -26,7 +26,6 @@ SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
 _BLOCK_BYTES = 1 << 28  # of rows that are worked on at a time; up to three such blocks are in memory
 _BUFFER = 1 << 20  # bytes of a Parquet column that are read at a time
 _OF_A_RUN = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
-_MATRIX = "a 2-d array (N, D)"
 _KINDS = {".parquet": "a Parquet file", ".arrow": "an Arrow file", ".feather": "an Arrow file"}
 
 # From the first row that is wanted to the rows of a shard from there on, a few thousand at a time.
@@ -332,7 +331,8 @@ def _npy(files: Any, name: str) -> tuple[int, np.dtype[Any], _Read, Callable[[st
     with files.open(name, "rb") as stream:
         start = BytesIO(stream.read(HEADER_BYTES))
     shape, fortran, dtype = npy_header(start, files.size(name))
-    choose([Entry(None, shape, list, False)], None, fits=lambda shape: len(shape) == 2, what=_MATRIX, option="--key")
+    if len(shape) != 2 or shape[1] == 0:
+        raise ValueError(f"expected a 2-d array (N, D), got shape {shape}")
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise ValueError(f"expected real numbers of at most 64 bits, got dtype {dtype}")
     if fortran and min(shape) > 1:
