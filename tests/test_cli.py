@@ -202,7 +202,8 @@ def test_shards_are_measured_with_the_words_that_are_asked_for(folder: Path, cap
     np.save("new.npy", x[20:40] + 1)
     assert inspected("new.npy", "--k", "8", "--reference", "parts")["comparison"]["points"] == 60
     assert not list(Path().glob("*.partial*"))
-    assert "v, y, text" not in error_of(capsys, "inspect", "parts", "--k", "8", "--label-key", "z")
+    capsys.readouterr()
+    assert "no column 'z'" in error_of(capsys, "inspect", "parts", "--k", "8", "--label-key", "z")
 
 
 def test_rows_with_nan_are_left_out_on_request(folder: Path, capsys: Capture) -> None:
@@ -211,8 +212,18 @@ def test_rows_with_nan_are_left_out_on_request(folder: Path, capsys: Capture) ->
     np.save("gaps.npy", x)
     assert "(from 0: 3, 50); --skip-nonfinite" in error_of(capsys, "inspect", "gaps.npy", "--k", "8")
     found = inspected("gaps.npy", "--k", "8", "--skip-nonfinite")
+    capsys.readouterr()
     assert (found["points"], found["left_out"]) == (58, 2)
     assert found["index"] == [row for row in range(60) if row not in (3, 50)]
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    frame.to_csv("gaps.csv", index=False)
+    frame.to_parquet("gaps.parquet")
+    np.savetxt("gaps.tsv", x, delimiter="\t")
+    pd.DataFrame({"v": list(x)}).to_parquet("lists.parquet")
+    for name in ("gaps.csv", "gaps.tsv", "gaps.parquet", "lists.parquet"):
+        assert error_of(capsys, "inspect", name, "--k", "8").startswith(f"ldreg inspect: error: {name}: ")
+        assert inspected(name, "--k", "8", "--skip-nonfinite")["lid"] == found["lid"], name
+        capsys.readouterr()
 
 
 def write_bad() -> None:

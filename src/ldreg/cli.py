@@ -78,7 +78,7 @@ def inspect_command(
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
-        skip_nonfinite: leave out rows with NaN or inf, and count them
+        skip_nonfinite: leave out rows with NaN, inf or empty cells, and count them
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
@@ -97,7 +97,7 @@ def inspect_command(
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
         second, relation = EmbeddingFile(reference, key=reference_key), "reference"
-    files = InspectedFiles(first, second, exclude, include, relation)
+    files = InspectedFiles(first, second, exclude, include, relation, skip_nonfinite)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)

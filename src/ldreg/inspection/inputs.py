@@ -22,7 +22,7 @@ from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
 from ldreg.io.labels import label_arrays, load_labels, load_names, name_array
-from ldreg.io.shards import is_shards, open_shards
+from ldreg.io.shards import Shards, is_shards, open_shards
 from ldreg.io.tables import other_columns, word_columns
 from ldreg.text import listed, percent
 
@@ -62,6 +62,7 @@ class InspectedFiles(NamedTuple):
     exclude: str | None = None
     include: str | None = None
     relation: Literal["compare", "reference"] = "compare"  # of the second to the first
+    missing: bool = False  # whether empty cells of tables are NaN
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
@@ -128,7 +129,7 @@ class InspectedFiles(NamedTuple):
             of_labels, of_names = (None if one.labels else one.label_key), (None if one.names else one.name_key)
             shards = open_shards(
                 one.path, key=one.key, label_key=of_labels, name_key=of_names,
-                exclude=_names(self.exclude), include=_names(self.include),
+                exclude=_names(self.exclude), include=_names(self.include), missing=self.missing,
             )  # fmt: skip
             return shards, load_labels(one.labels, key=one.label_key, count=shards.rows) if one.labels else None
         x = load_embeddings(
@@ -136,6 +137,7 @@ class InspectedFiles(NamedTuple):
             key=one.key,
             exclude=_columns_for(one, excluded, other),
             include=_columns_for(one, _names(self.include), other),
+            missing=self.missing,
         )
         labels = one.label_file
         return x, None if labels is None else load_labels(labels, key=one.label_key, count=len(x))
@@ -298,7 +300,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor | numpy.ndarray) else value
 
 
-def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
+def as_device(x: Tensor | Shards, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
     """The device to measure x on: the wanted one, or else a GPU if there is one, or else that of x.
 
     Ranks that share the work take one GPU each unless a device is wanted.

@@ -406,7 +406,7 @@ def _lid(
         first, last = int(rows[0]), int(rows[-1])
         queries = x[first : last + 1] if last - first + 1 == len(rows) else x[rows]  # a slice is not copied
         if reference is not None:
-            return points._replace(x=x), stream_lid(queries, k, reference.x, **options)
+            return points._replace(x=x), stream_lid(queries, k, cast(Tensor, reference.x), **options)
         return points._replace(x=x), stream_lid(queries, k, x, self_index=rows, **options)
     except ValueError as error:
         for one in (points, reference) if reference else (points,):
@@ -466,7 +466,7 @@ def _described(
     singular = math.nan if quick else (moments.rankme(x.dtype) if moments else rankme(x, device=device)).item()
     steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    part = points.x if quick else _part(points, settings.seed)
+    part = _part(points, settings.seed)
     whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
     steps.enter("findings", points)
@@ -617,8 +617,9 @@ def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], 
 def _part(points: _Set, seed: int) -> Tensor:
     """The set, or a random part of a large one, on its device."""
     x = points.x
-    whole = isinstance(x, Tensor) and len(x) <= _GLOBAL_POINTS
-    return (x if whole else x[draw(len(x), _GLOBAL_POINTS, seed)]).to(points.device)
+    if isinstance(x, Shards) or len(x) > _GLOBAL_POINTS:
+        x = x[draw(len(x), _GLOBAL_POINTS, seed)]
+    return x.to(points.device)
 
 
 def _measures(

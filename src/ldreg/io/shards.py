@@ -218,6 +218,7 @@ def open_shards(
     name_key: str | None = None,
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
+    missing: bool = False,
 ) -> Shards:
     """Open the shards of a folder (with those in it), a pattern such as "parts/*.npy", or a URL that fsspec knows.
 
@@ -230,6 +231,7 @@ def open_shards(
         name_key: the column with the names.
         exclude: columns that are no dimensions.
         include: columns that are dimensions although they do not look so.
+        missing: whether empty cells of a table are NaN; otherwise they are an error.
 
     Raises:
         OSError: there is no such folder or file.
@@ -247,7 +249,7 @@ def open_shards(
     else:
         require("parquet")
     words = [name for name in dict.fromkeys((label_key, name_key)) if name is not None and name not in exclude]
-    state = sha256(repr((key, *exclude, *include)).encode())
+    state = sha256(repr((key, exclude, include, missing)).encode())
     shards, dtypes, start = list[Shard](), list[np.dtype[Any]](), 0
     known: tuple[list[str], int] | None = None  # columns and width of the first shard
     for name in names:
@@ -259,7 +261,7 @@ def open_shards(
                 columns, check = list[str](), None
             else:
                 rows, schema = _table(files, name, suffix)
-                vectors = vector_columns(schema, key, [*exclude, *words], include)
+                vectors = vector_columns(schema, key, [*exclude, *words], include, missing)
                 columns, dtype, check = vectors.names, vectors.dtype, vectors.check
                 read = partial(_vectors, files, name, suffix, vectors)
                 column = partial(_column, files, name, suffix)
@@ -280,8 +282,8 @@ def open_shards(
         start += rows
     if known is None:
         raise ValueError(f"{path}: expected rows, got {len(names)} shards without any")
-    dtype = _floating(np.result_type(*dtypes))
-    return Shards(shards, known[1], dtype, label_key=label_key, name_key=name_key, state=state.hexdigest())
+    held = _floating(np.result_type(*dtypes))
+    return Shards(shards, known[1], held, label_key=label_key, name_key=name_key, state=state.hexdigest())
 
 
 def _floating(dtype: np.dtype[Any]) -> torch.dtype:
