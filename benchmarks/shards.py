@@ -94,10 +94,7 @@ def main() -> None:
     }
     if len(results) > 1:  # a line through the sizes
         counts = [one["rows"] for one in results]
-        lines = {
-            name: np.polyfit(counts, [one[name] for one in results], 1)
-            for name in ("seconds", "cpu_seconds", "peak_gib")
-        }
+        lines = {name: np.polyfit(counts, [one[name] for one in results], 1) for name in ("seconds", "cpu_seconds")}
         whole["extrapolated"] = {
             "rows": GOAL, **{name: round(float(np.polyval(line, GOAL)), 1) for name, line in lines.items()}
         }  # fmt: skip

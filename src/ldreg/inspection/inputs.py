@@ -78,7 +78,8 @@ class InspectedFiles(NamedTuple):
     def state(self, sample: int | None, *outputs: str | None) -> str | None:
         """Where a measurement of shards is kept while it goes on: beside the first output, if there is one."""
         sharded = self.first.sharded or (self.second is not None and self.second.sharded)
-        output = next(filter(None, outputs), None)
+        files = [path for path in outputs if path is not None and (Path(path).is_file() or not Path(path).exists())]
+        output = next(iter(files), None)  # not beside a device
         return f"{output}.partial" if sharded and sample is not None and output is not None else None
 
     def name_key(self, points: int) -> str | None:

@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
 def nonfinite_rows(x: Tensor) -> Tensor:
     """The rows of x (N, D) that hold NaN or inf, ascending.
 
-    >>> nonfinite_rows(torch.tensor([[1.0], [math.inf], [math.nan]]))
+    >>> nonfinite_rows(torch.tensor([[1.0], [torch.inf], [torch.nan]]))
     tensor([1, 2])
     """
     bad = [(~torch.isfinite(part)).any(1).cpu() for part in x.split(_BLOCK_ROWS)]
