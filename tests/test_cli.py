@@ -183,7 +183,51 @@ def test_columns_of_two_tables_are_named_together(folder: Path, capsys: Capture)
     assert main(["inspect", "x.npy", "--k", "8", "--compare", "old.csv", "--exclude", "key,target"]) == 0
 
 
+def test_shards_are_measured_with_the_words_that_are_asked_for(folder: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(3).normal(size=(60, 4))
+    Path("parts").mkdir()
+    for i, rows in enumerate(np.split(np.arange(60), [7, 50])):
+        columns = {"v": list(x[rows]), "y": rows % 2, "text": [f"number {row}" for row in rows]}
+        pd.DataFrame(columns).to_parquet(f"parts/{i}.parquet")
+    np.save("all.npy", x)
+    words = ["--k", "8", "--sample", "20"]
+    one = inspected("parts", *words, "--label-key", "y", "--name-key", "text", "--points", "p.csv")
+    other = inspected("all.npy", *words)
+    assert (one["title"], one["points"], one["measured"]) == ("parts", 60, 20)
+    assert one["lid"] == other["lid"]
+    assert one["labels"] == [str(row % 2) for row in other["index"]]
+    assert one["names"] == [f"number {row}" for row in other["index"]]
+    assert pd.read_csv("p.csv")["row"].tolist() == other["index"]
+    assert inspected("parts/[01].parquet", "--k", "8")["points"] == 50
+    np.save("new.npy", x[20:40] + 1)
+    assert inspected("new.npy", "--k", "8", "--reference", "parts")["comparison"]["points"] == 60
+    assert not list(Path().glob("*.partial*"))
+    capsys.readouterr()
+    assert "no column 'z'" in error_of(capsys, "inspect", "parts", "--k", "8", "--label-key", "z")
+
+
+def test_rows_with_nan_are_left_out_on_request(folder: Path, capsys: Capture) -> None:
+    x = np.random.default_rng(4).normal(size=(60, 4))
+    x[[3, 50]] = np.nan
+    np.save("gaps.npy", x)
+    assert "(from 0: 3, 50); --skip-nonfinite" in error_of(capsys, "inspect", "gaps.npy", "--k", "8")
+    found = inspected("gaps.npy", "--k", "8", "--skip-nonfinite")
+    capsys.readouterr()
+    assert (found["points"], found["left_out"]) == (58, 2)
+    assert found["index"] == [row for row in range(60) if row not in (3, 50)]
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    frame.to_csv("gaps.csv", index=False)
+    frame.to_parquet("gaps.parquet")
+    np.savetxt("gaps.tsv", x, delimiter="\t")
+    pd.DataFrame({"v": list(x)}).to_parquet("lists.parquet")
+    for name in ("gaps.csv", "gaps.tsv", "gaps.parquet", "lists.parquet"):
+        assert error_of(capsys, "inspect", name, "--k", "8").startswith(f"ldreg inspect: error: {name}: ")
+        assert inspected(name, "--k", "8", "--skip-nonfinite")["lid"] == found["lid"], name
+        capsys.readouterr()
+
+
 def write_bad() -> None:
+    Path("empty").mkdir()
     np.save("nan.npy", np.full((40, 4), np.nan))
     np.save("few.npy", np.ones((30, 2)))
     np.save("many.npy", np.random.default_rng(0).normal(size=(500, 2)))
@@ -193,8 +237,9 @@ def write_bad() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (".", ".: expected a file of embeddings, got a folder"),
-        ("x.npy --k 5 --compare .", ".: expected a file of embeddings, got a folder"),
+        (".", "expected a 2-d array (N, D), got shape (40,)"),  # labels.npy, the first of the shards there
+        ("empty", "empty: expected shards (.parquet, .arrow, .feather, .npy), got none"),
+        ("x.npy --k 5 --compare empty", "empty: expected shards"),
         ("x.npy --k 5 --compare two.npz", "--compare-key"),
         ("x.npy --k 5 --labels labels.csv --compare-labels labels.csv", "--compare-labels"),
         ("x.npy --k 5 --compare x.npy --compare-labels labels.csv", "--compare-labels"),

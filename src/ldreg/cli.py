@@ -50,6 +50,7 @@ def inspect_command(
     reference_key: str | None = None,
     exclude: str | None = None,
     include: str | None = None,
+    skip_nonfinite: bool = False,
     names: str | None = None,
     name_key: str | None = None,
     points: str | None = None,
@@ -61,7 +62,9 @@ def inspect_command(
     """Measure the local and global dimensionality of embeddings in a file, or of those that a model makes.
 
     Args:
-        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet; not with --model
+        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet; or many files: a
+            folder, a pattern such as 'parts/*.parquet' or a URL of .parquet, .arrow, .feather or .npy; not with
+            --model
         model: measure a model: timm:NAME, torchvision:NAME, hf:FOLDER with a checkpoint of transformers or
             sentence-transformers, a run folder of ldreg pretrain, or a checkpoint as for ldreg evaluate; --compare
             then takes a second model
@@ -77,7 +80,8 @@ def inspect_command(
         reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
             finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
-        sample: measure this many points, drawn at random; neighbors still come from all
+        sample: measure this many points, drawn at random; neighbors still come from all, which of many files need not
+            fit into memory
         estimator: estimator of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         device: auto (a GPU if there is one), cpu or cuda; sets larger than its memory are moved there in blocks
@@ -92,6 +96,7 @@ def inspect_command(
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
+        skip_nonfinite: leave out rows with NaN, inf or empty cells, and count them
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
@@ -104,6 +109,7 @@ def inspect_command(
         embedded = {"key": key, "compare-key": compare_key, "compare-labels": compare_labels, "reference": reference}
         embedded |= {"compare-label-key": compare_label_key, "reference-key": reference_key, "exclude": exclude}
         embedded |= {"include": include, "names": names, "name-key": name_key, "file": file}
+        embedded |= {"skip-nonfinite": skip_nonfinite or None}
         _expect_nothing(embedded, "with --model, which makes the embeddings")
         settings = {"k": k, "estimator": estimator, "convention": convention, "sample": sample, "device": device}
         weights = {"download": download, "random_weights": random_weights}
@@ -128,7 +134,7 @@ def inspect_command(
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
         second, relation = EmbeddingFile(reference, key=reference_key), "reference"
-    files = InspectedFiles(first, second, exclude, include, relation)
+    files = InspectedFiles(first, second, exclude, include, relation, skip_nonfinite)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
@@ -159,7 +165,8 @@ def inspect_command(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
                 reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, progress=progress,
+                keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite,
+                resume=files.state(sample, json, html, points), progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs = {
@@ -521,6 +528,7 @@ COMMANDS = {
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
             "ldreg inspect table.csv --label-key species",
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
+            "ldreg inspect 'parts/*.parquet' --key vector --sample 10000 --json parts.json",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "ldreg inspect test.npy --reference train.npy --points points.csv",
             "ldreg inspect --model timm:resnet18 --images photos --download --layers all",

@@ -284,6 +284,21 @@ def from_first(work: Callable[[], T]) -> T:
     return result
 
 
+def from_all(work: Callable[[], T]) -> list[T]:
+    """What `work()` returns on each rank, on all ranks; errors are those of `agreed`.
+
+    >>> from_all(lambda: 3)
+    [3]
+    """
+    result = agreed(work)
+    if not active():
+        return [result]
+    found: list[Any] = [None] * world()
+    with _exchange():
+        dist.all_gather_object(found, result)
+    return found
+
+
 def gather_parts(x: Tensor) -> Tensor:
     """On rank 0 the rows of x (n, ...) of all ranks, in rank order; on other ranks x itself. x must be on the CPU.
 

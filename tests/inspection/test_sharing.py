@@ -15,6 +15,7 @@ from torch import Tensor
 from ldreg import distributed
 from ldreg.inspection.inputs import as_device
 from ldreg.inspection.measure import _measured, _Set, _Settings, _Steps, inspect
+from ldreg.inspection.streamed import Ranks
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -41,7 +42,7 @@ def test_the_parts_of_all_ranks_are_the_whole(
     whole = _measured(points, settings, steps)
     for rank in range(world):
         parts.append([])
-        _measured(points, settings, steps, rank, world)
+        _measured(points, settings, steps, Ranks(rank, world))
     near = whole.found.neighbors
     expected = [whole.found.lid, whole.found.standard_error, torch.cat([near.distances, whole.beyond], 1)]
     for mine, column in zip(zip(*parts, strict=True), expected, strict=False):
@@ -81,13 +82,25 @@ def ldreg(folder: Path, *words: str, launcher: list[str] | None = None) -> subpr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["--compare y.npy --labels labels.npy --html r.html", "--sample 1 --estimator tle"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--compare y.npy --labels labels.npy --html r.html",
+        "--sample 1 --estimator tle",
+        "--sample 300 --compare parts --labels labels.npy --skip-nonfinite",
+    ],
+)
 def test_two_processes_report_what_one_does(options: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", rng.normal(size=(1501, 48)).astype(np.float32) + 4)
     np.save(tmp_path / "y.npy", rng.normal(size=(301, 8)))
     np.save(tmp_path / "labels.npy", np.arange(1501) % 4)
-    words = ["x.npy", "--k", "20", "--device", "cpu", "--json", "r.json", *options.split()]
+    (tmp_path / "parts").mkdir()
+    for i, part in enumerate(np.split(rng.normal(size=(1501, 48)), [1, 700, 710])):
+        part[5:7, 3] = np.nan
+        np.save(tmp_path / "parts" / f"{i}.npy", part)
+    file = "parts" if "parts" in options else "x.npy"
+    words = [file, "--k", "20", "--device", "cpu", "--json", "r.json", *options.split()]
     one = ldreg(tmp_path, *words)
     assert one.returncode == 0, one.stderr
     expected = (tmp_path / "r.json").read_bytes()
@@ -95,7 +108,9 @@ def test_two_processes_report_what_one_does(options: str, tmp_path: Path) -> Non
     two = ldreg(tmp_path, *words, launcher=TORCHRUN)
     assert two.returncode == 0, two.stderr
     assert (tmp_path / "r.json").read_bytes() == expected
-    assert json.loads(expected)["measured"] == (1 if "--sample" in options else 1501)
+    found = json.loads(expected)
+    assert (found["points"], found["left_out"]) == ((1495, 6) if file == "parts" else (1501, 0))
+    assert found["measured"] == (1 if "--sample 1 " in options else 300 if file == "parts" else 1501)
     assert two.stdout == one.stdout
     assert two.stderr.count("wrote") == one.stderr.count("wrote") == words.count("--json") + words.count("--html")
 

@@ -7,7 +7,7 @@ function is differentiable, and every result is float64.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,8 +85,12 @@ def rankme(x: Any, *, device: torch.device | None = None) -> Tensor:
     2.0
     """
     x = _checked(x)
-    squared = _gram_eigenvalues(x, _scale(x), centered=False, device=device)
-    floor = _rounding(x) ** 2 * squared.sum()
+    return _rankme(_gram_eigenvalues(x, _scale(x), centered=False, device=device), x.dtype, tuple(x.shape))
+
+
+def _rankme(squared: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """RankMe of a matrix of a dtype and shape from its squared singular values."""
+    floor = _rounding(dtype, shape) ** 2 * squared.sum()
     return entropy_rank(torch.where(squared > floor, squared, 0).sqrt())
 
 
@@ -125,16 +129,82 @@ def relative_spread(x: Any, *, device: torch.device | None = None) -> Tensor:
     return torch.where(norm > 0, (spread / norm).sqrt(), 0)
 
 
-def _rounding(x: Tensor) -> float:
-    """Bound on the spectral norm of the rounding errors in x, as a share of the Frobenius norm of x.
+class Moments:
+    """Sums over rows that come block by block, from which the measures of the spectrum follow.
+
+    Equal to the functions above to rounding. Sums of several parts of the rows can be added.
+
+    Args:
+        center: (D,) a row near the mean of all rows; the nearer, the fewer digits are lost.
+        largest: at least the largest entry of all rows.
+
+    >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> moments = Moments(x[0], 1.0)
+    >>> for block in x.split(3):
+    ...     moments.add(block)
+    >>> moments.scaled_eigenvalues()[0].tolist()
+    [0.166..., 0.166...]
+    """
+
+    def __init__(self, center: Tensor, largest: float) -> None:
+        self._scale = _power_of_two(largest)
+        self.center = _float64(center, self._scale)
+        size = len(center)
+        # Of rows less the center, in units of the scale: their number, sum, and Gram matrix.
+        self.count = 0
+        self.sums = [torch.zeros(shape, dtype=torch.float64, device=center.device) for shape in (size, (size, size))]
+
+    @torch.no_grad()
+    def add(self, rows: Tensor) -> None:
+        """Add rows (n, D), on the device of the center."""
+        total, gram = self.sums
+        for part in torch.split(rows, max(1, _BLOCK_ELEMENTS // rows.shape[1])):
+            block = _float64(part, self._scale).sub_(self.center)
+            total += block.sum(0)
+            gram.addmm_(block.T, block)
+        self.count += len(rows)
+
+    def merge(self, count: int, sums: Sequence[Tensor]) -> None:
+        """Add the count and sums of other rows, around the same center."""
+        for own, its in zip(self.sums, sums, strict=True):
+            own += its.to(own.device)
+        self.count += count
+
+    def scaled_eigenvalues(self) -> tuple[Tensor, float]:
+        """As the function of this name."""
+        return _eigenvalues(self._centered(), min(self.count, len(self.center))) / (self.count - 1), self._scale
+
+    def rankme(self, dtype: torch.dtype) -> Tensor:
+        """As the function of this name; `dtype` is that of the rows."""
+        squared = _eigenvalues(self._uncentered(), min(self.count, len(self.center)))
+        return _rankme(squared, dtype, (self.count, len(self.center)))
+
+    def relative_spread(self) -> Tensor:
+        """As the function of this name."""
+        spread, norm = self._centered().trace(), self._uncentered().trace()
+        return torch.where(norm > 0, (spread / norm).sqrt(), 0)
+
+    def _centered(self) -> Tensor:
+        """The Gram matrix of the rows less their mean."""
+        total, gram = self.sums
+        return gram - total.outer(total / self.count)
+
+    def _uncentered(self) -> Tensor:
+        """The Gram matrix of the rows."""
+        mean = self.center + self.sums[0] / self.count
+        return self._centered() + self.count * mean.outer(mean)
+
+
+def _rounding(dtype: torch.dtype, shape: tuple[int, ...]) -> float:
+    """Bound on the spectral norm of the rounding errors in a matrix, as a share of its Frobenius norm.
 
     It has two parts. Storing entries in their dtype adds independent errors, whose matrix has the norm of a random one.
     Computing them in float32 (or in the wider dtype of x) adds correlated errors, bounded by the Frobenius norm.
     """
-    if not x.is_floating_point():
+    if not dtype.is_floating_point:
         return 0.0
-    computed = torch.promote_types(x.dtype, torch.float32)
-    stored = torch.finfo(x.dtype).eps * sum(1 / math.sqrt(size) for size in x.shape)
+    computed = torch.promote_types(dtype, torch.float32)
+    stored = torch.finfo(dtype).eps * sum(1 / math.sqrt(size) for size in shape)
     return stored + torch.finfo(computed).eps
 
 
@@ -144,7 +214,12 @@ def _gram_eigenvalues(x: Tensor, scale: float, *, centered: bool, device: torch.
     gram = torch.zeros(size, size, dtype=torch.float64, device=x.device if device is None else device)
     for block in _blocks(x, scale, centered=centered, device=device):
         gram.addmm_(block.T, block)
-    eigenvalues = torch.linalg.eigvalsh(gram).flip(0)
+    return _eigenvalues(gram, size)
+
+
+def _eigenvalues(gram: Tensor, count: int) -> Tensor:
+    """The largest eigenvalues of a Gram matrix, descending, without rounding noise."""
+    eigenvalues = torch.linalg.eigvalsh(gram).flip(0)[:count]
     return torch.where(eigenvalues > _GRAM_NOISE * eigenvalues[0], eigenvalues, 0)
 
 
@@ -182,6 +257,10 @@ def _scale(x: Tensor) -> float:
     largest = max(abs(low), abs(high))
     if not math.isfinite(largest):
         raise ValueError(f"x: expected finite numbers, got NaN or inf in shape {tuple(x.shape)}")
+    return _power_of_two(largest)
+
+
+def _power_of_two(largest: float) -> float:
     return math.ldexp(1.0, -max(math.frexp(largest)[1], -1000))
 
 

@@ -107,6 +107,43 @@ def stream_lid(
     return LIDEstimate(values, errors, Neighbors(*found))
 
 
+class NearestRows:
+    """The k nearest of rows that come block by block, for each query; blocks may come in any order.
+
+    Args:
+        queries: (N, D), on the device where the search runs.
+        k: number of neighbors.
+        own: (N,) the number of the row that is query i itself; None: none is.
+
+    >>> nearest = NearestRows(torch.tensor([[0.0], [3.0]]), 2)
+    >>> nearest.add(torch.tensor([[9.0], [4.0], [1.0]]), 0)
+    >>> nearest.add(torch.tensor([[3.0]]), 3)
+    >>> nearest.found.indices
+    tensor([[2, 3],
+            [3, 1]])
+    """
+
+    def __init__(self, queries: Tensor, k: int, own: Tensor | None = None) -> None:
+        self.queries, self._k, self._own = queries, k, own
+        # Short of rows, the last places have infinite distance.
+        shape = len(queries), k
+        none = queries.new_full(shape, torch.inf, dtype=working_dtype(queries, queries))
+        self.found = Neighbors(none, torch.zeros(shape, dtype=torch.int64, device=queries.device))
+
+    def add(self, rows: Tensor, start: int) -> None:
+        """Look at rows (n, D), numbered from `start` on, on the device of the queries."""
+        own = None if self._own is None else self._own - start
+        found = _in_block(self.queries, rows, own, self._k, sys.maxsize)
+        self.merge(Neighbors(found.distances, found.indices + start))
+
+    def merge(self, found: Neighbors) -> None:
+        """Take in what was found among other rows."""
+        distances, indices = (torch.cat(pair, dim=1) for pair in zip(self.found, found, strict=True))
+        distances, order = distances.sort(dim=1, stable=True)
+        merged = _in_order(Neighbors(distances, indices.gather(1, order)))
+        self.found = Neighbors(*(column[:, : self._k].contiguous() for column in merged))
+
+
 def resident(x: Tensor, k: int, device: torch.device) -> Tensor:
     """The rows x (N, D) moved to the device if they and their search fit there; x otherwise."""
     device = _indexed(device)

@@ -90,6 +90,7 @@ class Points:
         scale: root-mean-square distance to the mean.
         dead: (n,) whether all entries of a measured point are 0; on the CPU.
         labels: (n,) of the measured points, or None.
+        left_out: rows that were left out before all others were numbered; of sets with the same rows, the same.
     """
 
     lid: Tensor
@@ -103,6 +104,7 @@ class Points:
     scale: float
     dead: Tensor
     labels: Sequence[str] | None = None
+    left_out: Tensor | None = None
 
     @property
     def k(self) -> int:
@@ -654,6 +656,8 @@ def _lower(own: Points, other: Points) -> bool:
 def _paired(own: Points, other: Points) -> bool:
     """Whether the rows of two sets are of the same things: they share more neighbors than by chance."""
     if own.total != other.total or own.k != other.k or not torch.equal(own.rows, other.rows):
+        return False
+    if own.left_out is not None and other.left_out is not None and not torch.equal(own.left_out, other.left_out):
         return False
     count = min(len(own.rows), 1000)
     some = torch.arange(count, device="cpu") * len(own.rows) // count

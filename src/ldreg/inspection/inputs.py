@@ -22,6 +22,7 @@ from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
 from ldreg.io.labels import label_arrays, load_labels, load_names, name_array
+from ldreg.io.shards import Shards, is_shards, open_shards
 from ldreg.io.tables import other_columns, word_columns
 from ldreg.text import listed, percent
 
@@ -47,6 +48,11 @@ class EmbeddingFile(NamedTuple):
         """The file that the labels are read from."""
         return self.labels or (self.path if self.label_key is not None else None)
 
+    @property
+    def sharded(self) -> bool:
+        """Whether the embeddings are in shards."""
+        return is_shards(self.path)
+
 
 class InspectedFiles(NamedTuple):
     """The files that `ldreg inspect` reads, and which columns of tables are dimensions."""
@@ -56,25 +62,39 @@ class InspectedFiles(NamedTuple):
     exclude: str | None = None
     include: str | None = None
     relation: Literal["compare", "reference"] = "compare"  # of the second to the first
+    missing: bool = False  # whether empty cells of tables are NaN
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
         files = [path for one in (self.first, self.second) if one for path in (one.path, one.labels, one.names)]
         check_targets(files, json=json, html=html, points=points, neighbors=neighbors)
 
+    def state(self, sample: int | None, *outputs: str | None) -> str | None:
+        """Where a measurement of shards is kept while it goes on: beside the first output, if there is one."""
+        sharded = self.first.sharded or (self.second is not None and self.second.sharded)
+        files = [path for path in outputs if path is not None and (Path(path).is_file() or not Path(path).exists())]
+        output = next(iter(files), None)  # not beside a device
+        return f"{output}.partial" if sharded and sample is not None and output is not None else None
+
     def name_key(self, points: int) -> str | None:
         """The array or column with the names of the points: the one given, or one of words beside the embeddings."""
         one = self.first
+        if one.sharded:  # which have the names of their own columns
+            return one.name_key
         exclude = [*_names(self.exclude), *filter(None, [one.label_key])]
         return one.name_key if one.names or one.name_key else name_array(one.path, points, exclude)
 
     def names(self, points: int) -> list[str] | None:
         """The names of the points of the first file, or None."""
         key, file = self.name_key(points), self.first.names
-        return None if key is None and file is None else load_names(file or self.first.path, key=key, count=points)
+        if file is None and (key is None or self.first.sharded):
+            return None
+        return load_names(file or self.first.path, key=key, count=points)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The columns of the first file that are no dimensions, by name, if it is a table."""
+        """The columns of the first file that are no dimensions, by name, if it is a table; shards have none."""
+        if self.first.sharded:
+            return {}
         excluded = _columns_for(self.first, _excluded_and_labels(self.first, _names(self.exclude)), self.second)
         return other_columns(
             Path(self.first.path), excluded, _columns_for(self.first, _names(self.include), self.second)
@@ -83,10 +103,6 @@ class InspectedFiles(NamedTuple):
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
         first, second = self.first, self.second
-        for one in (first, second):
-            if one is not None and Path(one.path).is_dir():
-                advice = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
-                raise IsADirectoryError(f"{one.path}: expected a file of embeddings, got a folder; {advice}")
         excluded = _excluded_and_labels(first, _names(self.exclude))
         x, labels = self._read(first, excluded, second)
         if second is None:
@@ -103,12 +119,20 @@ class InspectedFiles(NamedTuple):
             raise ValueError(message) from error
 
     def _read(self, one: EmbeddingFile, excluded: list[str], other: EmbeddingFile | None) -> tuple[Any, Any]:
-        """Embeddings and labels of one file."""
+        """Embeddings and labels of one file; those of shards come with them."""
+        if one.sharded:
+            of_labels, of_names = (None if one.labels else one.label_key), (None if one.names else one.name_key)
+            shards = open_shards(
+                one.path, key=one.key, label_key=of_labels, name_key=of_names,
+                exclude=_names(self.exclude), include=_names(self.include), missing=self.missing,
+            )  # fmt: skip
+            return shards, load_labels(one.labels, key=one.label_key, count=shards.rows) if one.labels else None
         x = load_embeddings(
             one.path,
             key=one.key,
             exclude=_columns_for(one, excluded, other),
             include=_columns_for(one, _names(self.include), other),
+            missing=self.missing,
         )
         labels = one.label_file
         return x, None if labels is None else load_labels(labels, key=one.label_key, count=len(x))
@@ -124,19 +148,20 @@ class InspectedFiles(NamedTuple):
             argument, colon, rest = str(error).partition(": ")
             if not colon or files.get(argument) is None:
                 raise
-            rest = rest.replace("; try k=", "; try --k ")  # as the option is written
+            # As the options are written.
+            rest = rest.replace("; try k=", "; try --k ").replace("skip_nonfinite=True", "--skip-nonfinite")
             raise ValueError(f"{files[argument]}: {rest}") from error
 
     def label_hint(self, points: int) -> str:
         """The option for labels in the file of the embeddings; empty if labels were given or there are none."""
-        names = [] if self.first.label_file else label_arrays(self.first.path, points)
+        names = [] if self.first.label_file or self.first.sharded else label_arrays(self.first.path, points)
         options = " or ".join(f"--label-key {quote(name)}" for name in names[:_HINTED])
         return f"{self.first.path} holds what may be labels: {options} measures LID per class" if names else ""
 
     def scale_hint(self, x: Tensor) -> str:
         """The column of a table that holds most of the variance, beside which no other counts; empty if none does."""
         path = Path(self.first.path)
-        if path.suffix.lower() not in _TABLES:
+        if path.suffix.lower() not in _TABLES or self.first.sharded:
             return ""
         left_out = [*_excluded_and_labels(self.first, _names(self.exclude)), *word_columns(path)]
         included = _names(self.include)
@@ -153,6 +178,8 @@ class InspectedFiles(NamedTuple):
     def name_hint(self, points: int) -> str:
         """What names the points though no option asks for it, and which columns of words are no dimensions."""
         one, path = self.first, Path(self.first.path)
+        if one.sharded:
+            return ""
         named = None if one.names or one.name_key else self.name_key(points)
         known = [one.label_key, one.name_key, named, *_names(self.exclude)]
         left_out = [name for name in word_columns(path, beside_lists=False) if name not in known]
@@ -193,7 +220,7 @@ def _names(option: str | None) -> list[str]:
 
 def _columns_for(one: EmbeddingFile, names: list[str], other: EmbeddingFile | None) -> list[str]:
     """The named columns that are for a file: all but those that only the other file has."""
-    if not names or other is None:
+    if not names or other is None or one.sharded or other.sharded:
         return names
     own, others = table_columns(one.path), table_columns(other.path)
     return [name for name in names if name in own or name not in others]
@@ -201,7 +228,7 @@ def _columns_for(one: EmbeddingFile, names: list[str], other: EmbeddingFile | No
 
 def _excluded_and_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
     """The excluded columns of a table, and the columns of its labels and names."""
-    if Path(one.path).suffix.lower() not in _TABLES:
+    if Path(one.path).suffix.lower() not in _TABLES or one.sharded:
         return excluded
     labels = [one.label_key] if one.label_key and one.label_file == one.path else []
     names = [one.name_key] if one.name_key and one.names is None else []
@@ -238,8 +265,8 @@ def check_settings(
         raise ValueError(f"device: torch finds no CUDA device for {str(device)!r}; expected cpu or auto")
 
 
-def as_embeddings(value: Any, name: str, k: int) -> Tensor:
-    """A floating tensor (N, D) of more than k rows; a tensor is not copied. ValueError otherwise."""
+def as_embeddings(value: Any, name: str) -> Tensor:
+    """A floating tensor (N, D); a tensor is not copied. ValueError otherwise."""
     if isinstance(value, str | PathLike):
         raise ValueError(f"{name}: expected an array (N, D), got {value!r}; files are for the command `ldreg inspect`")
     if len(shape := getattr(value, "shape", ())) > 2:
@@ -247,8 +274,11 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
     with warnings.catch_warnings():
         # torch warns that a read-only memory-mapped array must not be written to; nothing here writes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        x = as_matrix(value, name).detach()
-    points, dimensions = x.shape
+        return as_matrix(value, name).detach()
+
+
+def check_points(points: int, dimensions: int, name: str, k: int) -> None:
+    """Raise ValueError for a set with no more points than k."""
     if k == 1 == points:  # in a reference a set needs no neighbors of its own
         raise ValueError(f"{name}: expected at least 2 rows, got 1")
     if k >= points:
@@ -256,7 +286,6 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
         hint = f"; try k={smaller}" if smaller else ""
         hint += "; are rows and columns exchanged?" if dimensions > _WIDE * points else ""
         raise ValueError(f"{name}: expected more points than k, which is {k}, got {points}{hint}")
-    return x
 
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
@@ -279,7 +308,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor | numpy.ndarray) else value
 
 
-def as_device(x: Tensor, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
+def as_device(x: Tensor | Shards, wanted: str | torch.device | None, *, shared: bool) -> torch.device:
     """The device to measure x on: the wanted one, or else a GPU if there is one, or else that of x.
 
     Ranks that share the work take one GPU each unless a device is wanted.

@@ -83,7 +83,10 @@ def _added(
 ) -> Tensor:
     """Squares of what the points add to the mean of ln LID, less those of pairs; one sum for each reach."""
     distances, indices = found.neighbors
-    k = distances.shape[1]
+    k, total = distances.shape[1], points
+    if len(rows) < points:  # of a sample, only rows that occur take memory; all others add 0
+        known, places = torch.cat([rows, indices.flatten()]).unique(return_inverse=True)
+        points, rows, indices = len(known), places[: len(rows)], places[len(rows) :].view(indices.shape)
     blocks = torch.split(members, max(1, _EDGES // k))
     # By row: the k-th distance, the two numbers that pulls are made of, the slopes. No distance is below -1.
     lists = torch.zeros(points, 3 + len(_REACHES), dtype=torch.float64, device=rows.device)
@@ -103,7 +106,8 @@ def _added(
         pull = placed[..., None] - own[..., 3:]
         added.index_add_(0, leads.flatten(), pull.flatten(0, 1))
         pairs += pull.square().sum((0, 1)) + (placed * back).sum() / 2
-    return (added - added.mean(0)).square().sum(0) - pairs
+    mean = added.sum(0) / total
+    return (added - mean).square().sum(0) + (total - points) * mean.square() - pairs
 
 
 def _shape(distances: Tensor) -> Tensor:

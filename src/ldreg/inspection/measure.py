@@ -1,10 +1,12 @@
 """Measure embeddings: LID of all points, on one process or shared by several, then all else of the report."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy
@@ -13,20 +15,23 @@ from torch import Tensor
 
 from ldreg import __version__, distributed
 from ldreg.dimension import quality
-from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
+from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate, estimate_from
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
 from ldreg.dimension.global_dim import danco, twonn
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
-from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
-from ldreg.dimension.streaming import resident, stream_lid
+from ldreg.dimension.spectrum import Moments, entropy_rank, rankme, relative_spread, scaled_eigenvalues
+from ldreg.dimension.streaming import NearestRows, resident, stream_lid
 from ldreg.inspection import findings
-from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_settings
+from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_points, check_settings
 from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
+from ldreg.inspection.streamed import Ranks, look, nonfinite_rows, stream
+from ldreg.io.shards import Shards
 from ldreg.text import label_order
 
 Progress = Callable[[str, float], None]
+_ALONE = Ranks()
 
 _GLOBAL_POINTS = 5000  # settle TwoNN and DANCo, which are one number for the whole set
 _BLOCK_ROWS = 4096  # rows looked at at a time
@@ -34,6 +39,7 @@ _MOST_COLLAPSED = 10  # points listed in a report
 # Rows that the plane of the map is fitted to, and the most numbers copied for it (64 MiB of float32).
 _PLANE_ROWS, _PLANE_NUMBERS = 4096, 2**24
 _NOT_MEASURED = Reading(None, "not measured")
+_NONE = torch.empty(0, dtype=torch.int64)
 # Rough shares of the time, for the progress.
 _WEIGHTS = {"LID": 60, "spectrum": 8, "RankMe": 8, "map": 2, "TwoNN": 4, "DANCo": 12, "findings": 4, "measures": 2}
 
@@ -55,6 +61,8 @@ def inspect(
     seed: int = 0,
     share: bool = False,
     keep_neighbors: bool = False,
+    skip_nonfinite: bool = False,
+    resume: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
@@ -65,7 +73,8 @@ def inspect(
     (`dimension.streaming`).
 
     Args:
-        x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied.
+        x: embeddings (N, D), a tensor or anything that torch.as_tensor takes; a memory-mapped one is not copied. Also
+            `io.shards.open_shards` of many files: with `sample` they are read in blocks and need not fit into memory.
         labels: N class labels (numbers or text), for LID per class.
         k: neighbors of each point, below N.
         names: N names or texts, to name points by.
@@ -84,6 +93,9 @@ def inspect(
         share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
             them must call, with the same arguments, and all get one report.
         keep_neighbors: whether the report keeps the k neighbors of each point, as `report.neighbors`.
+        skip_nonfinite: whether to leave out rows with NaN or inf, which are an error otherwise, and count them.
+        resume: of shards and `sample`, the start of the names of files that keep what was measured so far. Where an
+            earlier call was interrupted, the same call goes on from them; at the end they are removed.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
@@ -97,34 +109,48 @@ def inspect(
     >>> 2.8 < report.mean.low < report.mean.value < report.mean.high < 3.4
     True
     """
-    rank, world = (distributed.rank(), distributed.world()) if share else (0, 1)
+    ranks = Ranks(distributed.rank(), distributed.world()) if share else Ranks()
 
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
+        options: dict[str, Any] = {"skip": skip_nonfinite, "load": sample is None}
         least = k if reference is None else 1  # neighbors that the set itself has to have
-        own = _as_set(x, "x", labels, least, device, shared=world > 1, names=names)
+        own = _as_set(x, "x", labels, least, device, shared=ranks.world > 1, names=names, **options)
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
         if compare is not None and reference is not None:
             raise ValueError("reference: expected it without compare, got both")
+        sets = [own]
         if reference is not None:
-            other = _as_set(reference, "reference", None, k, own.device)
+            other = _as_set(reference, "reference", None, k, own.device, **options)
             names_of = [list(map(str, getattr(value, "columns", []))) for value in (x, reference)]
             if all(names_of) and names_of[0] != names_of[1]:
                 raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
                 raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
-            return [own, other]
-        return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
+            sets.append(other)
+        if compare is not None:
+            sets.append(_as_set(compare, "compare", compare_labels, k, own.device, **options))
+        streamed = any(isinstance(one.x, Shards) for one in sets)
+        if streamed and estimator == "tle":
+            raise ValueError("estimator: expected mom or mle for shards with sample, got tle")
+        if resume is not None and not streamed:
+            raise ValueError("resume: expected it with shards and sample")
+        return sets
 
-    sets = distributed.agreed(checked) if world > 1 else checked()
-    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors)
+    sets = distributed.agreed(checked) if ranks.world > 1 else checked()
+    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors, resume)
     steps = _Steps(progress, len(sets))
     with _current(sets[0].device):
+        sets = [_looked_at(one, settings, ranks, skip_nonfinite) for one in sets]
         within = None if reference is None else sets[-1]
-        measured = [_measured(one, settings, steps, rank, world, within if one is sets[0] else None) for one in sets]
+        measured = [_measured(one, settings, steps, ranks, within if one is sets[0] else None) for one in sets]
         report = partial(_report, measured, settings, steps)
-        return distributed.from_first(report) if world > 1 else report()
+        found = distributed.from_first(report) if ranks.world > 1 else report()
+    for one in sets:
+        if (state := settings.state(one, ranks)) is not None:
+            state.unlink(missing_ok=True)
+    return found
 
 
 @torch.no_grad()
@@ -179,16 +205,26 @@ class _Settings(NamedTuple):
     sample: int | None = None
     seed: int = 0
     keep_neighbors: bool = False
+    resume: str | PathLike[str] | None = None
+
+    def state(self, points: "_Set", ranks: Ranks) -> Path | None:
+        """Where this process keeps what it has measured in the rows of a set."""
+        return None if self.resume is None else Path(f"{self.resume}-{points.name}-{ranks.rank}")
 
 
 class _Set(NamedTuple):
-    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points."""
+    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points.
 
-    x: Tensor
+    `left_out` are rows that were left out before, in the numbers that they had then.
+    """
+
+    x: Tensor | Shards
     name: str
     device: torch.device
-    labels: list[str] | None = None
-    names: list[str] | None = None
+    labels: Mapping[int, str] | Sequence[str] | None = None
+    names: Mapping[int, str] | Sequence[str] | None = None
+    left_out: Tensor = _NONE
+    moments: Moments | None = None  # of shards
 
 
 class _Measured(NamedTuple):
@@ -231,13 +267,62 @@ def _as_set(
     *,
     shared: bool = False,
     names: Any = None,
+    skip: bool = False,
+    load: bool = True,
 ) -> _Set:
-    """Checked embeddings, labels and names."""
-    x = as_embeddings(value, name, k)
+    """Checked embeddings, labels and names; shards are loaded on request."""
+    if isinstance(value, Shards) and load:
+        labels, names = (value.labels() if labels is None else labels), (value.names() if names is None else names)
+        value = value.load()
+    x = value if isinstance(value, Shards) else as_embeddings(value, name)
+    count, dimensions = (x.rows if isinstance(x, Shards) else len(x)), x.shape[1]
+    check_points(count, dimensions, name, k)
     argument = "compare_labels" if name == "compare" else "labels"
-    classes = None if labels is None else as_names(labels, argument, len(x), of=name)
-    named = None if names is None else as_names(names, "names", len(x), of=name)
-    return _Set(x, name, as_device(x, device, shared=shared), classes, named)
+    classes = None if labels is None else as_names(labels, argument, count, of=name)
+    named = None if names is None else as_names(names, "names", count, of=name)
+    left_out = nonfinite_rows(x) if skip and isinstance(x, Tensor) else _NONE
+    if len(left_out) and isinstance(x, Tensor):
+        kept = torch.ones(count, dtype=torch.bool, device="cpu")
+        kept[left_out] = False
+        x = x[kept.to(x.device)]
+        classes, named = (
+            None if one is None else [one[row] for row in kept.nonzero().flatten()] for one in (classes, named)
+        )
+        check_points(len(x), dimensions, name, k)
+    return _Set(x, name, as_device(x, device, shared=shared), classes, named, left_out)
+
+
+def _looked_at(points: _Set, settings: _Settings, ranks: Ranks, skip: bool) -> _Set:
+    """The set; of shards with the rows that are needed kept, without those to be left out."""
+    x, name = points.x, points.name
+    if isinstance(x, Tensor):
+        return points
+    # Of smaller samples, further rows are needed for the global dimension and the map.
+    drawn = partial(draw, sample=max(settings.sample or 0, _GLOBAL_POINTS), seed=settings.seed)
+    moments = look(x, name, drawn, points.device, ranks, skip=skip)
+
+    def words() -> list[Mapping[int, str] | Sequence[str] | None]:
+        check_points(len(x), x.width, name, settings.k)
+        rows = draw(len(x), settings.sample, settings.seed)
+        numbers = _original(rows, x.left_out)
+
+        def of(given: Any, read: Callable[[Tensor], list[str] | None]) -> Mapping[int, str] | None:
+            found = read(numbers) if given is None else [given[row] for row in numbers.tolist()]
+            return None if found is None else dict(zip(rows.tolist(), found, strict=True))
+
+        return [of(points.labels, x.labels), of(points.names, x.names)]
+
+    labels, names = distributed.agreed(words) if ranks.world > 1 else words()
+    return points._replace(labels=labels, names=names, left_out=x.left_out, moments=moments)
+
+
+def _original(rows: Tensor, left_out: Tensor) -> Tensor:
+    """The numbers that rows had before others were left out.
+
+    >>> _original(torch.tensor([0, 1, 2]), torch.tensor([1, 2]))
+    tensor([0, 3, 4])
+    """
+    return rows + torch.searchsorted(left_out - torch.arange(len(left_out)), rows.contiguous(), right=True)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -258,25 +343,52 @@ def draw(points: int, sample: int | None, seed: int) -> Tensor:
 
 
 def _measured(
-    points: _Set, settings: _Settings, steps: _Steps, rank: int = 0, world: int = 1, reference: _Set | None = None
+    points: _Set, settings: _Settings, steps: _Steps, ranks: Ranks = _ALONE, reference: _Set | None = None
 ) -> _Measured:
     """LID of the rows of a set; of several ranks, each measures its share."""
     rows = draw(len(points.x), settings.sample, settings.seed)
-    start, stop = (len(rows) * place // world for place in (rank, rank + 1))
-    mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
-    measure = partial(_lid, points, mine, settings, steps.enter("LID", points), reference)
-    if world == 1:
-        points, found = measure()
+    progress = steps.enter("LID", points)
+    if isinstance(points.x, Shards) or (reference is not None and isinstance(reference.x, Shards)):
+        found = _streamed(points, rows, settings, ranks, progress, reference)
     else:
-        points, part = distributed.agreed(measure)
-        columns = (part.lid, part.standard_error, *part.neighbors)
-        values, errors, *near = (distributed.gather_parts(column[: stop - start]) for column in columns)
-        found = LIDEstimate(values, errors, Neighbors(*near))
+        start, stop = ranks.part(len(rows))
+        mine = rows[start : max(stop, start + 1)]  # with more ranks than rows, a spare row
+        measure = partial(_lid, points, mine, settings, progress, reference)
+        if ranks.world == 1:
+            points, found = measure()
+        else:
+            points, part = distributed.agreed(measure)
+            columns = (part.lid, part.standard_error, *part.neighbors)
+            values, errors, *near = (distributed.gather_parts(column[: stop - start]) for column in columns)
+            found = LIDEstimate(values, errors, Neighbors(*near))
     place, k = points.x.device, settings.k
     distances, indices = (column.to(place) for column in found.neighbors)
     nearest = Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
     estimates = LIDEstimate(found.lid.to(place), found.standard_error.to(place), nearest)
     return _Measured(points, rows, estimates, distances[:, k:], reference)
+
+
+def _streamed(
+    points: _Set,
+    rows: Tensor,
+    settings: _Settings,
+    ranks: Ranks,
+    progress: Callable[[float], None] | None,
+    reference: _Set | None,
+) -> LIDEstimate:
+    """LID of some rows, of shards or among shards; with it comes the spectrum of a set in shards."""
+    within, k, device = reference or points, settings.k, points.device
+    most = k + min(reach(k), len(within.x) - 1 - k)
+    nearest = NearestRows(points.x[rows].to(device), most, rows if reference is None else None)
+    options: dict[str, Any] = {"device": device, "ranks": ranks, "progress": progress}
+    if reference is not None and points.moments is not None:
+        stream(points.x, None, points.moments, **options)
+    moments = points.moments if reference is None else None
+    stream(within.x, nearest, moments, **options, state=settings.state(points, ranks))
+    found = nearest.found
+    near = Neighbors(found.distances[:, :k], found.indices[:, :k])
+    values, errors = estimate_from(near, nearest.queries, nearest.queries, settings.estimator, settings.convention)
+    return LIDEstimate(values, errors, found)
 
 
 def _lid(
@@ -289,7 +401,7 @@ def _lid(
     """The set, on its device where it fits there, and the LID of some of its rows, among all of it or the reference."""
     k, estimator, convention, *_ = settings
     further = min(reach(k), len((reference or points).x) - 1 - k)
-    x = resident(points.x, k + further, points.device)
+    x = resident(cast(Tensor, points.x), k + further, points.device)
     options: dict[str, Any] = {"estimator": estimator, "convention": convention, "device": points.device}
     options |= {"progress": progress, "beyond": further}
     try:
@@ -300,30 +412,40 @@ def _lid(
         first, last = int(rows[0]), int(rows[-1])
         queries = x[first : last + 1] if last - first + 1 == len(rows) else x[rows]  # a slice is not copied
         if reference is not None:
-            return points._replace(x=x), stream_lid(queries, k, reference.x, **options)
+            return points._replace(x=x), stream_lid(queries, k, cast(Tensor, reference.x), **options)
         return points._replace(x=x), stream_lid(queries, k, x, self_index=rows, **options)
     except ValueError as error:
         for one in (points, reference) if reference else (points,):
-            refuse_nonfinite(one.x, one.name)
+            _refuse_nonfinite(one)
         argument, _, rest = str(error).partition(": ")
         if argument in ("x", "reference"):
             raise ValueError(f"{points.name}: {rest}") from error
         raise
 
 
+def _refuse_nonfinite(points: _Set) -> None:
+    try:
+        refuse_nonfinite(cast(Tensor, points.x), points.name)
+    except ValueError as error:
+        raise ValueError(f"{error}; skip_nonfinite=True leaves them out") from error
+
+
 def _report(measured: Sequence[_Measured], settings: _Settings, steps: _Steps) -> DimensionReport:
     """The report, once LID is known."""
     (own, points), *rest = [_described(one, settings, steps) for one in measured]
     steps.enter("done")
-    for other, others in rest:
+    first, *others_left_out = (one.points.left_out for one in measured)
+    for (other, others), left_out in zip(rest, others_left_out, strict=True):
         distance = fisher_rao(own.mean.value, other.mean.value).item()
+        numbered = _renumbered(other, left_out, left_out)
         if own.in_reference:
-            comparison = Comparison(replace(other, title="reference"), distance)
-            return replace(own, comparison=comparison, findings=findings.find_in_reference(points, others))
+            comparison = Comparison(replace(numbered, title="reference"), distance)
+            own = replace(own, comparison=comparison, findings=findings.find_in_reference(points, others))
+            return _renumbered(own, first, left_out)
         found = findings.compare(points, others, own_findings=own.findings, other_findings=other.findings)
-        comparison = Comparison(replace(other, title="comparison"), distance)
+        comparison = Comparison(replace(numbered, title="comparison"), distance)
         own = replace(own, comparison=comparison, findings=findings.ranked([*own.findings, found]))
-    return own
+    return _renumbered(own, first, first)
 
 
 def _described(
@@ -331,7 +453,7 @@ def _described(
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
     points, rows, found, further, reference = measured
-    x, _, device, *_ = points
+    x, device, moments = points.x, points.device, points.moments
     total = len(x) if reference is None else len(reference.x)
     labels, names = (
         None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
@@ -344,13 +466,13 @@ def _described(
     mean = mean_of()
 
     steps.enter("spectrum", points)
-    shares, scale = scaled_eigenvalues(x, device=device)
+    shares, scale = moments.scaled_eigenvalues() if moments else scaled_eigenvalues(x, device=device)
     rank, eigenvalues = entropy_rank(shares).item(), (shares / scale / scale).cpu()
     steps.enter("RankMe", points)
-    singular = math.nan if quick else rankme(x, device=device).item()
+    singular = math.nan if quick else (moments.rankme(x.dtype) if moments else rankme(x, device=device)).item()
     steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    part = points.x if quick else _part(points, settings.seed)
+    part = _part(points, settings.seed)
     whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
     steps.enter("findings", points)
@@ -362,10 +484,11 @@ def _described(
         total=total,
         dimensions=x.shape[1],
         effective_rank=rank,
-        spread=relative_spread(x, device=device).item(),
+        spread=(moments.relative_spread() if moments else relative_spread(x, device=device)).item(),
         scale=eigenvalues.sum().sqrt().item(),
         dead=torch.cat([(x[part] == 0).all(1).cpu() for part in rows.split(_BLOCK_ROWS)]),
         labels=labels,
+        left_out=points.left_out,
     )
     groups, counts = None, None
     if reference is None:
@@ -417,8 +540,28 @@ def _described(
         else _expected(mean.value, shares.cpu(), (x.shape[0], x.shape[1]), settings),
         findings=() if reference else findings.find(seen),  # in a reference, they are known once it is measured
         in_reference=reference is not None,
+        left_out=len(points.left_out),
     )
     return report, seen
+
+
+def _renumbered(report: DimensionReport, left_out: Tensor, of_neighbors: Tensor) -> DimensionReport:
+    """The report with the numbers that rows had before others were left out, of the set and of its neighbors."""
+    if not len(left_out) and not len(of_neighbors):
+        return report
+
+    def numbers(rows: Sequence[int]) -> tuple[int, ...]:
+        return tuple(_original(torch.tensor(rows, dtype=torch.int64, device="cpu"), left_out).tolist())
+
+    near = report.neighbors
+    return replace(
+        report,
+        index=_original(report.index, left_out),
+        nearest=_original(report.nearest, of_neighbors),
+        neighbors=None if near is None else Neighbors(near.distances, _original(near.indices, of_neighbors)),
+        most_collapsed=tuple(replace(one, index=numbers([one.index])[0]) for one in report.most_collapsed),
+        findings=tuple(replace(one, rows=numbers(one.rows), examples=numbers(one.examples)) for one in report.findings),
+    )
 
 
 def _expected(lid: float, eigenvalues: Tensor, shape: tuple[int, int], settings: _Settings) -> Expected:
@@ -479,9 +622,10 @@ def _classes(found: LIDEstimate, labels: list[str], mean_of: Callable[[Tensor], 
 
 def _part(points: _Set, seed: int) -> Tensor:
     """The set, or a random part of a large one, on its device."""
-    large = len(points.x) > _GLOBAL_POINTS
-    part = points.x[draw(len(points.x), _GLOBAL_POINTS, seed)] if large else points.x
-    return part.to(points.device)
+    x = points.x
+    if isinstance(x, Shards) or len(x) > _GLOBAL_POINTS:
+        x = x[draw(len(x), _GLOBAL_POINTS, seed)]
+    return x.to(points.device)
 
 
 def _measures(
@@ -527,7 +671,7 @@ def _global(points: _Set, part: Tensor, seed: int, steps: _Steps) -> tuple[Readi
     return reading("TwoNN", twonn), reading("DANCo", partial(danco, seed=seed))
 
 
-def principal_plane(x: Tensor, rows: Tensor, seed: int = 0, *, device: torch.device | None = None) -> Tensor:
+def principal_plane(x: Tensor | Shards, rows: Tensor, seed: int = 0, *, device: torch.device | None = None) -> Tensor:
     """Coordinates (n, 2) of some rows of x (N, D) on its first two principal axes, for a map.
 
     The axes are those of a few thousand rows drawn at random, found by subspace iteration. Each points where its

@@ -106,10 +106,12 @@ def neighbor_graph(report: "DimensionReport") -> "csr_matrix":
     """The distances to the k nearest neighbors as a sparse matrix, as scikit-learn, UMAP and cleanlab take it.
 
     It is (N, N), or (N, M) for neighbors in a reference. Rows are sorted by distance; exact duplicates are zeros in it.
+    Rows that were left out are empty.
 
     Raises:
         ValueError: the report was made without `keep_neighbors`, or of a sample of the points.
     """
+    import numpy
     from scipy.sparse import csr_matrix
 
     if report.neighbors is None:
@@ -117,9 +119,11 @@ def neighbor_graph(report: "DimensionReport") -> "csr_matrix":
     if report.measured < report.points:
         raise ValueError(f"report: expected all {report.points} points measured, got {report.measured}")
     distances, indices = (column.numpy() for column in report.neighbors)
-    starts = range(0, distances.size + 1, report.k)
-    columns = report.comparison.other.points if report.in_reference and report.comparison else report.points
-    return csr_matrix((distances.ravel(), indices.ravel(), starts), shape=(report.points, columns))
+    counts = numpy.zeros(report.points + report.left_out, dtype=numpy.int64)
+    counts[report.index.numpy()] = report.k
+    of = report.comparison.other if report.in_reference and report.comparison else report
+    starts = numpy.concatenate([[0], counts.cumsum()])
+    return csr_matrix((distances.ravel(), indices.ravel(), starts), shape=(len(counts), of.points + of.left_out))
 
 
 def write_graph(graph: "csr_matrix", path: str | Path) -> None:

@@ -118,8 +118,10 @@ class DimensionReport:
     Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`. `nearest` is
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
-    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
-    `neighbor_of` are None. `layers` has what each layer of a model reads, where `ldreg inspect --layers` measured them.
+    request. `left_out` rows with NaN or inf are not among the points; rows have the numbers that they have with these.
+    With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
+    `neighbor_of` are None. `layers` has what each layer of a model reads, where
+    `ldreg inspect --layers` measured them.
     """
 
     points: int
@@ -162,6 +164,7 @@ class DimensionReport:
     title: str = "embeddings"
     command: str = ""
     in_reference: bool = False
+    left_out: int = 0
     neighbors: Neighbors | None = None
     lid_low: float = math.nan
     expected: Expected = Expected()

@@ -33,13 +33,18 @@ HEADER_BYTES = 1 << 14  # NumPy rejects headers above 10000 bytes, but reads up 
 
 
 def load_embeddings(
-    path: str | Path, *, key: str | None = None, exclude: Sequence[str] = (), include: Sequence[str] = ()
+    path: str | Path,
+    *,
+    key: str | None = None,
+    exclude: Sequence[str] = (),
+    include: Sequence[str] = (),
+    missing: bool = False,
 ) -> Tensor:
     """Load embeddings (N, D) from a .npy, .npz, .pt, .pth, .safetensors, .csv, .tsv or .parquet file.
 
     Arrays of .npy, .pt and .safetensors are memory-mapped: rows are read when they are used. float16, bfloat16,
     float32 and float64 stay, integers become float32, the numbers of a CSV float64. NaN and inf are kept for the
-    caller to check, except in a CSV, where a `nan` cell is an error. No code in a file is ever run.
+    caller to check, except for empty and `nan` cells of a table, which are an error. No code in a file is ever run.
 
     Args:
         path: the file; its suffix gives the format, and its content must be of that format.
@@ -47,6 +52,7 @@ def load_embeddings(
         exclude: columns of a .csv or .parquet that are no dimensions; 1, 2, … in a CSV without header row.
         include: columns of a .csv or .parquet that are dimensions although they look like ids, row numbers or labels
             by their names or values; without this, such columns are an error.
+        missing: whether empty and `nan` cells of a table are NaN instead.
 
     Raises:
         OSError: there is no such file, or it is a directory or may not be read.
@@ -67,7 +73,7 @@ def load_embeddings(
     with named_errors(path):
         suffix = check_file(path, [*ARRAYS, *TABLES])
         if suffix in TABLES:
-            return floating(TABLES[suffix](path, key, exclude, include))
+            return floating(TABLES[suffix](path, key, exclude, include, missing))
         if exclude or include:
             option = "--exclude" if exclude else "--include"
             raise ValueError(f"{option} names columns of a table, and a {suffix} file has none")
@@ -132,7 +138,7 @@ def _npy_entries(path: Path) -> list[Entry]:
     """The array of a .npy file, to be memory-mapped."""
     with path.open("rb") as stream:
         start = io.BytesIO(stream.read(HEADER_BYTES))
-    shape, fortran, dtype = _npy_header(start, path.stat().st_size)
+    shape, fortran, dtype = npy_header(start, path.stat().st_size)
     _check_numpy_dtype(dtype)
 
     def read() -> Array:
@@ -160,13 +166,13 @@ def _npz_entries(path: Path) -> list[Entry]:
 
     entries = []
     for info, start in zip(members, starts, strict=True):
-        shape, _, dtype = _npy_header(start, info.file_size)
+        shape, _, dtype = npy_header(start, info.file_size)
         name = info.filename.removesuffix(".npy")
         entries.append(Entry(name, shape, partial(read, info, dtype), dtype.kind in DISCRETE))
     return entries
 
 
-def _npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
+def npy_header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
     """Shape, Fortran order and dtype from a header, checked against the `size` of the array file in bytes."""
     with parse_errors("a .npy array"):
         version = np.lib.format.read_magic(stream)
@@ -251,7 +257,7 @@ ARRAYS: dict[str, Callable[[Path], list[Entry]]] = {
     ".pth": _torch_entries,
     ".safetensors": _safetensors_entries,
 }
-TABLES: dict[str, Callable[[Path, str | None, Sequence[str], Sequence[str]], Array]] = {
+TABLES: dict[str, Callable[[Path, str | None, Sequence[str], Sequence[str], bool], Array]] = {
     ".csv": csv_embeddings,
     ".tsv": csv_embeddings,
     ".parquet": parquet_embeddings,

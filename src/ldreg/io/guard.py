@@ -15,6 +15,8 @@ from ldreg.text import one_line, quoted_if_odd
 FORMATS = {
     **{f".{name}": name for name in ("npy", "npz", "pt", "safetensors", "parquet")},
     ".pth": "pt",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".csv": "text",
     ".tsv": "text",
     ".txt": "text",
@@ -25,6 +27,7 @@ DESCRIPTIONS = {
     "pt": "a torch file",
     "safetensors": "a safetensors file",
     "parquet": "a Parquet file",
+    "arrow": "an Arrow file or stream",
     "text": "text",
     "pickle": "a pickle, which is never loaded because it can run code",
     "zip": "a zip archive without arrays",
@@ -108,6 +111,8 @@ def _format_of(path: Path) -> str:
         return "npz" if any(name.endswith(".npy") for name in names) else "zip"
     if head.startswith(b"PAR1"):
         return "parquet"
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "arrow"
     if head.startswith(LEGACY_TORCH):
         return "pt"
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):

@@ -52,7 +52,7 @@ def load_labels(path: str | Path, *, key: str | None = None, count: int | None =
     ...     load_labels(file)
     ['cat', 'dog']
     """
-    return _load(path, _label, key, count)
+    return _load(path, as_label, key, count)
 
 
 def load_names(path: str | Path, *, key: str | None = None, count: int | None = None) -> list[str]:
@@ -61,7 +61,7 @@ def load_names(path: str | Path, *, key: str | None = None, count: int | None = 
     Args and errors are those of `load_labels`.
     """
     try:
-        return _load(path, lambda value, _: "" if value is None else _text(value), key, count)
+        return _load(path, as_name, key, count)
     except ValueError as error:
         raise ValueError(str(error).replace("--label-key", "--name-key").replace(" labels", " names")) from error
 
@@ -137,7 +137,13 @@ def _text(value: object) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _label(value: object, position: int) -> str:
+def as_name(value: object, position: int) -> str:
+    """A name of a point as text; empty where there is none."""
+    return "" if value is None else _text(value)
+
+
+def as_label(value: object, position: int) -> str:
+    """A label as text; ValueError for one that is empty, too long, or neither a word nor a whole number."""
     if not isinstance(value, int | str | bytes) and not (isinstance(value, float) and value.is_integer()):
         raise ValueError(f"label {position} is {one_line(repr(value), 40)}, expected a whole number or a word")
     name = _text(value).strip()

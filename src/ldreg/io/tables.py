@@ -6,9 +6,10 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,9 @@ SAMPLED_ROWS = 256  # by which columns are preselected before a look at all rows
 # CSV
 
 
-def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
+def csv_embeddings(
+    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+) -> NDArray[Any]:
     """A numeric CSV as float64 (N, D), which keeps every number as written."""
     if key is not None:
         raise ValueError(f"a table holds no arrays to choose from, so --key {key!r} does not apply; see --exclude")
@@ -51,7 +54,8 @@ def csv_embeddings(path: Path, key: str | None, exclude: Sequence[str], include:
     kept_names = [names[i] for i in kept]
     values = array("d")
     for line, cells in rows:
-        values.extend(_numbers(cells if len(kept) == len(names) else [cells[i] for i in kept], line, kept_names))
+        chosen = cells if len(kept) == len(names) else [cells[i] for i in kept]
+        values.extend(_numbers(chosen, line, kept_names, missing))
     if not values:
         raise ValueError("holds a header but no rows")
     table = np.frombuffer(values, dtype=np.float64).reshape(-1, len(kept))
@@ -110,11 +114,14 @@ def _are_words(cells: Sequence[str]) -> bool:
     return len(words) > len(known) / 2 and all(_is_name(cell) or _DATE.match(cell) for cell in words)
 
 
-def _numbers(cells: list[str], line: int, names: Sequence[str]) -> list[float]:
+def _numbers(cells: list[str], line: int, names: Sequence[str], missing: bool) -> list[float]:
+    if missing:
+        cells = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
     with contextlib.suppress(ValueError):
         numbers = list(map(float, cells))
         # float() accepts 1_000, as no other reader of CSV does. The sum tests fast: NaN comes of a NaN or of inf - inf.
-        if not (math.isnan(sum(numbers)) and any(map(math.isnan, numbers))) and "_" not in "".join(cells):
+        allowed = missing or not (math.isnan(sum(numbers)) and any(map(math.isnan, numbers)))
+        if allowed and "_" not in "".join(cells):
             return numbers
     name, cell = next((name, cell) for name, cell in zip(names, cells, strict=True) if not _is_number(cell))
     words = {name: "words" for name, cell in zip(names, cells, strict=True) if cell and _is_name(cell)}
@@ -216,10 +223,39 @@ _WORDS = r"(large_)?string|binary|dictionary<.*"
 _NUMBER = re.compile(r"u?int\d+|halffloat|float|double")
 
 
-def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str]) -> NDArray[Any]:
+class VectorColumns(NamedTuple):
+    """The columns of a table that hold the embeddings: one of lists, or one for each dimension."""
+
+    names: list[str]
+    dtype: np.dtype[Any]
+    block: Callable[..., NDArray[Any]]  # from the columns of a batch, their names and the rows before it to (n, D)
+    lists: bool = True
+    row_index: Sequence[str] = ()  # columns that the file calls so
+
+    def check(self, values: NDArray[Any], include: Collection[str]) -> None:
+        """Raise ValueError for columns of `values` (N, D) that do not look like dimensions."""
+        if not self.lists:
+            check_dimensions(self.names, values, include, self.row_index)
+
+
+def parquet_embeddings(
+    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+) -> NDArray[Any]:
     """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
     file = open_parquet(path)
-    schema = file.schema_arrow
+    columns = vector_columns(file.schema_arrow, key, exclude, include, missing)
+    values = _read_columns(file, columns.names, path, columns.dtype, columns.block)
+    columns.check(values, include)
+    return values
+
+
+def vector_columns(
+    schema: Any, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+) -> VectorColumns:
+    """The list column `key`, else the only list column, else all columns of numbers in an Arrow schema.
+
+    With `missing`, empty cells are NaN; otherwise they are an error.
+    """
     names = [schema.names[i] for i in dimension_columns(schema.names, exclude, include)]
     if key is not None and key not in names:
         raise ValueError(f"holds no column {key!r}, only {listed(names)}")
@@ -234,10 +270,10 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         kind = schema.field(lists[0]).type.value_type
         if not _NUMBER.fullmatch(str(kind)):
             raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
-        return _read_columns(file, lists, path, _numpy_dtype(kind), _list_block)
+        return VectorColumns(lists, _numpy_dtype(kind, missing), partial(_list_block, missing=missing))
     with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
-    texts = [name for name in word_columns(path) if name not in include]
+    texts = [name for name in names if re.fullmatch(_WORDS, str(schema.field(name).type)) and name not in include]
     names = [name for name in names if name not in texts]
     if not names:
         raise ValueError(f"expected columns of numbers, got columns of words: {listed(texts)}")
@@ -245,10 +281,8 @@ def parquet_embeddings(path: Path, key: str | None, exclude: Sequence[str], incl
         name = next(iter(words))
         hint = advice(words | kinds_by_name(names, index))
         raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
-    dtype = np.result_type(*(_numpy_dtype(schema.field(name).type) for name in names))
-    values = _read_columns(file, names, path, dtype, _column_block)
-    check_dimensions(names, values, include, index)
-    return values
+    dtype = np.result_type(*(_numpy_dtype(schema.field(name).type, missing) for name in names))
+    return VectorColumns(names, dtype, partial(_column_block, missing=missing), lists=False, row_index=index)
 
 
 def open_parquet(path: Path, *, words: Sequence[str] = ()) -> Any:
@@ -294,9 +328,14 @@ def parquet_label_columns(path: Path) -> list[str]:
     return [name for pattern in patterns for name, kind in kinds.items() if re.fullmatch(pattern, kind)]
 
 
-def _numpy_dtype(kind: Any) -> np.dtype[Any]:
-    """The dtype for numbers of an Arrow type: floating, except for whole numbers that float32 may not hold."""
+def _numpy_dtype(kind: Any, missing: bool) -> np.dtype[Any]:
+    """The dtype for numbers of an Arrow type: floating, except for whole numbers that float32 may not hold.
+
+    With `missing` it is floating in any case.
+    """
     dtype = np.dtype(kind.to_pandas_dtype())
+    if missing:
+        return np.result_type(dtype, np.float16 if dtype.kind == "f" else np.float32)
     return dtype if dtype.kind == "f" or dtype.itemsize >= 4 else np.dtype(np.float32)  # their values decide later
 
 
@@ -322,15 +361,15 @@ def _read_columns(
     return result
 
 
-def _column_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
+def _column_block(columns: Sequence[Any], names: Sequence[str], done: int, *, missing: bool) -> NDArray[Any]:
     for name, column in zip(names, columns, strict=True):
-        if column.null_count:
+        if column.null_count and not missing:
             row = done + column.is_null().index(True).as_py() + 1
             raise ValueError(f"column {name!r} has an empty cell in row {row}")
     return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
 
 
-def _list_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDArray[Any]:
+def _list_block(columns: Sequence[Any], names: Sequence[str], done: int, *, missing: bool) -> NDArray[Any]:
     import pyarrow.compute as pc
 
     (column,), (name,) = columns, names
@@ -341,7 +380,7 @@ def _list_block(columns: Sequence[Any], names: Sequence[str], done: int) -> NDAr
         what = "no list" if length < 0 else f"a list of {length}"
         raise ValueError(f"column {name!r} has {what} in row {row}, expected lists of one length above zero")
     flat = column.flatten()
-    if flat.null_count:
+    if flat.null_count and not missing:
         row = done + flat.is_null().index(True).as_py() // int(lengths[0]) + 1
         raise ValueError(f"column {name!r} has an empty value in row {row}")
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), int(lengths[0]))

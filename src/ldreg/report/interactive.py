@@ -164,7 +164,7 @@ def _neighbors(report: DimensionReport, drawn: Array) -> dict[str, Any] | None:
     """
     if report.neighbors is None or report.in_reference or len(drawn) > MOST_WITH_NEIGHBORS:
         return None
-    place = numpy.full(report.points, len(drawn))  # the place of a neighbor that was not measured
+    place = numpy.full(report.points + report.left_out, len(drawn))  # the place of a neighbor that was not measured
     place[report.index.numpy()[drawn]] = numpy.arange(len(drawn))
     nearest = report.neighbors.indices[:, :NEIGHBORS].numpy()[drawn]
     return {"of_each": nearest.shape[1], "places": _packed(place[nearest])}

@@ -409,6 +409,7 @@ def settings(report: DimensionReport) -> list[tuple[str, str]]:
     convention = ", paper's mean over k" if report.convention == "paper" else ", pseudocode's mean over k - 1"
     return [
         ("measured", f"{count(report.measured)} points, neighbors from all"),
+        *([("left out", f"{count(report.left_out)} rows with NaN or inf")] if report.left_out else []),
         ("neighbors k", str(report.k)),
         (
             "estimator",

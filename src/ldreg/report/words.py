@@ -335,7 +335,8 @@ def _mark(severity: str) -> str:
 
 def _size(report: DimensionReport) -> str:
     part = "" if report.measured == report.points else f", {count(report.measured)} measured"
-    return f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}"
+    left_out = f", {count(report.left_out)} rows with NaN or inf left out" if report.left_out else ""
+    return f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}{left_out}"
 
 
 def comparison_text(records: Sequence[Record], *, width: int = 80, color: bool = False) -> str:
