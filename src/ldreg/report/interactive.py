@@ -6,24 +6,22 @@ scripts by their hashes and nothing else. Without scripts the page shows its sti
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 from markupsafe import Markup
 from matplotlib.colors import to_hex
 
+from ldreg.inspection.points import point_columns
 from ldreg.inspection.report import DimensionReport
 from ldreg.report import plots
 from ldreg.report.style import COLORS, GRAY, WIDE_RANGE, Array
 from ldreg.text import count, one_line, percent, printable
-
-if TYPE_CHECKING:  # a slow import
-    from pandas import DataFrame
 
 ALL_DRAWN = 100_000  # of more points a sample is drawn
 SAMPLE = 50_000
@@ -59,12 +57,12 @@ def explorer(report: DimensionReport, *, place: int = 0) -> Explorer:
 
     Of more than `ALL_DRAWN` measured points, a fixed random sample of `SAMPLE` is drawn. Long names are cut.
     """
-    table = report.to_frame()
+    table = point_columns(report)
     drawn = _drawn(report.lid.double().numpy())
     note = ""
-    if len(drawn) < len(table):
-        note = f"The views draw a fixed random sample of {count(len(drawn))} of {count(len(table))} points."
-    data = _columns(report, table, drawn) | _looks(report, table["lid"].to_numpy())
+    if len(drawn) < report.measured:
+        note = f"The views draw a fixed random sample of {count(len(drawn))} of {count(report.measured)} points."
+    data = _columns(report, table, drawn) | _looks(report, table["lid"])
     data |= {
         "title": printable(report.title),
         "k": report.k,
@@ -103,14 +101,12 @@ def _drawn(lid: Array) -> Array:
     return order
 
 
-def _columns(report: DimensionReport, table: "DataFrame", drawn: Array) -> dict[str, Any]:
+def _columns(report: DimensionReport, table: Mapping[str, Any], drawn: Array) -> dict[str, Any]:
     """The table of the points in columns that the script reads; words are numbers of a list."""
     map_x, map_y = report.coordinates.numpy().T
     columns = {"x": _packed(map_x[drawn]), "y": _packed(map_y[drawn])}
-    for name, values in table.select_dtypes("number").items():
-        known = values if values.dtype.kind == "f" else values.fillna(-1).astype(int)  # -1 is shown as nothing
-        columns[name] = _packed(known.to_numpy()[drawn])
-    found = table["finding"].to_list()
+    columns |= {name: _packed(values[drawn]) for name, values in table.items() if isinstance(values, numpy.ndarray)}
+    found = table["finding"]
     kinds = [*dict.fromkeys(name for name in sorted(found) if name), ""]
     shown = [kind.replace("_", " ") if kind else _NOTHING_FOUND for kind in kinds]
     groups = {"finding": _group(found, kinds, shown, min(len(kinds) - 1, len(COLORS)), drawn)}
@@ -121,7 +117,7 @@ def _columns(report: DimensionReport, table: "DataFrame", drawn: Array) -> dict[
         others = [name for name in dict.fromkeys([*in_order, *report.labels]) if name not in set(colored)]
         classes = [*colored, *others]
         groups["label"] = _group(report.labels, classes, [printable(name) for name in classes], len(colored), drawn)
-    return {"columns": columns, "groups": groups, "table": list(table.columns)}
+    return {"columns": columns, "groups": groups, "table": list(table)}
 
 
 def _group(values: Sequence[str], names: Sequence[str], shown: Sequence[str], colored: int, drawn: Array) -> Any:
