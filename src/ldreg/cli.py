@@ -45,6 +45,9 @@ def inspect_command(
     include: str | None = None,
     names: str | None = None,
     name_key: str | None = None,
+    images: str | None = None,
+    image_key: str | None = None,
+    map: Literal["pca", "tsne", "umap"] = "pca",
     points: str | None = None,
     neighbors: str | None = None,
     json: str | None = None,
@@ -77,6 +80,11 @@ def inspect_command(
             FILE, the second file or both
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
+        images: folder of the image files of the points, or a file with one path per point, for the page of --html; by
+            default a column of paths in FILE
+        image_key: which array or column holds the paths, in the file of --images or else in FILE
+        map: how --html places the points: pca (principal axes), tsne (at most 10,000 points) or umap (20,000; needs
+            ldreg[umap])
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
         neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
@@ -88,7 +96,7 @@ def inspect_command(
     from ldreg.inspection.measure import inspect
     from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
-    first = EmbeddingFile(file, labels, key, label_key, names, name_key)
+    first = EmbeddingFile(file, labels, key, label_key, names, name_key, images, image_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
@@ -99,6 +107,9 @@ def inspect_command(
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if main_process:
             files.check_outputs(json=json, html=html, points=points, neighbors=neighbors)
+        for option, value in (("images", images), ("image-key", image_key), ("map", None if map == "pca" else map)):
+            if value is not None and html is None:
+                raise ValueError(f"--{option}: expected --html with it, got {value!r}")
         if neighbors is not None and sample is not None:
             raise ValueError(
                 f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
@@ -119,17 +130,18 @@ def inspect_command(
         progress("reading", 0.0)
         x, classes, other, other_classes = agreed(lambda: read(main_process))
         named = agreed(lambda: files.names(len(x)))
+        shown = agreed(lambda: files.images(len(x)) if main_process and html is not None else None)
         with files.naming_errors():
             report = inspect(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
                 reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, progress=progress,
+                keep_neighbors=neighbors is not None or html is not None, map=map, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs = {
             json: report.to_json,
-            html: report.to_html,
+            html: partial(report.to_html, images=None if shown is None else shown.paths),
             points: lambda path: write_points(
                 points_table(report, files.columns(), named_by=files.name_key(len(x))), path
             ),
@@ -140,7 +152,8 @@ def inspect_command(
         from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
-        hints = (files.scale_hint(x), files.name_hint(len(x)), files.label_hint(len(x)))
+        pictured = "" if shown is None else shown.said
+        hints = (files.scale_hint(x), files.name_hint(len(x), shown), files.label_hint(len(x)), pictured)
         for hint in filter(None, hints):
             print(hint, file=sys.stderr)
 
@@ -435,9 +448,9 @@ COMMANDS = {
                 ("labels", "compare", "compare_labels", "reference", "names", "points", "neighbors", "json", "html"),
                 "FILE",
             ),
-            **dict.fromkeys(
-                ("key", "label_key", "name_key", "compare_key", "compare_label_key", "reference_key", "device"), "NAME"
-            ),
+            **dict.fromkeys(("key", "label_key", "name_key", "image_key", "compare_key", "compare_label_key"), "NAME"),
+            **dict.fromkeys(("reference_key", "device"), "NAME"),
+            "images": "FOLDER|FILE",
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",

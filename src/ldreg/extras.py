@@ -7,6 +7,7 @@ _BRINGS = {
     "train": ("torchvision", "timm", "lightly", "pytorch_lightning"),
     "detection": ("pycocotools",),
     "parquet": ("pyarrow",),
+    "umap": ("umap",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "torchmetrics": ("torchmetrics",),

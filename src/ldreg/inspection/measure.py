@@ -23,6 +23,7 @@ from ldreg.dimension.streaming import resident, stream_lid
 from ldreg.inspection import findings
 from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_settings
 from ldreg.inspection.interval import mean_lid, reach
+from ldreg.inspection.maps import Map, check_map, laid_out
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
 from ldreg.text import label_order
 
@@ -55,6 +56,7 @@ def inspect(
     seed: int = 0,
     share: bool = False,
     keep_neighbors: bool = False,
+    map: Map = "pca",
     progress: Progress | None = None,
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
@@ -84,6 +86,8 @@ def inspect(
         share: whether the processes of the default torch.distributed group (gloo) share the points to measure. All of
             them must call, with the same arguments, and all get one report.
         keep_neighbors: whether the report keeps the k neighbors of each point, as `report.neighbors`.
+        map: what the coordinates of the report are: the first two principal axes, t-SNE (of at most 10,000 points
+            drawn at random), or UMAP (of at most 20,000; needs ldreg[umap]), both from exact neighbors.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
@@ -101,6 +105,7 @@ def inspect(
 
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
+        check_map(map)
         least = k if reference is None else 1  # neighbors that the set itself has to have
         own = _as_set(x, "x", labels, least, device, shared=world > 1, names=names)
         if compare_labels is not None and (compare is None or labels is None):
@@ -109,7 +114,7 @@ def inspect(
             raise ValueError("reference: expected it without compare, got both")
         if reference is not None:
             other = _as_set(reference, "reference", None, k, own.device)
-            names_of = [list(map(str, getattr(value, "columns", []))) for value in (x, reference)]
+            names_of = [[str(name) for name in getattr(value, "columns", [])] for value in (x, reference)]
             if all(names_of) and names_of[0] != names_of[1]:
                 raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
@@ -118,7 +123,7 @@ def inspect(
         return [own] if compare is None else [own, _as_set(compare, "compare", compare_labels, k, own.device)]
 
     sets = distributed.agreed(checked) if world > 1 else checked()
-    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors)
+    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors, map)
     steps = _Steps(progress, len(sets))
     with _current(sets[0].device):
         within = None if reference is None else sets[-1]
@@ -173,6 +178,7 @@ class _Settings(NamedTuple):
     sample: int | None = None
     seed: int = 0
     keep_neighbors: bool = False
+    map: Map = "pca"
 
 
 class _Set(NamedTuple):
@@ -344,6 +350,8 @@ def _described(
     singular = math.nan if quick else rankme(x, device=device).item()
     steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
+    if settings.map != "pca":
+        flat = laid_out(x, rows, flat, settings.map, settings.seed, device=device)
     part = points.x if quick else _part(points, settings.seed)
     whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
@@ -399,6 +407,7 @@ def _described(
         nearest_distance=distances[:, 0].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
+        map=settings.map,
         duplicate_group=groups,
         neighbor_of=None if counts is None else counts[rows],
         measures={} if quick else _measures(part, singular, shares, distances, counts, groups),

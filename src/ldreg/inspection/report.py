@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, searchsorted
 
 from ldreg.dimension.search import Neighbors
+from ldreg.inspection.maps import Map
 from ldreg.io.files import json_values, write_atomically
 from ldreg.record import Finding, write_json
+from ldreg.thumbnails import ImageLike
 
 if TYPE_CHECKING:  # a slow import
     from pandas import DataFrame
@@ -106,8 +108,8 @@ class DimensionReport:
     Arrays are on the CPU and have one row for each measured point, whose row in the data is in `index`. `nearest` is
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
-    request. With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
-    `neighbor_of` are None.
+    request. `coordinates` are those of the `map`, NaN for points that it leaves out. With `in_reference`, neighbors are
+    rows of the set in `comparison.other`, and `duplicate_group` and `neighbor_of` are None.
     """
 
     points: int
@@ -150,6 +152,7 @@ class DimensionReport:
     title: str = "embeddings"
     command: str = ""
     in_reference: bool = False
+    map: Map = "pca"
     neighbors: Neighbors | None = None
     lid_low: float = math.nan
     expected: Expected = Expected()
@@ -186,7 +189,7 @@ class DimensionReport:
         from ldreg.report.words import sentence
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        del values["neighbors"]
+        del values["neighbors"], values["map"]
         arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
         del arrays["coordinates"]
         plain = {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}
@@ -209,11 +212,20 @@ class DimensionReport:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
         write_json(path, self.to_dict())
 
-    def to_html(self, path: str | PathLike[str]) -> None:
-        """Write a self-contained page: summary, linked views of the points, figures, tables; it makes no request."""
+    def to_html(self, path: str | PathLike[str], *, images: Sequence[ImageLike | None] | None = None) -> None:
+        """Write a self-contained page: summary, linked views of the points, figures, tables; it makes no request.
+
+        Args:
+            path: of the page.
+            images: for each row of the data an image file, or an image uint8 (C, H, W), or None for a missing one; the
+                page shows small copies of them.
+
+        Raises:
+            ValueError: another number of images than of rows.
+        """
         from ldreg.report.pages import inspection_page
 
-        write_atomically(path, inspection_page(self))
+        write_atomically(path, inspection_page(self, images=images))
 
     def __str__(self) -> str:
         """The report as a plain-text table, 80 columns wide."""

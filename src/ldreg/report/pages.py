@@ -26,9 +26,10 @@ from ldreg.report.plots import DRAWN_POINTS, colored_classes, regular_values
 from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
 from ldreg.text import count, interval, number, percent, printable_unless_markup
-from ldreg.thumbnails import png_size
+from ldreg.thumbnails import ImageLike, png_size
 
 _DRAWN_CLASSES = 16
+_EXPLORED_RUNS = 8
 _TILED_RUNS = 4  # more runs are easier to read in the table
 _WIDE = 6.0  # inches; wider figures take a whole row of the page
 _NO_LID = "no point has a defined LID"
@@ -105,8 +106,13 @@ def clouds_section(title: str, text: str, clouds: Sequence[PointCloud], *, close
 
 
 @plain_style()
-def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ()) -> str:
-    """The page of one set or, if the report has a comparison, of two sets."""
+def inspection_page(
+    report: DimensionReport,
+    *,
+    images: Sequence[ImageLike | None] | None = None,
+    further: Sequence[Section] = (),
+) -> str:
+    """The page of one set or, if the report has a comparison, of two sets; `images` are of the first set's rows."""
     other = report.comparison.other if report.comparison is not None else None
     sets = [report] if other is None else [report, other]
     names = [f" of {one.title}" for one in sets] if other else [""]
@@ -120,7 +126,9 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
         findings=[(finding.severity, words.sentence(finding, report)) for finding in report.findings],
         tiles=_tiles(report),
         cards=[*cards, *_class_cards(report)],
-        explorers=[interactive.explorer(one, place=place) for place, one in enumerate(sets)],
+        explorers=[
+            interactive.explorer(one, place=place, images=None if place else images) for place, one in enumerate(sets)
+        ],
         scripts=interactive.scripts(),
         policy=interactive.policy(),
         sections=further,
@@ -141,6 +149,8 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
     named = list(zip(names, records, strict=True))
     curves, maps, results = list(_curves(records)), _run_maps(records), tables.result_table(records)
     samples = [_Sample.of_run(name, record) for name, record in named]
+    runs = [interactive.run_explorer(name, record, place=place) for place, (name, record) in enumerate(named)]
+    explorers = [one for one in runs[:_EXPLORED_RUNS] if one is not None]
     return _render(
         "comparison.html",
         title=title,
@@ -159,6 +169,9 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         other_curves=[card for key, card in curves if key not in _CURVES],
         distributions=[*_histogram(samples), *_spectrum(samples)],
         maps=maps,
+        explorers=explorers,
+        scripts=interactive.scripts() if explorers else (),
+        policy=interactive.policy() if explorers else "",
         thinned_maps=max((len(record.map) for record in records if record.measured > len(record.map)), default=0),
         galleries=[
             (name, record.most_collapsed, record.least_collapsed)
