@@ -24,7 +24,7 @@ ImageLike = Union[str, PathLike[str], "Tensor"]  # a file, or uint8 (C, H, W)
 SIDE = 64  # pixels of the longer side at most
 _URI = re.compile(r"data:image/png;base64,([A-Za-z0-9+/]+={0,2})")
 _LONGEST = 40_000  # characters; noise of 64 × 64 pixels in color takes 17,000
-TILE = 48  # pixels of a side; a multiple of 16, so that tiles of a JPEG do not run into each other
+TILE = 48  # pixels of a side; a multiple of 8, so that tiles of a JPEG do not run into each other
 SHEET = 16  # tiles in a row and in a column
 _TILE_GRAY = (128, 128, 128)  # around a tile that is no square, in light and dark pages
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -87,7 +87,7 @@ def sheets(tiles: Sequence[Image.Image]) -> list[str]:
         for place, one in enumerate(part):
             sheet.paste(one, (place % SHEET * TILE, place // SHEET * TILE))
         buffer = BytesIO()
-        sheet.save(buffer, format="JPEG", quality=75, optimize=True)
+        sheet.save(buffer, format="JPEG", quality=75, optimize=True, subsampling=0)
         found.append(base64.b64encode(buffer.getvalue()).decode("ascii"))
     return found
 

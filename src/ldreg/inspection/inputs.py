@@ -63,7 +63,9 @@ class InspectedFiles(NamedTuple):
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
         sets = [one for one in (self.first, self.second) if one is not None]
-        files = [path for one in sets for path in (one.path, one.labels, one.names, one.images)]
+        files = [path for one in sets for path in (one.path, one.labels, one.names)]
+        images = self.first.images
+        files += [images] if images is not None and not Path(images).is_dir() else []
         for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
             if path is not None:
                 check_suffix(path, known, option)

@@ -55,17 +55,27 @@ class Explorer:
         title: of the set.
         name: the id of its part of the page.
         note: which points are drawn, if not all; else empty.
+        neighbors: whether a click on a point shows its neighbors.
         data: what the script reads, as JSON that is safe within a page.
     """
 
     title: str
     name: str
     note: str
+    neighbors: bool
     data: Markup
 
 
-def explorer(report: DimensionReport, *, place: int = 0, images: Sequence[ImageLike | None] | None = None) -> Explorer:
+def explorer(
+    report: DimensionReport,
+    *,
+    place: int = 0,
+    images: Sequence[ImageLike | None] | None = None,
+    scale: Array | None = None,
+) -> Explorer:
     """The views of a report; `place` is its number among those on the page, `images` are of all rows of the data.
+
+    Colors are scaled by its LID, or by those in `scale`, so that several sets have the same.
 
     Of more than `ALL_DRAWN` measured points, a fixed random sample of `SAMPLE` is drawn. Long names are cut.
 
@@ -80,7 +90,7 @@ def explorer(report: DimensionReport, *, place: int = 0, images: Sequence[ImageL
     on_map = numpy.isfinite(report.coordinates.numpy()[drawn, 0])
     if not on_map.all():
         notes.append(f"The map has a random sample of {count(int(on_map.sum()))} of them.")
-    data = _columns(report, table, drawn) | _looks(table["lid"], report.eigenvalues.double().numpy(), report.map)
+    data = _columns(report, table, drawn) | _looks(table["lid"], report.eigenvalues.double().numpy(), report.map, scale)
     data |= {
         "title": printable(report.title),
         "k": report.k,
@@ -101,11 +111,11 @@ def _packaged(title: str, place: int, note: str, data: Mapping[str, Any]) -> Exp
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Explorer(title, f"points-{place}", note, Markup(text))
+    return Explorer(title, f"points-{place}", note, data["neighbors"] is not None, Markup(text))
 
 
-def run_explorer(name: str, record: Record, *, place: int = 0) -> Explorer | None:
-    """The views of the points that a run lists; None if it lists none."""
+def run_explorer(name: str, record: Record, *, place: int = 0, scale: Array | None = None) -> Explorer | None:
+    """The views of the points that a run lists, as `explorer` has them; None if it lists none."""
     lid, drawn = numpy.asarray(record.lid, dtype=float), numpy.arange(len(record.map))
     if not len(drawn) or len(lid) != len(drawn):
         return None
@@ -123,7 +133,8 @@ def run_explorer(name: str, record: Record, *, place: int = 0) -> Explorer | Non
         "neighbors": None,
         "images": None,
         **_classes(record.labels, means, drawn, {}),
-        **_looks(lid, numpy.asarray(record.eigenvalues, dtype=float), "pca"),
+        **_looks(lid, numpy.asarray(record.eigenvalues, dtype=float), "pca", scale),
+        "spectrum": [],  # the page has those of all runs in one figure
     }
     thinned = f"An even choice of {count(len(lid))} of {count(record.measured)} points."
     return _packaged(name, place, thinned if len(lid) < record.measured else "", data)
@@ -190,7 +201,7 @@ def _group(values: Sequence[str], names: Sequence[str], shown: Sequence[str], co
     return {"names": list(shown), "colored": colored, "codes": _packed(codes)}
 
 
-def _looks(lid: Array, eigenvalues: Array, kind: Map) -> dict[str, Any]:
+def _looks(lid: Array, eigenvalues: Array, kind: Map, scale: Array | None) -> dict[str, Any]:
     """Titles and scales of the axes, colors, the spectrum, and the bins of the histogram."""
     total = float(eigenvalues.sum())
     spectrum = numpy.sort(eigenvalues)[::-1] / (total if total > 0 else 1)
@@ -203,7 +214,8 @@ def _looks(lid: Array, eigenvalues: Array, kind: Map) -> dict[str, Any]:
     bins = int(min(60, max(8, len(known) ** 0.5)))
     edges = (numpy.geomspace if wide else numpy.linspace)(low, high, bins + 1)
     edges[[0, -1]] = low * (1 - 1e-6), high * (1 + 1e-6)  # float32 values of the ends are within
-    ends = numpy.quantile(known, (0.02, 0.98)) if len(known) else numpy.array([1.0, 2.0])
+    colored = known if scale is None else plots.regular_values(scale)
+    ends = numpy.quantile(colored, (0.02, 0.98)) if len(colored) else numpy.array([1.0, 2.0])
     shades = plots.COLORMAP(numpy.linspace(0, 1, _SHADES))
     return {
         "map": MAPS[kind],
@@ -275,4 +287,6 @@ def _packed(values: Array) -> list[str]:
         kind, name = "<i4", "Int32Array"
     else:
         kind, name = "<u2", "Uint16Array"
-    return [name, b64encode(values.astype(kind).tobytes()).decode()]
+    with numpy.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+        packed = values.astype(kind)
+    return [name, b64encode(packed.tobytes()).decode()]

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from ldreg import __version__
 from ldreg.dimension.geometry import regular
+from ldreg.inspection.maps import Map
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud, Record, is_share
@@ -117,7 +118,8 @@ def inspection_page(
     sets = [report] if other is None else [report, other]
     names = [f" of {one.title}" for one in sets] if other else [""]
     samples, quartiles = [_Sample.of_report(one) for one in sets], None if other else report.quartiles
-    maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets])
+    scale = numpy.concatenate([one.lid for one in samples])
+    maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets], report.map)
     cards = [*_histogram(samples, quartiles), *_spectrum(samples), *maps, *_density(sets, samples)]
     return _render(
         "inspection.html",
@@ -127,7 +129,8 @@ def inspection_page(
         tiles=_tiles(report),
         cards=[*cards, *_class_cards(report)],
         explorers=[
-            interactive.explorer(one, place=place, images=None if place else images) for place, one in enumerate(sets)
+            interactive.explorer(one, place=place, images=None if place else images, scale=scale)
+            for place, one in enumerate(sets)
         ],
         scripts=interactive.scripts(),
         policy=interactive.policy(),
@@ -149,8 +152,12 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
     named = list(zip(names, records, strict=True))
     curves, maps, results = list(_curves(records)), _run_maps(records), tables.result_table(records)
     samples = [_Sample.of_run(name, record) for name, record in named]
-    runs = [interactive.run_explorer(name, record, place=place) for place, (name, record) in enumerate(named)]
-    explorers = [one for one in runs[:_EXPLORED_RUNS] if one is not None]
+    scale = numpy.concatenate([one.lid for one in samples])
+    explored = [
+        interactive.run_explorer(name, record, place=place, scale=scale)
+        for place, (name, record) in enumerate(named[:_EXPLORED_RUNS])
+    ]
+    explorers = [one for one in explored if one is not None]
     return _render(
         "comparison.html",
         title=title,
@@ -296,14 +303,14 @@ def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
     yield Card("Global spectrum", caption, figure, "spectrum", names if len(samples) > 1 else ())
 
 
-def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array]) -> Iterable[Card]:
+def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array], kind: Map) -> Iterable[Card]:
     """The map of each set on its own axes, with the same colors."""
     several = len(samples) > 1
-    caption = "First two principal axes; red points are the most collapsed."
+    caption = f"{interactive.MAPS[kind]} Red points are the most collapsed."
     if several:
         without = [f" {one.name} has no map: {_NO_LID}." for one in samples if not one.regular]
         caption += "".join(without) or " The colors are the same on both maps."
-    figures = plots.lid_maps(coordinates, [one.lid for one in samples])
+    figures = plots.lid_maps(coordinates, [one.lid for one in samples], principal=kind == "pca")
     for place, (one, figure) in enumerate(zip(samples, figures, strict=True)):
         if figure is not None:
             title = "Where LID is low" + (f" in {one.name}" if several else "")
@@ -349,7 +356,8 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
         caption += " The classes of lowest LID are in color."
         labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
     points = report.coordinates.numpy()
-    figure = plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
+    names, principal = report.labels or (), report.map == "pca"
+    figure = plots.class_map(points, names, colored_classes(labels), classes=len(classes), principal=principal)
     yield Card("Where the classes are", caption + of_first, figure, "map-classes")
 
 

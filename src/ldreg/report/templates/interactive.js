@@ -476,7 +476,7 @@
     // Rows to take along
     const written = (separator, quoted) => {
       const rows = listed.map((point) => names.map((name) => quoted(cellWritten(name, point))).join(separator));
-      return [names.join(separator), ...rows, ""].join("\n");
+      return [names.map((name) => (name === "row" ? noun : name)).join(separator), ...rows, ""].join("\n");
     };
     find(".copy").addEventListener("click", async () => {
       const text = written("\t", (value) => value.replace(/[\t\r\n]+/g, " "));
