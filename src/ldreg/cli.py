@@ -139,7 +139,7 @@ def inspect_command(
                 keep_neighbors=neighbors is not None or html is not None, map=map, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
-        outputs = {
+        outputs: dict[str | None, Callable[[str], None]] = {
             json: report.to_json,
             html: partial(report.to_html, images=None if shown is None else shown.paths),
             points: lambda path: write_points(

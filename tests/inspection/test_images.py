@@ -57,7 +57,7 @@ def held(page: Path) -> dict[int, list[int]]:
     middle = TILE // 2
     return {
         int(row): list(
-            pictures[place // SHEET**2].getpixel(  # type: ignore[arg-type]
+            pictures[place // SHEET**2].getpixel(
                 (int(place % SHEET * TILE + middle), int(place % SHEET**2 // SHEET * TILE + middle))
             )
         )
