@@ -431,6 +431,17 @@ def test_large_sets_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(place == 20 or 1 <= (row[place] - row[at // 10]) % 60 <= 10 for at, place in enumerate(places))
 
 
+def test_many_points_have_fewer_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interactive, "MOST_WITH_NEIGHBORS", 50)
+    data = held(ring())
+    rows, places = data["columns"]["row"].astype(int), unpacked(data["neighbors"]["places"]).reshape(60, -1)
+    assert ((rows[places] - rows[:, None]) % 60 == [1, 2, 3, 4]).all()
+    monkeypatch.setattr(interactive, "ALL_DRAWN", 59)
+    monkeypatch.setattr(interactive, "SAMPLE", 55)
+    assert held(ring())["neighbors"] is None
+    assert not interactive.explorer(ring()).neighbors
+
+
 def test_neighbors_that_were_not_measured_are_left_out() -> None:
     report = ring()
     assert report.neighbors is not None

@@ -32,11 +32,11 @@ from ldreg.thumbnails import ImageLike
 ALL_DRAWN = 100_000  # of more points a sample is drawn
 SAMPLE = 50_000
 PICTURED = 3000  # points with an image; of more points half of these are those of lowest LID, half a random sample
-NEIGHBORS = 10  # kept for each point
-MOST_WITH_NEIGHBORS = 20_000  # points
+NEIGHBORS, FEWER_NEIGHBORS = 10, 4  # kept for each point
+MOST_WITH_NEIGHBORS = 20_000  # points; of more, fewer neighbors are kept
 LONGEST_NAME = 200  # bytes
 _SHORTEST_NAME = 20  # to which names are cut where there are many
-_NAME_BYTES = {20_000: 850_000, ALL_DRAWN: 5_000_000}  # of all names together, for up to so many points
+_NAME_BYTES = {20_000: 850_000, ALL_DRAWN: 3_500_000}  # of all names together, for up to so many points
 _LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
 _NOTHING_FOUND = "no finding"
 _SHADES = 64
@@ -233,13 +233,14 @@ def _looks(lid: Array, eigenvalues: Array, kind: Map, scale: Array | None) -> di
 def _neighbors(report: DimensionReport, drawn: Array) -> dict[str, Any] | None:
     """Up to `NEIGHBORS` nearest neighbors of each drawn point, as places among these.
 
-    None: they were not kept, are too many, or are points of a reference.
+    None: they were not kept, are points of a reference, or are mostly not drawn.
     """
-    if report.neighbors is None or report.in_reference or len(drawn) > MOST_WITH_NEIGHBORS:
+    few = len(drawn) <= MOST_WITH_NEIGHBORS
+    if report.neighbors is None or report.in_reference or not (few or len(drawn) == report.measured):
         return None
     place = numpy.full(report.points, len(drawn))  # the place of a neighbor that was not measured
     place[report.index.numpy()[drawn]] = numpy.arange(len(drawn))
-    nearest = report.neighbors.indices[:, :NEIGHBORS].numpy()[drawn]
+    nearest = report.neighbors.indices[:, : NEIGHBORS if few else FEWER_NEIGHBORS].numpy()[drawn]
     return {"of_each": nearest.shape[1], "places": _packed(place[nearest])}
 
 
