@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.data import DataConfig, load_images
+from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.command import KINDS, kind_options, result_name
 from ldreg.evaluate.features import features
@@ -110,10 +110,12 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     page = Path("page.html").read_text()
     assert "<svg" in page
     data = json.loads(re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[0])
-    images, rows = data["images"], np.frombuffer(base64.b64decode(data["columns"]["row"][1]), "<u2")
+    images, order = data["images"], np.frombuffer(base64.b64decode(data["columns"]["row"][1]), "<u2")
     places = np.frombuffer(base64.b64decode(images["places"][1]), "<u2")
     assert sorted(places) == list(range(360))
-    shown = tiles(load_images(DataConfig(), "test").images[row] for row in rows.tolist())
+    digits = load_images(DataConfig(), "test")
+    assert isinstance(digits, ResidentImages)
+    shown = tiles(digits.images[row] for row in order.tolist())
     assert images["sheets"] == sheets([one for one in shown if one is not None])
     saved = ["--representations", "train.npy"]
     evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle", *saved])

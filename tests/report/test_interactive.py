@@ -265,7 +265,7 @@ def test_runs_have_the_same_views(browser: Browser, tmp_path: Path, two_runs: li
     page.brush("histogram", (3.9, 0.5), (6.0, 1))
     low = sorted((point for point in range(40) if lid[point] <= 6), key=lambda point: lid[point])
     assert [int(row["point"]) for row in page.table] == low
-    ends = "[...document.querySelectorAll('.key')].map(its => its.innerText)"
+    ends = "[...document.querySelectorAll('.explorer .key')].map(its => its.innerText)"
     assert len(set(page.ask(ends))) == 1  # one scale of colors
     page.check_quiet()
 
