@@ -161,7 +161,7 @@ def results(name: str, source: Source) -> Iterator[Result]:
     for n, k in source.sizes[-4:] if source.minimized else ():
         for detail, x, low in source.minimized(n, 0):
             twin, before = measured(x, None, k)
-            yield judged(name, "Min LID", detail, (low, None, np.arange(n)), twin, before)
+            yield judged(name, "Min LID", detail, (low, None, np.arange(len(low))), twin, before)
 
 
 def judged(

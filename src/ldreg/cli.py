@@ -24,8 +24,15 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 def inspect_command(
-    file: str,
+    file: str | None = None,
     *,
+    model: str | None = None,
+    images: str | None = None,
+    texts: str | None = None,
+    text_key: str | None = None,
+    layers: str | None = None,
+    download: bool = False,
+    random_weights: bool = False,
     labels: str | None = None,
     compare: str | None = None,
     reference: str | None = None,
@@ -45,7 +52,6 @@ def inspect_command(
     include: str | None = None,
     names: str | None = None,
     name_key: str | None = None,
-    images: str | None = None,
     image_key: str | None = None,
     map: Literal["pca", "tsne", "umap"] = "pca",
     points: str | None = None,
@@ -54,10 +60,21 @@ def inspect_command(
     html: str | None = None,
     command: CommandLine,
 ) -> None:
-    """Measure the local and global dimensionality of embeddings in a file.
+    """Measure the local and global dimensionality of embeddings in a file, or of those that a model makes.
 
     Args:
-        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet
+        file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet; not with --model
+        model: measure a model: timm:NAME, torchvision:NAME, hf:FOLDER with a checkpoint of transformers or
+            sentence-transformers, a run folder of ldreg pretrain, or a checkpoint as for ldreg evaluate; --compare
+            then takes a second model
+        images: with --model the folder of images, or of class folders of images, to measure; of FILE the folder of its
+            points' images, or a file with one path per point, for the page of --html, by default a column of paths
+        texts: file with one text per row for --model, as --labels takes it; --label-key then is a column of it
+        text_key: which array or column of the file of --texts holds the texts
+        layers: with --model, LID, effective rank and findings of all layers (all) or of some (3,6,output); all else
+            is of the last of them
+        download: download weights that are not on this machine
+        random_weights: measure a model of timm or torchvision before training, without its weights
         labels: file with one class label per point, for LID per class
         compare: a second file of embeddings that you trust, to test whether FILE has collapsed compared with it
         reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
@@ -80,8 +97,6 @@ def inspect_command(
             FILE, the second file or both
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
-        images: folder of the image files of the points, or a file with one path per point, for the page of --html; by
-            default a column of paths in FILE
         image_key: which array or column holds the paths, in the file of --images or else in FILE
         map: how --html places the points: pca (principal axes), tsne (at most 10,000 points) or umap (20,000; needs
             ldreg[umap])
@@ -91,6 +106,27 @@ def inspect_command(
         html: write a self-contained page with figures to this file
         command: as it was typed
     """
+    of_page = {"images": None if model else images, "image-key": image_key, "map": None if map == "pca" else map}
+    if html is None:
+        _expect_nothing(of_page, "without --html")
+    if model is not None:
+        embedded = {"key": key, "compare-key": compare_key, "compare-labels": compare_labels, "reference": reference}
+        embedded |= {"compare-label-key": compare_label_key, "reference-key": reference_key, "exclude": exclude}
+        embedded |= {"include": include, "names": names, "name-key": name_key, "image-key": image_key, "file": file}
+        _expect_nothing(embedded, "with --model, which makes the embeddings")
+        settings = {"k": k, "estimator": estimator, "convention": convention, "sample": sample, "device": device}
+        weights = {"download": download, "random_weights": random_weights}
+        _inspect_model(
+            model, images, (texts, text_key, labels, label_key), layers=layers, compare=compare,
+            outputs={"points": points, "neighbors": neighbors, "json": json, "html": html}, command=command,
+            **weights, **settings, seed=seed, map=map,
+        )  # fmt: skip
+        return
+    of_model: dict[str, Any] = {"texts": texts, "text-key": text_key, "layers": layers}
+    of_model |= {"download": download or None, "random-weights": random_weights or None}
+    _expect_nothing(of_model, "without --model")
+    if file is None:
+        raise ValueError("expected FILE or --model, got neither")
     from ldreg.distributed import agreed
     from ldreg.inspection.inputs import EmbeddingFile, InspectedFiles, check_settings
     from ldreg.inspection.measure import inspect
@@ -107,9 +143,6 @@ def inspect_command(
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         if main_process:
             files.check_outputs(json=json, html=html, points=points, neighbors=neighbors)
-        for option, value in (("images", images), ("image-key", image_key), ("map", None if map == "pca" else map)):
-            if value is not None and html is None:
-                raise ValueError(f"--{option}: expected --html with it, got {value!r}")
         if neighbors is not None and sample is not None:
             raise ValueError(
                 f"--neighbors: expected to be left out with --sample, as it names all points, got {neighbors!r}"
@@ -156,6 +189,66 @@ def inspect_command(
         hints = (files.scale_hint(x), files.name_hint(len(x), shown), files.label_hint(len(x)), pictured)
         for hint in filter(None, hints):
             print(hint, file=sys.stderr)
+
+
+def _expect_nothing(given: dict[str, Any], when: str) -> None:
+    """Raise ValueError for the first option that has a value."""
+    for name, value in given.items():
+        if value is not None:
+            option = "FILE" if name == "file" else f"--{name}"
+            raise ValueError(f"{option}: expected to be left out {when}, got {value!r}")
+
+
+def _inspect_model(
+    model: str,
+    images: str | None,
+    of_texts: tuple[str | None, str | None, str | None, str | None],
+    *,
+    compare: str | None,
+    outputs: dict[str, str | None],
+    command: str,
+    **settings: Any,
+) -> None:
+    """`ldreg inspect --model`; `of_texts` are --texts, --text-key, --labels and --label-key."""
+    from ldreg.distributed import launched
+    from ldreg.inspection.inputs import check_settings, check_targets
+    from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
+
+    texts, *further = of_texts
+    if (images is None) == (texts is None):
+        raise ValueError(f"--model: expected --images or --texts with it, got {'both' if images else 'neither'}")
+    if images is not None:
+        words = dict(zip(("text-key", "labels", "label-key"), further, strict=True))
+        _expect_nothing(words, "with --images, whose class folders are the labels")
+    if launched():
+        raise ValueError("--model: expected one process, got several")
+    check_settings(**{name: settings[name] for name in signature(check_settings).parameters})
+    inputs = [images or texts, further[1], *(path for path in (model, compare) if path and Path(path).exists())]
+    check_targets(inputs, **outputs)
+    if outputs["neighbors"] is not None and settings["sample"] is not None:
+        raise ValueError(f"--neighbors: expected to be left out with --sample, got {outputs['neighbors']!r}")
+    from ldreg.evaluate.models import inspect_model, read_images, read_texts
+
+    with progress_bar() as progress:
+        progress("reading", 0.0)
+        if texts is None:
+            content = read_images(str(images))
+        else:
+            key, labels, label_key = further
+            content = read_texts(texts, key=key, labels=labels, label_key=label_key)
+        report = inspect_model(model, content, compare=compare, progress=progress, **settings)
+    report = replace(report, command=command)
+    _write(
+        {
+            outputs["json"]: report.to_json,
+            outputs["html"]: lambda path: report.to_html(path, images=content.files_of(report)),
+            outputs["points"]: lambda path: write_points(points_table(report), path),
+            outputs["neighbors"]: lambda path: write_graph(neighbor_graph(report), path),
+        }
+    )
+    from ldreg.report.words import inspection_text
+
+    show(partial(inspection_text, report))
 
 
 @contextmanager
@@ -433,7 +526,7 @@ _KINDS = {
 COMMANDS = {
     "inspect": Command(
         inspect_command,
-        "Measure the local and global dimensionality of embeddings in a file.",
+        "Measure the local and global dimensionality of embeddings in a file, or of those that a model makes.",
         (
             "ldreg inspect embeddings.npy",
             "ldreg inspect features.npz --key train --labels labels.csv --html report.html",
@@ -441,16 +534,24 @@ COMMANDS = {
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "ldreg inspect test.npy --reference train.npy --points points.csv",
+            "ldreg inspect --model timm:resnet18 --images photos --download --layers all",
+            "ldreg inspect --model hf:minilm --texts reviews.csv --text-key text",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
         ),
         {
             **dict.fromkeys(
-                ("labels", "compare", "compare_labels", "reference", "names", "points", "neighbors", "json", "html"),
+                (
+                    *("labels", "compare", "compare_labels", "reference", "names", "texts"),
+                    *("points", "neighbors", "json", "html"),
+                ),
                 "FILE",
             ),
+            "model": "MODEL",
+            "images": "FOLDER|FILE",
+            "layers": "all|NAME,...",
+            "text_key": "NAME",
             **dict.fromkeys(("key", "label_key", "name_key", "image_key", "compare_key", "compare_label_key"), "NAME"),
             **dict.fromkeys(("reference_key", "device"), "NAME"),
-            "images": "FOLDER|FILE",
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",

@@ -34,8 +34,9 @@ _INDENT = 20  # columns before the meaning of an option
 class Command:
     """One command of `ldreg`. A function may be given as "module:function", which is imported when it is needed.
 
-    Parameters of `run` without a default are positional. The fields of a parameter that is a dataclass are options. A
-    parameter annotated `Settings` gets all options that no other takes, one annotated `CommandLine` the typed command.
+    Parameters of `run` that are not keyword-only are positional; one with a default may be left out. The fields of a
+    parameter that is a dataclass are options. A parameter annotated `Settings` gets all options that no other takes,
+    one annotated `CommandLine` the typed command.
     """
 
     run: Callable[..., None] | str
@@ -122,8 +123,8 @@ def options_of(function: Callable[..., Any]) -> list[Option]:
             assert isinstance(kind, type)
             found += fields_of(kind)
         elif kind not in (Settings, CommandLine):
-            positional = parameter.default is parameter.empty
-            default = None if positional else parameter.default
+            positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            default = MISSING if parameter.default is parameter.empty else parameter.default
             option = Option(name, kind, default, helps.get(name, ""), dashes=dashes, positional=positional)
             found.append(replace(option, kind=option.value_type))
     return found
@@ -218,7 +219,7 @@ def _placed(places: Sequence[Option], words: list[str], command: Command) -> dic
     """The positional arguments; the last one takes all words that are left if it is a list."""
     several = bool(places) and get_origin(places[-1].kind) is list
     expected = " ".join(option.key.upper() for option in places)
-    if len(words) < len(places):
+    if len(words) < sum(option.default is MISSING for option in places):
         raise ValueError(f"expected {expected}, got {shlex.join(words) or 'nothing'}")
     if len(words) > len(places) and not several:
         raise ValueError(f"expected {expected or 'options only'}, got also {words[len(places)]!r}{command.second_word}")
@@ -226,7 +227,8 @@ def _placed(places: Sequence[Option], words: list[str], command: Command) -> dic
         if option.choices and word not in option.choices:
             proposed = did_you_mean(word, option.choices)
             raise ValueError(f"{option.key}: expected one of {', '.join(option.choices)}, got {word!r}{proposed}")
-    values: dict[str, Any] = {option.key: word for option, word in zip(places, words, strict=False)}
+    values: dict[str, Any] = {option.key: option.default for option in places[len(words) :]}
+    values |= {option.key: word for option, word in zip(places, words, strict=False)}
     return values | ({places[-1].key: words[len(places) - 1 :]} if several else {})
 
 
@@ -324,7 +326,8 @@ def help_text(name: str, command: Command, words: Sequence[str] = ()) -> str:
         if dict(pairs).get(option.key, "") is None and not option.is_switch:
             raise ValueError(f"{option.flag}: expected a value, got none")
     places = [
-        option.key.upper() + (" ..." if get_origin(option.kind) is list else "")
+        ("{}" if option.default is MISSING else "[{}]").format(option.key.upper())
+        + (" ..." if get_origin(option.kind) is list else "")
         for option in options
         if option.positional
     ]
@@ -364,8 +367,8 @@ def _entry(option: Option, metavar: str) -> str:
 def _default(option: Option) -> str:
     usual = option.default
     if usual is MISSING:
-        return " (required)"
-    if option.positional or usual is None or usual is False or usual in ("", ()):
+        return "" if option.positional else " (required)"
+    if usual is None or usual is False or usual in ("", ()):
         return ""
     if usual is True:
         return " (default: true)"
@@ -393,6 +396,7 @@ def completion(
         parser = groups[group].add_parser(last, help=command.summary)
         for option in [*options_of(command.function), *command.setting_options(None)]:
             several: dict[str, Any] = {"nargs": "+"} if get_origin(option.kind) is list and option.positional else {}
+            several |= {"nargs": "?"} if option.positional and option.default is not MISSING else {}
             action = parser.add_argument(option.key if option.positional else option.flag, **several)
             action.choices = option.choices or (words or {}).get(option.key)
             if not action.choices:

@@ -179,3 +179,33 @@ def check_pairs(x: Tensor, reference: Tensor, k: int) -> None:
     exact = (difference / largest).square().sum(2).sqrt() * largest.squeeze(2)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), exact, rtol=1e-14 if dtype == torch.float64 else 3e-7, atol=0)
+
+
+@pytest.mark.parametrize("width", [1e-4, 0.003, 0.01])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_tight_clusters_are_settled_by_products_in_float32(
+    width: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of themselves, of other queries, and where some queries are rows of the reference."""
+    centers, parts = torch.nn.functional.normalize(normal(12, 96)), torch.arange(1200) % 12
+    x = (centers[parts] + width * normal(1200, 96, seed=1) / 96**0.5).to(dtype)
+    monkeypatch.setattr(details, "by_differences", no_memory)
+    slow: list[int] = []
+
+    def watched(query: Query, dtype: torch.dtype, **options: Any) -> Any:
+        slow.append(len(query.x) if dtype == torch.float64 else 0)
+        return by_products(query, dtype, **options)
+
+    monkeypatch.setattr(details, "by_products", watched)
+    whole = neighbors(x, 20)
+    exact = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf)
+    expected = exact.sort(dim=1).values[:, :20]
+    torch.testing.assert_close(whole.distances.double(), expected, rtol=5e-7, atol=0)
+    torch.testing.assert_close(exact.gather(1, whole.indices), expected, rtol=5e-7, atol=0)
+    chosen = torch.arange(0, 1200, 3)
+    within = neighbors(x[chosen], 20, x, self_index=chosen.where(chosen % 2 == 0, -1))
+    torch.testing.assert_close(within.distances[::2], whole.distances[chosen[::2]], rtol=5e-7, atol=0)
+    assert (within.distances[1::2, 0] == 0).all(), "the query itself is a row"
+    torch.testing.assert_close(within.distances[1::2, 1:], whole.distances[chosen[1::2], :-1], rtol=5e-7, atol=0)
+    assert len(slow) > 13, "groups were searched"
+    assert sum(slow) < 100, "of 1,600 queries"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.report.snapshot import check_snapshot, described
 
-from ldreg.inspection.report import ClassLID, MeanLID
+from ldreg.inspection.report import ClassLID, Layer, MeanLID
 from ldreg.record import PointCloud
 from ldreg.report.plots import (
     DRAWN_POINTS,
@@ -31,6 +31,7 @@ from ldreg.report.plots import (
     lid_maps,
     line_panels,
     lines,
+    over_depth,
     scatter_panels,
     spectrum,
 )
@@ -169,3 +170,29 @@ def test_files_are_the_same_each_time_on_white_with_embedded_fonts(tmp_path: Pat
         assert round(image.info["dpi"][0]) == 150
     assert b"/FontFile2" in pdf.read_bytes()
     assert b"CreationDate" not in pdf.read_bytes()
+
+
+def test_layers_are_drawn_over_the_depth() -> None:
+    def layers(values: list[float], prefix: str = "") -> list[Layer]:
+        return [
+            Layer(f"{prefix}{place}", 8, MeanLID(value, value - 1, value + 1), 1.0, 2 * value)
+            for place, value in enumerate(values)
+        ]
+
+    broken, whole = layers([4, NAN, 5]), layers([4, 6, 5, 7, 8], "$x_")
+    axes = over_depth([broken], "lid").axes[0]
+    numpy.testing.assert_array_equal(axes.lines[-1].get_ydata(), [4, NAN, 5])
+    ends = axes.collections[0].get_segments()  # type: ignore[attr-defined]
+    assert [segment.tolist() for segment in ends if len(segment) and not numpy.isnan(segment).any()] == [
+        [[0, 3], [0, 5]],
+        [[2, 4], [2, 6]],
+    ]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
+    axes = over_depth([broken, whole], "effective_rank").axes[0]
+    numpy.testing.assert_array_equal(axes.lines[1].get_xydata(), [[0, 8], [0.25, 12], [0.5, 10], [0.75, 14], [1, 16]])
+    assert axes.get_xlabel() == "share of the depth"
+    many = over_depth([layers([2.0] * 31, "$a long name_")], "lid").axes[0]
+    named = many.get_xticks().tolist()
+    assert len(named) <= 8
+    assert named[-1] == 30
+    assert svg(many.figure, "depth")  # type: ignore[arg-type]

@@ -110,7 +110,7 @@ def test_what_trains_nothing_takes_no_option_of_training(study: str, option: lis
 def test_names_are_taken_in_any_case_and_beside_all() -> None:
     assert {method_of(job.arm) for job in request(["Table1", "--methods", "SimCLR, BYOL"]).jobs} == {"simclr", "byol"}
     named = [study.name for study in request(["All"]).studies]
-    assert set(STUDIES) - {*named} == {"table3", "search", "baselines", "anchor"}
+    assert set(STUDIES) - {*named} == {"table3", "search", "share_search", "baselines", "anchor"}
     both = request(["all, table3"])
     assert {study.name for study in both.studies} == {*named, "table3"}
     assert both.name == "report"
@@ -120,7 +120,7 @@ def test_names_are_taken_in_any_case_and_beside_all() -> None:
     ("words", "more"),
     [
         (["--coco", "coco", "--show"], {"table3"}),
-        (["--write", "text.md"], {"search", "baselines", "anchor"}),
+        (["--write", "text.md"], {"search", "share_search", "baselines", "anchor"}),
     ],
 )
 def test_all_has_more_studies_with_coco_and_where_it_writes(words: list[str], more: set[str]) -> None:

@@ -218,6 +218,37 @@ def test_runs_that_collapsed_are_left_out() -> None:
     assert search.choose(measured, COUNTS[:7])[3] != best[3]
 
 
+def test_a_run_that_confirms_the_choice_keeps_it_and_one_that_does_not_gives_it_up() -> None:
+    measured, best = accuracies_of_18()
+    assert search.choose(measured, COUNTS[:7], confirmation=measured.max()) == best
+    winner = ARRAY[measured.argmax()][:7].tolist()
+    assert search.choose(measured, COUNTS[:7], confirmation=measured.max() - 2) == winner != best
+
+
+@pytest.mark.parametrize(
+    ("linear", "lid", "chosen"),
+    [
+        # Of 5000 images at 70 % the standard error is 0.648 points.
+        ((0.70, 0.699, 0.696, 0.692), (10.0, 12.0, 14.0, 20.0), "LDReg, share 0.1"),
+        ((0.70, 0.69, 0.68, 0.67), (10.0, 12.0, 14.0, 20.0), "-"),
+        ((0.60, 0.69, 0.68, 0.70), (10.0, 12.0, 14.0, 20.0), "LDReg, share 0.3"),
+    ],
+)
+def test_one_share_for_all_methods_is_that_of_highest_lid_near_the_best_accuracy(
+    linear: tuple[float, ...], lid: tuple[float, ...], chosen: str
+) -> None:
+    rows = STUDIES["share_search"].rows(CIFAR10)
+    assert len(rows) == 4 * len(CIFAR10.methods)
+    assert {dict(row.arm.options)["data.validation"] for row in rows} == {"0.1"}
+    records = {
+        row.arm: [record(row.arm, linear=linear[place % 4], lid=lid[place % 4])] for place, row in enumerate(rows)
+    }
+    assert search.shared_strength(CIFAR10, records) == chosen
+    assert search.shared_strength(CIFAR10, dict(list(records.items())[1:])) == "", "a run is missing"
+    collapsed = replace(record(rows[3].arm, linear=0.7, lid=99.0), origin={"seed": 0, "failed": "loss nan"})
+    assert search.shared_strength(CIFAR10, {**records, rows[3].arm: [collapsed]}) != "LDReg, share 0.3"
+
+
 @pytest.mark.parametrize("method", BASELINES["settings"])
 def test_each_method_has_18_runs_of_their_own(method: str) -> None:
     settings = BASELINES["settings"][method]

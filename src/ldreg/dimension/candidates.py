@@ -257,6 +257,14 @@ class LiftedRows:
         self._small = len(x) * (x.shape[1] + 2) * dtype.itemsize <= cache_bytes
         self._lifted: dict[int, Tensor] = {}
 
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def largest_square(self) -> float:
+        """The largest |x|²."""
+        shrunk = 0.5 - rounding(self._x.shape[1], self._dtype)
+        return float(self._half_squares.max()) / shrunk
+
     def left(self, rows: slice | Tensor) -> Tensor:
         """(-x, |x|²/2, 1)."""
         return self._lift(rows, sign=-1)
@@ -292,10 +300,10 @@ class LiftedRows:
         block = self._x[rows]
         moved = self._move(block, torch.empty(block.shape, dtype=self._dtype, device=block.device), sign=1)
         norms: Tensor = torch.linalg.vector_norm(moved, dim=1, dtype=torch.float64)
-        return (norms.square() * (0.5 - _rounding(block.shape[1], self._dtype))).to(self._dtype)
+        return (norms.square() * (0.5 - rounding(block.shape[1], self._dtype))).to(self._dtype)
 
 
-def _rounding(dim: int, dtype: torch.dtype) -> float:
+def rounding(dim: int, dtype: torch.dtype) -> float:
     """The share of (|x|² + |y|²) by which rounding can move half a squared distance.
 
     It covers a product of `dim` + 2 terms, moving the rows into the frame, and rounding their norms. Norms are summed

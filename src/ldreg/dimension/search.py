@@ -16,7 +16,17 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ldreg.dimension.candidates import Candidates, Frame, Progress, Query, by_differences, by_products, slices
+from ldreg.dimension.candidates import (
+    Candidates,
+    Frame,
+    LiftedRows,
+    Progress,
+    Query,
+    by_differences,
+    by_products,
+    rounding,
+    slices,
+)
 from ldreg.dimension.cuda import nearest
 
 T = TypeVar("T")
@@ -27,6 +37,9 @@ _PAIR_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 
 # Outside this range, squares of differences lose digits to underflow or overflow.
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+
+# Pivots at a time, and the fewest queries that are searched as a group.
+_PIVOTS, _GROUP_ROWS = 256, 16
 
 # Share of a CPU's cache that part of a reference may take, and the multiple of bytes that its columns are cut to.
 _CACHE_BYTES = 6 << 20
@@ -62,6 +75,8 @@ def search(
         frame, dtype = _frame(x, reference), working_dtype(x, reference)
         query = Query(x, reference, self_index, k, frame, dtype, usual if memory is None else min(memory, usual))
         found, proven = first_pass(query, progress)
+        if x.device.type == "cpu" and not proven.all():
+            _search_groups(query, found, proven)
         ways: list[_Way] = [partial(by_products, dtype=torch.float64), by_differences]
         if nearest.supports(query):
             ways.insert(0, partial(by_products, dtype=dtype))
@@ -75,6 +90,63 @@ def search(
             again = replace(again, frame=query.frame._replace(center=center))
             (found.distances[open_rows], found.indices[open_rows]), proven[open_rows] = _search_by(again, way)
     return found
+
+
+def _search_groups(query: Query, found: Neighbors, proven: Tensor) -> None:
+    """Search tight groups of open queries again, each among the rows near it; `found` and `proven` are updated.
+
+    Rounding is relative to the distance from the center of the frame. Products far from it cannot tell the neighbors
+    in a tight cluster apart. A search among the rows near a group has its center there.
+    """
+    open_rows = (~proven).nonzero().squeeze(1)
+    while len(open_rows) >= _GROUP_ROWS:
+        again, before = query.only(open_rows), len(open_rows)
+        for mine, near in _groups(again, found.distances[open_rows, -1]):
+            own = again.self_index
+            places = None if own is None else torch.searchsorted(near, own[mine]).where(own[mine] >= 0, -1)
+            part = search(again.x[mine], query.rows[near], places, query.k, memory=query.memory)
+            rows = open_rows[mine]
+            found.distances[rows], found.indices[rows], proven[rows] = part.distances, near[part.indices], True
+        open_rows = (~proven).nonzero().squeeze(1)
+        if len(open_rows) > 0.9 * before:
+            break  # no groups are left
+
+
+def _groups(query: Query, reach: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Groups of queries, and the rows among which their neighbors lie, where these are few.
+
+    A group lies around a pivot p, one of its queries. `reach` r is the distance of a query x to the k-th row found so
+    far. Row y is no neighbor of x if |y - p| > |x - p| + r.
+    """
+    most = max(1, query.memory // (16 * len(query.rows)))
+    pivots = torch.randperm(len(query.x), generator=torch.Generator().manual_seed(0), device="cpu")
+    lifted = LiftedRows(query.x, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
+    left = lifted.left(pivots[: min(most, _PIVOTS)])
+    distances = _least_distances(left, lifted)
+    # What rounding may take from a distance: products are shrunk by at most 4γ|x|² (see `candidates`).
+    error = (2 * lifted.largest_square() * 4 * rounding(query.x.shape[1], query.dtype)) ** 0.5
+    reach = reach * (query.frame.scale * (1 + 1e-6))
+    kept = list[int]()
+    for place, pivot in enumerate(pivots[: len(left)].tolist()):
+        if not kept or distances[kept, pivot].min() > 1.5 * reach[pivot]:  # no pivot near another
+            kept.append(place)
+    distance, pivot_of = distances[kept].min(0)
+    pivot_of[distance > 2 * reach] = -1
+    of_rows = LiftedRows(query.rows, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
+    from_rows = _least_distances(left[kept], of_rows)
+    for place in range(len(kept)):
+        mine = (pivot_of == place).nonzero().squeeze(1)
+        if len(mine) >= _GROUP_ROWS:
+            limit = (distance[mine] + reach[mine]).max() + error
+            near = (from_rows[place] <= limit).nonzero().squeeze(1)
+            if len(near) <= len(query.rows) // 4:
+                yield mine, near
+
+
+def _least_distances(left: Tensor, rows: LiftedRows) -> Tensor:
+    """Lower bounds (m, n) of distances in the frame."""
+    scores = torch.cat([left @ rows.right(some).T for some in slices(len(rows), 1024)], 1)
+    return scores.clamp_min_(0).mul_(2).sqrt_()
 
 
 def first_pass(query: Query, progress: Progress | None = None) -> tuple[Neighbors, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Precision = Literal["fp32", "bf16"]
+Pooling = Literal["mean", "cls"]
 
 AUTOCAST: dict[Precision, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16}
 
@@ -117,3 +118,27 @@ def with_channels(images: Tensor, channels: int) -> Tensor:
         gray: Tensor = (19595 * red + 38470 * green + 7471 * blue + (1 << 15)) >> 16
         return gray.to(images.dtype)
     return images.expand(*images.shape[:-3], 3, *images.shape[-2:])
+
+
+def pooled(hidden: Tensor, mask: Tensor | None = None, *, how: Pooling = "mean") -> Tensor:
+    """Representations (N, D) of hidden states (N, T, D), where the mask (N, T) is 0 at padding.
+
+    Raises:
+        ValueError: hidden is of another shape, or a mask has nothing but padding in a row.
+
+    >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]]])
+    >>> pooled(hidden, torch.tensor([[1, 1, 0]])), pooled(hidden, how="cls")
+    (tensor([[2., 3.]]), tensor([[1., 2.]]))
+    """
+    if hidden.ndim != 3:
+        raise ValueError(f"hidden: expected hidden states (N, T, D), got shape {tuple(hidden.shape)}")
+    mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(f"mask: expected {tuple(hidden.shape[:2])}, got {tuple(mask.shape)}")
+    if not mask.any(1).all():
+        raise ValueError("mask: expected a token in every row, got one of padding alone")
+    if how == "cls":  # of rows with padding on the left, that is not at 0
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.bool().int().argmax(1)]
+    hidden = hidden.float()  # a sum over many tokens in half precision would lose digits
+    weights = mask.to(hidden.dtype)
+    return (hidden * weights.unsqueeze(2)).sum(1) / weights.sum(1, keepdim=True)

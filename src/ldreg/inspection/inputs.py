@@ -66,13 +66,7 @@ class InspectedFiles(NamedTuple):
         files = [path for one in sets for path in (one.path, one.labels, one.names)]
         images = self.first.images
         files += [images] if images is not None and not Path(images).is_dir() else []
-        for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
-            if path is not None:
-                check_suffix(path, known, option)
-                check_replaceable(path, option)
-        check_outputs(inputs=filter(None, files), outputs=[json, html, points, neighbors])
-        if html is not None:
-            check_page_path(Path(html), option="--html")
+        check_targets(files, json=json, html=html, points=points, neighbors=neighbors)
 
     def name_key(self, points: int) -> str | None:
         """The array or column with the names of the points: the one given, or one of words beside the embeddings."""
@@ -190,6 +184,19 @@ class InspectedFiles(NamedTuple):
             titles = [titles[0] if one.key is None else f"{titles[0]}, {one.key}" for one in (first, second)]
             titles[1] += " again" if titles[0] == titles[1] else ""
         return replace(report, title=titles[0], comparison=replace(found, other=replace(found.other, title=titles[1])))
+
+
+def check_targets(
+    inputs: Iterable[str | None], *, json: str | None, html: str | None, points: str | None, neighbors: str | None
+) -> None:
+    """Check before the work that the outputs can be written and replace no input, and the page only a page."""
+    for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
+        if path is not None:
+            check_suffix(path, known, option)
+            check_replaceable(path, option)
+    check_outputs(inputs=filter(None, inputs), outputs=[json, html, points, neighbors])
+    if html is not None:
+        check_page_path(Path(html), option="--html")
 
 
 def _names(option: str | None) -> list[str]:

@@ -138,8 +138,11 @@ def quick_report(
     labels: Sequence[Any] | Tensor | None = None,
     k: int = 64,
     *,
+    estimator: Estimator = "mom",
+    convention: Convention = "paper",
     sample: int | None = None,
     device: str | torch.device | None = "input",
+    seed: int = 0,
     plane: bool = False,
     progress: Progress | None = None,
 ) -> DimensionReport:
@@ -149,8 +152,11 @@ def quick_report(
         x: embeddings (N, D).
         labels: N class labels.
         k: neighbors of each point.
+        estimator: as in `inspect`.
+        convention: as in `inspect`.
         sample: as in `inspect`.
         device: as in `inspect`; "input": where x is.
+        seed: as in `inspect`.
         plane: whether to compute the coordinates of the map, which are 0 otherwise.
         progress: as in `inspect`.
 
@@ -162,9 +168,9 @@ def quick_report(
     'degenerate'
     """
     device = x.device if device == "input" else device
-    check_settings(k, sample=sample, device=device)
+    check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
     own = _as_set(x, "x", labels, k, device)
-    settings, steps = _Settings(k, sample=sample), _Steps(progress, 1)
+    settings, steps = _Settings(k, estimator, convention, sample, seed), _Steps(progress, 1)
     with _current(own.device):
         report, _ = _described(_measured(own, settings, steps), settings, steps, quick=True, plane=plane)
     steps.enter("done")

@@ -96,6 +96,18 @@ class Comparison:
         return {**numbers, **json_values({"fisher_rao": self.fisher_rao})}
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What one layer of a model reads: dimensions of its representations, LID, its 5 % quantile, rank and findings."""
+
+    name: str
+    dimensions: int
+    mean: MeanLID
+    lid_low: float
+    effective_rank: float
+    findings: tuple[Finding, ...] = ()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class DimensionReport:
     """Local and global dimensionality of embeddings (N, D); made by `ldreg.inspect`.
@@ -109,7 +121,8 @@ class DimensionReport:
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
     request. `coordinates` are those of the `map`, NaN for points that it leaves out. With `in_reference`, neighbors are
-    rows of the set in `comparison.other`, and `duplicate_group` and `neighbor_of` are None.
+    rows of the set in `comparison.other`, and `duplicate_group` and `neighbor_of` are None. `layers` has what each
+    layer of a model reads, where `ldreg inspect --layers` measured them.
     """
 
     points: int
@@ -157,6 +170,7 @@ class DimensionReport:
     lid_low: float = math.nan
     expected: Expected = Expected()
     findings: tuple[Finding, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     @property
     def degenerate(self) -> int:
@@ -190,6 +204,8 @@ class DimensionReport:
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["neighbors"], values["map"]
+        if not self.layers:
+            del values["layers"]
         arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
         del arrays["coordinates"]
         plain = {name: _nested(value) for name, value in values.items() if not isinstance(value, Tensor)}

@@ -1,7 +1,7 @@
 """Measure hidden states while the `Trainer` of Hugging Face's transformers trains a model."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,14 +9,12 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 from ldreg.dimension.neighbors import as_whole
-from ldreg.evaluate.extract import undisturbed
+from ldreg.evaluate.extract import Pooling, pooled, undisturbed
 from ldreg.evaluate.measure import evenly_spaced, measure
 from ldreg.integrations import check_whole
 from ldreg.monitor.watch import Watch, check_settings
 
 __all__ = ["DimensionCallback", "Pooling", "pooled"]
-
-Pooling = Literal["mean", "cls"]
 
 # The key of the alarms' states in the trainer's state and its checkpoints. `ExportableState` does not work here: the
 # trainer restores such callbacks by constructing them, without the trainer that this one needs.
@@ -155,30 +153,6 @@ class DimensionCallback(Watch, TrainerCallback):  # type: ignore[misc]  # untype
             wanted = "a function for a model that returns no hidden_states"
             raise ValueError(f"representations: expected {wanted}, got {self.representations!r}")
         return pooled(hidden[self.layer], inputs.get("attention_mask"), how=self.representations)
-
-
-def pooled(hidden: Tensor, mask: Tensor | None = None, *, how: Pooling = "mean") -> Tensor:
-    """Representations (N, D) of hidden states (N, T, D), where the mask (N, T) is 0 at padding.
-
-    Raises:
-        ValueError: hidden is of another shape, or a mask has nothing but padding in a row.
-
-    >>> hidden = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]]])
-    >>> pooled(hidden, torch.tensor([[1, 1, 0]])), pooled(hidden, how="cls")
-    (tensor([[2., 3.]]), tensor([[1., 2.]]))
-    """
-    if hidden.ndim != 3:
-        raise ValueError(f"hidden: expected hidden states (N, T, D), got shape {tuple(hidden.shape)}")
-    mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
-    if mask.shape != hidden.shape[:2]:
-        raise ValueError(f"mask: expected {tuple(hidden.shape[:2])}, got {tuple(mask.shape)}")
-    if not mask.any(1).all():
-        raise ValueError("mask: expected a token in every row, got one of padding alone")
-    if how == "cls":  # of rows with padding on the left, that is not at 0
-        return hidden[torch.arange(len(hidden), device=hidden.device), mask.bool().int().argmax(1)]
-    hidden = hidden.float()  # a sum over many tokens in half precision would lose digits
-    weights = mask.to(hidden.dtype)
-    return (hidden * weights.unsqueeze(2)).sum(1) / weights.sum(1, keepdim=True)
 
 
 def _check_model(model: Any, representations: str, layer: int) -> None:

@@ -120,7 +120,7 @@ def inspection_page(
     samples, quartiles = [_Sample.of_report(one) for one in sets], None if other else report.quartiles
     scale = numpy.concatenate([one.lid for one in samples])
     maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets], report.map)
-    cards = [*_histogram(samples, quartiles), *_spectrum(samples), *maps, *_density(sets, samples)]
+    cards = [*_layer_cards(sets), *_histogram(samples, quartiles), *_spectrum(samples), *maps, *_density(sets, samples)]
     return _render(
         "inspection.html",
         report=report,
@@ -138,6 +138,7 @@ def inspection_page(
         quantities=tables.quantity_tables(report),
         collapsed=[tables.collapsed_table(one, of=of) for one, of in zip(sets, names, strict=True)],
         classes=tables.class_table(report),
+        layers=tables.layer_table(report),
         settings=tables.settings(report),
         uses=words.USES,
     )
@@ -332,6 +333,19 @@ def _density(sets: Sequence[DimensionReport], samples: Sequence[_Sample]) -> Ite
     lids = [one.lid[some] for one, some in zip(samples, keep, strict=True)]
     figure = plots.density(distances, lids, [one.mean for one in samples], k=sets[0].k)
     yield Card("LID against density", caption, figure, "density", names if len(sets) > 1 else ())
+
+
+def _layer_cards(sets: Sequence[DimensionReport]) -> Iterable[Card]:
+    """LID and effective rank over the depth of models, if their layers were measured."""
+    models = [one.layers for one in sets]
+    if not models[0]:
+        return
+    caption = f"Geometric mean of each layer, with its 95 % interval. {words.fallen_layers(sets[0])}"
+    names = [one.title for one in sets] if len(sets) > 1 else []
+    yield Card("LID over depth", caption, plots.over_depth(models, "lid"), "depth-lid", names)
+    widest = max(layer.dimensions for layers in models for layer in layers)
+    caption = f"Of each layer, of at most {count(widest)} dimensions."
+    yield Card("Effective rank over depth", caption, plots.over_depth(models, "effective_rank"), "depth-rank", names)
 
 
 def _class_cards(report: DimensionReport) -> Iterable[Card]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from ldreg.inspection.report import ClassLID, MeanLID
+from ldreg.inspection.report import ClassLID, Layer, MeanLID
 from ldreg.record import PointCloud
 from ldreg.report.style import (
     BLUE,
@@ -54,7 +54,8 @@ _COLLAPSED = "collapsed"  # label of an undefined value
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _MARKED = 12  # lines with fewer points mark each of them
 _SMALLEST_SHARE = 1e-8  # smaller shares of the largest eigenvalue are rounding errors
-_TICKED = 8  # a logarithmic axis with at most this many values has its ticks there
+_TICKED = 8  # values that all have ticks: of a logarithmic axis, and layers
+_LEVEL = 6  # longer names of layers are turned
 _PANELS_IN_A_ROW = 4
 _PALE = 0.4  # opacity of the first of several series of bars
 
@@ -181,6 +182,35 @@ def curve(lines: Sequence[Sequence[Point]], *, share: bool) -> Figure:
         percent_axis(axes)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set(xlabel="epoch")
+    return figure
+
+
+def over_depth(models: Sequence[Sequence[Layer]], what: Literal["lid", "effective_rank"]) -> Figure:
+    """LID with its 95 % interval, or effective rank, of each layer of each model.
+
+    Models whose layers have other names are drawn over the share of their depth.
+    """
+    figure, axes = canvas(height=2.8)
+    names = [layer.name for layer in models[0]]
+    shared = all([layer.name for layer in layers] == names for layers in models)
+    for place, layers in enumerate(models):
+        at = [order if shared else order / max(1, len(layers) - 1) for order in range(len(layers))]
+        if what == "effective_rank":
+            values = numpy.array([layer.effective_rank for layer in layers])
+        else:
+            values, errors = _errors([layer.mean for layer in layers])
+            axes.errorbar(at, values, yerr=errors, fmt="none", ecolor=COLORS[place], elinewidth=1.2, capsize=2.5)
+        axes.plot(
+            at, numpy.where(numpy.isfinite(values), values, numpy.nan), **line_style(place), marker="o", markersize=4
+        )
+        if (values > 0).all() and values.max() > WIDE_RANGE * values.min():
+            log_axis(axes, "y")
+    axes.set(xlabel="layer" if shared else "share of the depth", ylabel="LID" if what == "lid" else "effective rank")
+    if shared:  # the last one is always named
+        places = [place for place in range(len(names)) if (len(names) - 1 - place) % -(-len(names) // _TICKED) == 0]
+        shown = [short(names[place], 12) for place in places]
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if max(map(len, shown)) > _LEVEL else {}
+        axes.set_xticks(places, shown, parse_math=False, **turned)
     return figure
 
 

@@ -391,6 +391,19 @@ def class_table(report: DimensionReport, *, stacked: bool = False) -> Table | No
     return Table(["class", "LID", "points", "95 % confidence"], rows, title="LID per class", explained=True)
 
 
+def layer_table(report: DimensionReport) -> Table | None:
+    """What each layer of a model reads, and the kinds of its findings; those of a second model below."""
+    rows = []
+    for one in [report] if report.comparison is None else [report, report.comparison.other]:
+        for layer in one.layers:
+            found = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in layer.findings))
+            lid, rank = number(layer.mean.value), f"{number(layer.effective_rank)} of {count(layer.dimensions)}"
+            name = layer.name if report.comparison is None else f"{one.title.partition(', ')[0]} {layer.name}"
+            rows.append(_cells(name, lid, interval(layer.mean.low, layer.mean.high), rank, found or "nothing unusual"))
+    columns = ["layer", "LID", "95 % confidence", "effective rank", "findings"]
+    return Table(columns, rows, title="Layer by layer") if rows else None
+
+
 def settings(report: DimensionReport) -> list[tuple[str, str]]:
     """How the set was measured."""
     convention = ", paper's mean over k" if report.convention == "paper" else ", pseudocode's mean over k - 1"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -28,6 +29,7 @@ _MENTIONED = 0.01  # of the rows of both sets
 _DOMINANT = 0.5  # of a group's points: the label of so many describes it
 _CLASSES_AS_TEXT = 10  # the lowest; the page has all
 _NAMED_SETTINGS = 6
+_FALLEN = 0.5  # of the layer before
 _NAME = 40  # characters of a point's name in a sentence
 _STYLES = {"critical": "bold red", "warning": "bold", "note": ""}
 
@@ -59,8 +61,8 @@ def sentence(found: Finding, report: DimensionReport) -> str:
             return f"Class {label} ({share} of the points) is collapsed: {lid}."
         case "duplicates" | "near_duplicates":
             copy = "an exact duplicate" if found.kind == "duplicates" else "a near-copy"
-            groups, largest = (count(round(numbers[name])) for name in ("groups", "largest"))
-            where = f"in {groups} groups of up to {largest} ({rows})"
+            groups, largest = round(numbers["groups"]), count(round(numbers["largest"]))
+            where = f"in {count(groups)} groups of up to {largest} ({rows})" if groups > 1 else f"in one group ({rows})"
             return f"{share} of the points have {copy}, {where}. LID reads low there; measure again with one of each."
         case "copies":
             return f"{jump} neighbors: the rows hold copies or views of the same things. Measure with one of each."
@@ -289,7 +291,7 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
     """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
     classes = tables.class_table(report, stacked=True)
     shown = [*tables.quantity_tables(report, stacked=True), tables.collapsed_table(report, row="row ")]
-    shown += [] if classes is None else [classes]
+    shown += [one for one in (classes, tables.layer_table(report)) if one is not None]
     scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
@@ -305,9 +307,26 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
         Text("\n".join(scope)),
         "",
         *(part for table in shown for part in tables.text_parts(table, width=width)),
+        *(Text(f"{text}\n", style="bold") for text in filter(None, [fallen_layers(report)])),
         Text(USES, style="dim"),
     ]
     return tables.rendered(parts, width=width, color=color)
+
+
+def fallen_layers(report: DimensionReport) -> str:
+    """Which layers read less than half the LID, or effective rank, of the layer before; empty if none does."""
+    said = []
+    for one in [report] if report.comparison is None else [report, report.comparison.other]:
+        of = "" if report.comparison is None else f" of {printable(one.title)}"
+        for before, layer in pairwise(one.layers):
+            pairs = {
+                "LID": (before.mean.value, layer.mean.value),
+                "rank": (before.effective_rank, layer.effective_rank),
+            }
+            for name, (high, low) in pairs.items():
+                if high > 0 and not low >= _FALLEN * high:  # also of a LID that is not defined
+                    said.append(f"{name} {number(low)} in layer {printable(layer.name)}{of}, {number(high)} before it")
+    return f"Falls by more than half: {'; '.join(said)}." if said else ""
 
 
 def _mark(severity: str) -> str:

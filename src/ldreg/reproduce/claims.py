@@ -144,6 +144,11 @@ def _search(section: Section) -> Iterator[Claim]:
         yield Claim(words)
 
 
+def _share_search(section: Section) -> Iterator[Claim]:
+    if strength := search.shared_strength(section.scale, section.records):
+        yield Claim(f"Chosen for all methods: {'no LDReg' if strength == '-' else strength}.")
+
+
 def _anchor(section: Section) -> Iterator[Claim]:
     """How ldreg's kNN accuracy and speed compare with lightly's, in a sentence for each recipe."""
     for row in section.rows:
@@ -184,4 +189,5 @@ _CLAIMS: Mapping[str, Callable[[Section], Iterator[Claim]]] = {
     "norms": _norms,
     "regularizers": _regularizers,
     "search": _search,
+    "share_search": _share_search,
 }

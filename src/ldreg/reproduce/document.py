@@ -146,9 +146,11 @@ def _sections(study: Study, scales: Sequence[Scale], records: Records) -> list[S
     """The study at the number of epochs with most records, or at each; none without a record of its own.
 
     A study about runs of its own, such as a sweep, needs one of them: the methods as they are, which it shares with
-    Table 1, show nothing of it.
+    Table 1 or with the search, show nothing of it.
     """
     shared = {row.arm for scale in scales for row in STUDIES["figure2a"].rows(scale)}
+    if study.name != "search":
+        shared |= {row.arm for scale in scales for row in STUDIES["search"].rows(scale) if row.baseline is None}
 
     def known(scale: Scale) -> Records:
         found = {row.arm: records.get(row.arm, ()) for row in study.rows(scale)}

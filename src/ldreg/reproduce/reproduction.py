@@ -289,8 +289,8 @@ def study_list() -> str:
     names = "\n".join(f"  {name:<16}  {study.title}" for name, study in STUDIES.items())
     return f"""studies:
 {names}
-  all               every study but table3, search, baselines and anchor; with
-                    --coco also table3, with --write all of them
+  all               every study but table3, search, share_search, baselines
+                    and anchor; with --coco also table3, with --write all
   tables, figures   those of the paper
 
 settings:

@@ -12,11 +12,13 @@ counts: a strength that helps a short run may be too much for a long one.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean, mean
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ldreg.record import Record
 from ldreg.reproduce.statistics import collapses, sample
 from ldreg.reproduce.studies import (
     BASELINES,
@@ -123,19 +125,20 @@ def accuracy(results: Mapping[str, float]) -> float:
     return results["linear"] if results["effective_rank"] >= 2 else math.nan
 
 
-def choose(accuracies: ArrayLike, counts: Sequence[int]) -> list[int]:
+def choose(accuracies: ArrayLike, counts: Sequence[int], confirmation: float = math.nan) -> list[int]:
     """The value of each setting of a recipe without LDReg, by 18 runs that vary all settings at once.
 
     1. Runs that collapsed are left out; so is a value that two of them have.
     2. Linear accuracy is fitted by a sum of one term for each setting (least squares).
     3. A setting takes the value of highest accuracy. It keeps the first value, the paper's where that carries over to
        this scale, if that one is within a standard error of the highest.
-    4. One more run has the chosen combination. If the accuracy of the best of the 18 is higher by more than a standard
-       error, the sum did not hold, and the combination of that run is taken.
+    4. One more run has the chosen combination. If the best of the 18 is more accurate by over the deviation of a run
+       from the fit, the sum did not hold, and the combination of that run is taken.
 
     Args:
         accuracies: of the 18 runs, in the order of `L18`; NaN for a run that collapsed.
         counts: number of values of each setting.
+        confirmation: accuracy of the run of step 4; NaN before it is run.
     """
     array = np.array([[int(digit) for digit in digits[: len(counts)]] for digits in L18])
     accuracies = np.asarray(accuracies, dtype=float)
@@ -155,7 +158,8 @@ def choose(accuracies: ArrayLike, counts: Sequence[int]) -> list[int]:
         best = int(np.argmax(means))
         chosen.append(0 if means[0] >= means[best] - error else best)
         place += count - 1
-    return chosen
+    winner = int(np.nanargmax(accuracies))
+    return array[winner].tolist() if accuracies[winner] > confirmation + deviation else chosen
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,23 @@ def rates(scale: Scale, records: Records) -> dict[str, float]:
     return found
 
 
+def shared_strength(scale: Scale, records: Records) -> str:
+    """The strength that the rule of `share_search` chooses, as its rows name it; empty before all runs are there."""
+    tried: dict[str, list[Sequence[Record]]] = {}
+    for row in STUDIES["share_search"].rows(scale):
+        tried.setdefault(row.names[1], []).append(records.get(row.arm, ()))
+    if not all(map(all, tried.values())):
+        return ""
+    known = {strength: runs for strength, runs in tried.items() if not any(map(collapses, runs))}
+    if not known:
+        return ""
+    accuracies = {strength: mean(sample(run, "linear").mean for run in runs) for strength, runs in known.items()}
+    best = max(accuracies, key=lambda strength: accuracies[strength])
+    least = accuracies[best] - _standard_error(accuracies[best], sample(known[best][0], "linear").test_size)
+    near = [strength for strength, value in accuracies.items() if value >= least]
+    return max(near, key=lambda strength: geometric_mean(sample(run, "lid").mean for run in known[strength]))
+
+
 def _beta_and_k(arm: Arm) -> tuple[float, int]:
     options = dict(arm.options)
     return float(options["ldreg.beta"]), int(options["ldreg.k"])
@@ -224,10 +245,14 @@ def _near_the_best(tried: Records) -> list[Arm]:
     """The arms whose linear accuracy is within one standard error of the best, best first."""
     accuracies = {arm: sample(records, "linear") for arm, records in tried.items()}
     best = max(accuracies.values(), key=lambda each: each.mean)
-    share = best.mean / 100
-    error = 100 * math.sqrt(share * (1 - share) / best.test_size) if best.test_size else 0.0
+    error = _standard_error(best.mean, best.test_size)
     near = [arm for arm in tried if accuracies[arm].mean >= best.mean - error]
     return sorted(near, key=lambda arm: accuracies[arm].mean, reverse=True)
+
+
+def _standard_error(accuracy: float, images: int | None) -> float:
+    """Of an accuracy in percent, by the number of images that it is measured on."""
+    return math.sqrt(accuracy * (100 - accuracy) / images) if images else 0.0
 
 
 def in_words(scale: Scale, records: Records) -> str:

@@ -232,6 +232,8 @@ def _row(entry: Mapping[str, Any], variables: Mapping[str, Any], scale: Scale, s
         own = recipe_settings(f"{scale.name}/{recipe}").regularizer
         other = "" if own["k"] == scale.k else f", k {own['k']}"
         variables = {**variables, "recipe_beta": f"{own['beta']:g}", "recipe_k": own["k"], "other_k": other}
+    if recipe.endswith("_share"):
+        variables = {**variables, "recipe_share": recipe_settings(f"{scale.name}/{recipe}").regularizer["share"]}
     known = {key: _filled(value, variables) for key, value in entry.items()}
     arm = scale.long(recipe) if known.get("long") else scale.arm(recipe)
     arm = with_options(arm, known.get("set", {})).but(**settings)
