@@ -29,7 +29,7 @@ APART |= {"regularizers": {"dimension", "distributed"}, "data": {"text", "views"
 
 # A report renders itself: its methods import the pages and tables.
 APART |= {"record": {"text", "io", "thumbnails"}}
-APART |= {"inspection": {"text", "extras", "io", "dimension", "distributed", "record", "report"}}
+APART |= {"inspection": {"text", "extras", "io", "dimension", "distributed", "record", "report", "thumbnails"}}
 
 
 def imports(path: Path) -> set[str]:

@@ -53,6 +53,8 @@ def inspect_command(
     skip_nonfinite: bool = False,
     names: str | None = None,
     name_key: str | None = None,
+    image_key: str | None = None,
+    map: Literal["pca", "tsne", "umap"] = "pca",
     points: str | None = None,
     neighbors: str | None = None,
     json: str | None = None,
@@ -68,7 +70,8 @@ def inspect_command(
         model: measure a model: timm:NAME, torchvision:NAME, hf:FOLDER with a checkpoint of transformers or
             sentence-transformers, a run folder of ldreg pretrain, or a checkpoint as for ldreg evaluate; --compare
             then takes a second model
-        images: folder of images, or of class folders of images, for --model
+        images: with --model the folder of images, or of class folders of images, to measure; of FILE the folder of its
+            points' images, or a file with one path per point, for the page of --html, by default a column of paths
         texts: file with one text per row for --model, as --labels takes it; --label-key then is a column of it
         text_key: which array or column of the file of --texts holds the texts
         layers: with --model, LID, effective rank and findings of all layers (all) or of some (3,6,output); all else
@@ -99,16 +102,27 @@ def inspect_command(
         skip_nonfinite: leave out rows with NaN, inf or empty cells, and count them
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
+        image_key: which array or column holds the paths, in the file of --images or else in FILE
+        map: how --html places the points: pca (principal axes), tsne (at most 10,000 points) or umap (20,000; needs
+            ldreg[umap])
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
         neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
         html: write a self-contained page with figures to this file
         command: as it was typed
     """
+    of_page = {"images": None if model else images, "image-key": image_key, "map": None if map == "pca" else map}
+    if html is None:
+        _expect_nothing(of_page, "without --html")
     if model is not None:
-        embedded = {"key": key, "compare-key": compare_key, "compare-labels": compare_labels, "reference": reference}
+        embedded: dict[str, Any] = {
+            "key": key,
+            "compare-key": compare_key,
+            "compare-labels": compare_labels,
+            "reference": reference,
+        }
         embedded |= {"compare-label-key": compare_label_key, "reference-key": reference_key, "exclude": exclude}
-        embedded |= {"include": include, "names": names, "name-key": name_key, "file": file}
+        embedded |= {"include": include, "names": names, "name-key": name_key, "image-key": image_key, "file": file}
         embedded |= {"skip-nonfinite": skip_nonfinite or None}
         _expect_nothing(embedded, "with --model, which makes the embeddings")
         settings = {"k": k, "estimator": estimator, "convention": convention, "sample": sample, "device": device}
@@ -116,10 +130,10 @@ def inspect_command(
         _inspect_model(
             model, images, (texts, text_key, labels, label_key), layers=layers, compare=compare,
             outputs={"points": points, "neighbors": neighbors, "json": json, "html": html}, command=command,
-            **weights, **settings, seed=seed,
+            **weights, **settings, seed=seed, map=map,
         )  # fmt: skip
         return
-    of_model: dict[str, Any] = {"images": images, "texts": texts, "text-key": text_key, "layers": layers}
+    of_model: dict[str, Any] = {"texts": texts, "text-key": text_key, "layers": layers}
     of_model |= {"download": download or None, "random-weights": random_weights or None}
     _expect_nothing(of_model, "without --model")
     if file is None:
@@ -129,7 +143,7 @@ def inspect_command(
     from ldreg.inspection.measure import inspect
     from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
-    first = EmbeddingFile(file, labels, key, label_key, names, name_key)
+    first = EmbeddingFile(file, labels, key, label_key, names, name_key, images, image_key)
     second = None if compare is None else EmbeddingFile(compare, compare_labels, compare_key, compare_label_key)
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
@@ -160,18 +174,19 @@ def inspect_command(
         progress("reading", 0.0)
         x, classes, other, other_classes = agreed(lambda: read(main_process))
         named = agreed(lambda: files.names(len(x)))
+        shown = agreed(lambda: files.images(len(x)) if main_process and html is not None else None)
         with files.naming_errors():
             report = inspect(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
                 reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite,
+                keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite, map=map,
                 resume=files.state(sample, json, html, points), progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
-        outputs = {
+        outputs: dict[str | None, Callable[[str], None]] = {
             json: report.to_json,
-            html: report.to_html,
+            html: partial(report.to_html, images=None if shown is None else shown.paths),
             points: lambda path: write_points(
                 points_table(report, files.columns(), named_by=files.name_key(len(x))), path
             ),
@@ -182,7 +197,8 @@ def inspect_command(
         from ldreg.report.words import inspection_text
 
         show(partial(inspection_text, report))
-        hints = (files.scale_hint(x), files.name_hint(len(x)), files.label_hint(len(x)))
+        pictured = "" if shown is None else shown.said
+        hints = (files.scale_hint(x), files.name_hint(len(x), shown), files.label_hint(len(x)), pictured)
         for hint in filter(None, hints):
             print(hint, file=sys.stderr)
 
@@ -237,7 +253,7 @@ def _inspect_model(
     _write(
         {
             outputs["json"]: report.to_json,
-            outputs["html"]: report.to_html,
+            outputs["html"]: lambda path: report.to_html(path, images=content.files_of(report)),
             outputs["points"]: lambda path: write_points(points_table(report), path),
             outputs["neighbors"]: lambda path: write_graph(neighbor_graph(report), path),
         }
@@ -544,12 +560,11 @@ COMMANDS = {
                 "FILE",
             ),
             "model": "MODEL",
-            "images": "FOLDER",
+            "images": "FOLDER|FILE",
             "layers": "all|NAME,...",
             "text_key": "NAME",
-            **dict.fromkeys(
-                ("key", "label_key", "name_key", "compare_key", "compare_label_key", "reference_key", "device"), "NAME"
-            ),
+            **dict.fromkeys(("key", "label_key", "name_key", "image_key", "compare_key", "compare_label_key"), "NAME"),
+            **dict.fromkeys(("reference_key", "device"), "NAME"),
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",

@@ -8,6 +8,7 @@ _BRINGS = {
     "detection": ("pycocotools",),
     "parquet": ("pyarrow",),
     "shards": ("fsspec",),
+    "umap": ("umap",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "torchmetrics": ("torchmetrics",),

@@ -16,8 +16,9 @@ from torchvision.datasets.folder import IMG_EXTENSIONS as TORCHVISIONS
 
 from ldreg.data import DATASETS, DataConfig, ImageFiles, ResidentImages, load_images, output_size, worker_count
 from ldreg.data.config import WITHOUT_PATH, available_cores, cache_folder
-from ldreg.data.datasets import IMG_EXTENSIONS, MissingSplitError, validation_part
+from ldreg.data.datasets import MissingSplitError, validation_part
 from ldreg.data.images import Tally
+from ldreg.io.images import IMG_EXTENSIONS
 
 Tree = Callable[..., Path]
 

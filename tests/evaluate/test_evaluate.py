@@ -1,5 +1,6 @@
 """`ldreg evaluate` from words to results, every kind, and one line where something is wrong."""
 
+import base64
 import json
 import os
 import re
@@ -10,12 +11,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from ldreg.cli import main
-from ldreg.data import DataConfig, load_images
+from ldreg.data import DataConfig, ResidentImages, load_images
 from ldreg.evaluate.classification import linear_on
 from ldreg.evaluate.command import KINDS, kind_options, result_name
 from ldreg.evaluate.features import features
@@ -26,6 +28,7 @@ from ldreg.inspection.measure import inspect
 from ldreg.io.embeddings import load_embeddings
 from ldreg.options import built, typed
 from ldreg.options import split as split_words
+from ldreg.thumbnails import sheets, tiles
 from ldreg.train.recipes import load_recipe
 from ldreg.train.run import pretrain
 from ldreg.train.settings import resolve
@@ -104,7 +107,16 @@ def test_dimension_is_inspect(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found["results"]["images"] == len(found["report"]["lid"]) == 360
     assert [entry["label"] for entry in found["report"]["classes"]] == [str(digit) for digit in range(10)]
     assert "LID, geometric mean" in capsys.readouterr().out
-    assert "<svg" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "<svg" in page
+    data = json.loads(re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)[0])
+    images, order = data["images"], np.frombuffer(base64.b64decode(data["columns"]["row"][1]), "<u2")
+    places = np.frombuffer(base64.b64decode(images["places"][1]), "<u2")
+    assert sorted(places) == list(range(360))
+    digits = load_images(DataConfig(), "test")
+    assert isinstance(digits, ResidentImages)
+    shown = tiles(digits.images[row] for row in order.tolist())
+    assert images["sheets"] == sheets([one for one in shown if one is not None])
     saved = ["--representations", "train.npy"]
     evaluate_command(["dimension", str(run), "--split", "train", "--sample", "100", "--estimator", "mle", *saved])
     rows = features(open_source(run).encoder, DataConfig(), "train").representations

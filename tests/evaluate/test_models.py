@@ -1,5 +1,6 @@
 """`ldreg inspect --model`: every layer is compared with LID of hidden states that are computed by hand."""
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -126,7 +127,9 @@ def test_two_models_are_compared(folder: Path) -> None:
     pytest.importorskip("timm")
     write_photos(side=96)
     words = ("--images", "photos", "--random-weights", "--layers", "all")
-    found = inspected("--model", "timm:test_vit", "--compare", "timm:test_resnet", *words, "--html", "r.html")
+    found = inspected(
+        "--model", "timm:test_vit", "--compare", "timm:test_resnet", *words, "--html", "r.html", "--map", "tsne"
+    )
     alone = inspected("--model", "timm:test_resnet", *words)
     other = found["comparison"]
     assert other["title"] == "timm:test_resnet"
@@ -136,6 +139,10 @@ def test_two_models_are_compared(folder: Path) -> None:
     page = Path("r.html").read_text()
     assert "LID over depth" in page
     assert "timm:test_resnet 5" in page
+    assert "t-SNE" in page
+    data = json.loads(page.partition('<script type="application/json"')[2].partition(">")[2].partition("</script>")[0])
+    places = np.frombuffer(base64.b64decode(data["images"]["places"][1]), "<u2")  # of the photos that were measured
+    assert sorted(places) == list(range(len(found["lid"])))
 
 
 def test_points_and_neighbors_are_named_by_files(folder: Path) -> None:

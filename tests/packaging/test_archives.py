@@ -67,7 +67,12 @@ def test_source_archive_holds_what_its_tests_need(built: Path, tmp_path: Path) -
 def test_extras_bring_what_errors_promise() -> None:
     from ldreg.extras import _BRINGS
 
-    called = {"skdim": "scikit-dimension", "faiss": "faiss-cpu", "pytorch_lightning": "pytorch-lightning"}
+    called = {
+        "skdim": "scikit-dimension",
+        "umap": "umap-learn",
+        "faiss": "faiss-cpu",
+        "pytorch_lightning": "pytorch-lightning",
+    }
     for extra, packages in _BRINGS.items():
         lines = PROJECT["optional-dependencies"][extra]
         for package in packages:

@@ -212,7 +212,7 @@ def test_names_that_are_scripts_are_names(browser: Browser, hostile_pages: dict[
             assert browser.evaluate("typeof window.hit") == "undefined", name
             assert browser.evaluate(FOREIGN) == [], name
             own = browser.evaluate("document.querySelectorAll('main ~ script').length")
-            assert own == (5 if name == "inspect" else 0), name
+            assert own == (0 if name == "study" else 5), name
             assert (browser.requests(), browser.complaints()) == ([path.as_uri()], []), name
 
 

@@ -20,16 +20,25 @@ from tests.report.test_browser import CHROMIUM, Browser
 
 from ldreg.dimension.search import Neighbors
 from ldreg.inspection.report import DimensionReport
-from ldreg.record import Finding
+from ldreg.record import Finding, Record
 from ldreg.report import interactive
-from ldreg.report.pages import inspection_page
+from ldreg.report.pages import comparison_page, inspection_page
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
 
 
+GAP = 3  # the row of the ring whose image is missing
+
+
 @cache
 def ring_page() -> str:
-    return inspection_page(ring())
+    return inspection_page(ring(), images=colors())
+
+
+def colors() -> list[torch.Tensor | None]:
+    """For each point of the ring an image of one color, which grows redder with the row."""
+    images = [torch.tensor([4 * row, 250 - 4 * row, 128], dtype=torch.uint8)[:, None, None] for row in range(60)]
+    return [None if row == GAP else image.expand(3, 20, 20) for row, image in enumerate(images)]
 
 
 def ring(points: int = 60, **changes: Any) -> DimensionReport:
@@ -90,6 +99,14 @@ class Page:
     def hover(self, view: str, x: float, y: float) -> str:
         self.mouse("mouseMoved", self.place(view, x, y))
         return str(self.browser.evaluate("document.querySelector('.point-tip:not([hidden])')?.innerText ?? ''"))
+
+    def colors(self, canvases: str) -> list[list[int]]:
+        """The color in the middle of each canvas, red, green, blue and opacity."""
+        pixel = "[...its.getContext('2d').getImageData(24, 24, 1, 1).data]"
+        found: list[list[int]] = self.browser.evaluate(
+            f"[...document.querySelectorAll({json.dumps(canvases)})].map(its => {pixel})"
+        )
+        return found
 
     def click(self, view: str, x: float, y: float) -> None:
         at = self.place(view, x, y)
@@ -165,6 +182,7 @@ def test_hover_brush_click_and_filter(browser: Browser, tmp_path: Path, width: i
 
     shown = ["row 0", "name of 0", "label cat", f"LID {lid:.2f} ± {error:.2f}", "collapsed group"]
     assert page.hover("map", 1, 0).splitlines() == shown
+    assert page.colors(".point-tip canvas") == [pytest.approx([0, 250, 128, 255], abs=3)]
     assert page.hover("density", 1, 2).splitlines() == shown
     assert page.hover("map", 0, 0) == ""
     assert page.hover("histogram", 2.1, 1).splitlines()[0].startswith("LID 2.00 to ")
@@ -193,9 +211,62 @@ def test_hover_brush_click_and_filter(browser: Browser, tmp_path: Path, width: i
 
     page.click("map", *report.coordinates[7].tolist())
     assert page.rows == [7, *range(8, 18)]
+    assert [row["name"] for row in page.table] == [f"name of {row}" for row in range(7, 18)]
+    expected = [[4 * row, 250 - 4 * row, 128, 255] for row in range(7, 18)]
+    assert page.colors("tbody canvas") == [pytest.approx(color, abs=3) for color in expected]
     assert page.ask("root.points.rings.near.data.x.length") == 10
     page.press(".clear")
     assert (page.table, page.selected) == ([], 0)
+    page.click("map", *report.coordinates[1].tolist())
+    assert page.rows[GAP - 1] == GAP
+    gaps = "[...root.querySelectorAll('tbody canvas')].map(its => its.classList.contains('gap'))"
+    assert page.ask(gaps) == [row == GAP for row in page.rows]
+    page.check_quiet()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_a_click_on_a_class_filters(browser: Browser, tmp_path: Path, width: int) -> None:
+    page = Page(browser, tmp_path / "page.html", ring_page(), width)
+    bars = "[...root.querySelectorAll('.classes button')].map(its => its.innerText.split(/\\s+/).join(' '))"
+    assert page.ask(bars) == ["cat 4.00 20", "dog 5.00 20", "eel 6.00 20"]  # as the report has them
+    page.press(".classes button:nth-child(2)")
+    assert page.ask("root.querySelector('.all').textContent") == "Show all (40 hidden)"
+    pressed = "[...root.querySelectorAll('.classes button')].map(its => its.getAttribute('aria-pressed'))"
+    assert page.ask(pressed) == ["false", "true", "false"]
+    page.brush("histogram", (1.9, 1), (4.0, 2))
+    assert page.rows == [1, 4, 7, 10]
+    assert page.ask(bars) == ["cat 4.00 0 of 20", "dog 5.00 4 of 20", "eel 6.00 0 of 20"]
+    page.press(".classes button:nth-child(2)")
+    assert page.ask(pressed) == ["true"] * 3
+    page.check_quiet()
+
+
+@needs_browser
+def test_the_spectrum_names_its_shares(browser: Browser, tmp_path: Path) -> None:
+    page = Page(browser, tmp_path / "page.html", ring_page(), 1400)
+    shares = ring().eigenvalues / ring().eigenvalues.sum()
+    tip = page.hover("spectrum", 2, shares[1].item()).splitlines()
+    assert tip[0] == "axis 2"
+    assert float(tip[1].split()[0]) == pytest.approx(100 * shares[1].item(), rel=1e-3)
+    assert float(tip[2].split()[-2]) == pytest.approx(100 * shares[:2].sum().item(), rel=1e-3)
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_runs_have_the_same_views(browser: Browser, tmp_path: Path, two_runs: list[Record], width: int) -> None:
+    page = Page(browser, tmp_path / "page.html", comparison_page(two_runs, title="two"), width)
+    hidden = "[...document.querySelectorAll('.explorer figure')].map(its => its.hidden)"
+    assert page.ask(hidden) == 2 * [False, False, True, True, True]  # of runs only map and histogram are known
+    lid = two_runs[0].lid
+    lowest = min(range(40), key=lambda point: lid[point])
+    shown = page.hover("map", *two_runs[0].map[lowest]).splitlines()
+    assert shown == [f"point {lowest}", f"label {lowest % 3}", f"LID {lid[lowest]:.2f}"]
+    page.brush("histogram", (3.9, 0.5), (6.0, 1))
+    low = sorted((point for point in range(40) if lid[point] <= 6), key=lambda point: lid[point])
+    assert [int(row["point"]) for row in page.table] == low
+    ends = "[...document.querySelectorAll('.explorer .key')].map(its => its.innerText)"
+    assert len(set(page.ask(ends))) == 1  # one scale of colors
     page.check_quiet()
 
 
@@ -280,7 +351,7 @@ def test_odd_sets(browser: Browser, tmp_path: Path, width: int) -> None:
     page.check_quiet()
 
     page = Page(browser, tmp_path / "page.html", odd_page("collapsed"), width)
-    assert page.ask("[...root.querySelectorAll('figure')].map(its => its.hidden)") == [False, True, True]
+    assert page.ask("[...root.querySelectorAll('figure')].map(its => its.hidden)") == [False, True, True, True, False]
     page.check_quiet()
 
     page = Page(browser, tmp_path / "page.html", odd_page("equal"), width)
@@ -320,9 +391,9 @@ def unpacked(packed: list[str]) -> numpy.ndarray[Any, Any]:
     return numpy.frombuffer(base64.b64decode(packed[1]), kind)
 
 
-def held(report: DimensionReport) -> dict[str, Any]:
+def held(report: DimensionReport, **options: Any) -> dict[str, Any]:
     """What the page's script reads, with its columns as arrays."""
-    one = interactive.explorer(report)
+    one = interactive.explorer(report, **options)
     assert not set("<>&") & set(one.data)
     data: dict[str, Any] = json.loads(one.data)
     data["columns"] = {name: unpacked(packed) for name, packed in data["columns"].items()}
@@ -360,6 +431,17 @@ def test_large_sets_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(place == 20 or 1 <= (row[place] - row[at // 10]) % 60 <= 10 for at, place in enumerate(places))
 
 
+def test_many_points_have_fewer_neighbors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interactive, "MOST_WITH_NEIGHBORS", 50)
+    data = held(ring())
+    rows, places = data["columns"]["row"].astype(int), unpacked(data["neighbors"]["places"]).reshape(60, -1)
+    assert ((rows[places] - rows[:, None]) % 60 == [1, 2, 3, 4]).all()
+    monkeypatch.setattr(interactive, "ALL_DRAWN", 59)
+    monkeypatch.setattr(interactive, "SAMPLE", 55)
+    assert held(ring())["neighbors"] is None
+    assert not interactive.explorer(ring()).neighbors
+
+
 def test_neighbors_that_were_not_measured_are_left_out() -> None:
     report = ring()
     assert report.neighbors is not None
@@ -368,6 +450,34 @@ def test_neighbors_that_were_not_measured_are_left_out() -> None:
     assert set(unpacked(data["neighbors"]["places"])) == {60}
     assert held(replace(report, neighbors=None))["neighbors"] is None
     assert held(replace(report, in_reference=True))["neighbors"] is None
+
+
+def test_large_sets_have_images_of_the_lowest_and_of_some_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interactive, "PICTURED", 20)
+    one = interactive.explorer(ring(), images=colors())
+    assert "20 points" in one.note
+    data = held(ring(), images=colors())
+    rows = data["columns"]["row"].astype(int)
+    places = unpacked(data["images"]["places"])
+    pictured = set(rows[places >= 0].tolist())
+    assert set(range(10)) - {GAP} <= pictured  # LID grows with the row
+    assert len(pictured) == 20 - (GAP in set(rows[-10:].tolist()))
+    assert sorted(places[places >= 0]) == list(range(len(pictured)))
+
+
+def test_images_are_counted() -> None:
+    assert "Of 60 images 1 " in interactive.explorer(ring(), images=colors()).note
+    with pytest.raises(ValueError, match=r"images: expected 60, .*got 59"):
+        inspection_page(ring(), images=colors()[1:])
+
+
+def test_points_without_a_place_on_the_map() -> None:
+    coordinates = ring().coordinates.clone()
+    coordinates[::2] = torch.nan
+    report = ring(coordinates=coordinates, map="tsne")
+    assert "30 of them" in interactive.explorer(report).note
+    assert held(report)["axes"] == ["", ""]
+    assert "t-SNE" in inspection_page(report)
 
 
 def test_long_names_are_cut_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:

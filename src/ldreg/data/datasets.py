@@ -14,6 +14,7 @@ from ldreg.data.config import WITHOUT_PATH, DataConfig, cache_folder
 from ldreg.data.generated import SETS, SIZE, generated
 from ldreg.data.images import ImageFiles, ImageSet, ResidentImages, Tally, resident_or_files
 from ldreg.io.files import filling
+from ldreg.io.images import IMG_EXTENSIONS
 from ldreg.text import quoted_if_odd
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ logger = logging.getLogger("ldreg")
 Split = Literal["train", "test"]
 
 DIGITS_TEST = 360
-
-# Those of torchvision's ImageFolder.
-IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train",), "test": ("test", "val")}
 

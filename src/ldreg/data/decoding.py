@@ -4,8 +4,6 @@ import functools
 import io
 import logging
 import os
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from stat import S_ISREG
@@ -17,18 +15,13 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ldreg.data.config import Decode
+from ldreg.io.images import open_image
 
 log_once = functools.cache(logging.getLogger("ldreg").info)  # each line once
 
 LARGEST_FILE = 1 << 30  # bytes; the largest image that Pillow decodes takes less
 
-# The formats of the usual suffixes, and GIF, which is often misnamed as one of them. Pillow knows dozens more formats
-# and starts other programs for some.
-FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
-
 GRAY_STEPS = {"L;2": 85, "L;4": 17}  # factors from gray values of two and four bits to eight
-
-_WARNING_FILTERS = threading.Lock()
 
 
 class UnreadableImageError(ValueError):
@@ -78,22 +71,14 @@ def read_content(path: str) -> bytes:
 
 def decode(content: bytes) -> Decoded:
     """Decode the content of an image file by Pillow, as torchvision deprecates its own decoders."""
-    with _as_unreadable(), _opened(io.BytesIO(content)) as image:
+    with _as_unreadable(), open_image(io.BytesIO(content)) as image:
         return to_rgb(image)
 
 
 def image_size(path: str) -> tuple[int, int]:
     """Height and width of an image file, from its header; UnreadableImageError if there is none."""
-    with _as_unreadable(), _opened(path) as image:
+    with _as_unreadable(), open_image(path) as image:
         return image.height, image.width
-
-
-def _opened(source: str | io.BytesIO) -> Image.Image:
-    """An image with its header read; Pillow's warning of a decompression bomb becomes an error."""
-    # The filters of warnings belong to the process, and several threads decode.
-    with _WARNING_FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(source, formats=FORMATS)
 
 
 @contextmanager

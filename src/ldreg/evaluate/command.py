@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ldreg.data import DataConfig
+from ldreg.data import DataConfig, ImageFiles, load_images
 from ldreg.data.datasets import MissingSplitError
 from ldreg.distributed import first_process
 from ldreg.encoders import EncoderConfig
@@ -164,7 +164,8 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
     started = time.monotonic()
     k = config.k or (NEIGHBORS if source.settings is None else source.settings.monitor.k)
     try:
-        found = setup.features(source.encoder, source.images, config.split)
+        images = load_images(source.images, config.split)
+        found = setup.features(source.encoder, source.images, config.split, images)
     except MissingSplitError as error:
         raise MissingSplitError(f"{error}; --split train measures the images there are") from error
     if k >= len(found.labels):
@@ -179,6 +180,7 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         sample=config.sample,
         device=setup.place,
         seed=config.seed,
+        keep_neighbors=config.html is not None,
         progress=setup.progress,
     )
     data = source.images
@@ -190,6 +192,12 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         warning = f"k: {k} is over half of the smallest class ({words}): LID reads gaps between classes"
         logger.warning("%s", warning)
         text += f"\n{warning}"
+
+    def write_page(path: str) -> None:
+        rows = found.indices.tolist()
+        shown = [images.path(row) if isinstance(images, ImageFiles) else images.images[row] for row in rows]
+        report.to_html(path, images=shown)
+
     results = {
         "lid": report.mean.value,
         "lid_confidence": [report.mean.low, report.mean.high],
@@ -209,7 +217,7 @@ def _dimension(config: DimensionConfig, source: Source, setup: Setup) -> Evaluat
         text,
         (time.monotonic() - started) / 60,
         details={"report": report.to_dict()},
-        writers={"html": report.to_html, "representations": partial(_write_rows, found.representations)},
+        writers={"html": write_page, "representations": partial(_write_rows, found.representations)},
     )
 
 

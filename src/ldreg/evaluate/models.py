@@ -15,6 +15,7 @@ from ldreg.data.datasets import find_root, split_names
 from ldreg.encoders.pretrained import OUTPUT, ImageInput, OpenedModel, TextInput, open_model
 from ldreg.evaluate.extract import undisturbed, with_channels
 from ldreg.inspection.inputs import as_device
+from ldreg.inspection.maps import Map
 from ldreg.inspection.measure import Progress, inspect, quick_report
 from ldreg.inspection.report import DimensionReport, Layer, findings_in_words
 from ldreg.io.labels import load_labels, load_names
@@ -33,6 +34,16 @@ class Content:
     names: Sequence[str]  # of texts, these
     labels: Sequence[str] | None
     images: ImageFiles | None = None
+
+    def files_of(self, report: DimensionReport) -> list[str | None] | None:
+        """The image file of each row of a report on this content, None for rows not measured; None for texts."""
+        if self.images is None:
+            return None
+        place = {name: row for row, name in enumerate(self.names)}
+        files: list[str | None] = [None] * report.points
+        for row, name in zip(report.index.tolist(), report.names or (), strict=True):
+            files[row] = self.images.path(place[name])
+        return files
 
 
 def read_images(folder: str) -> Content:
@@ -71,6 +82,7 @@ def inspect_model(
     compare: str | None = None,
     download: bool = False,
     random_weights: bool = False,
+    map: Map = "pca",
     progress: Progress | None = None,
     **settings: Any,
 ) -> DimensionReport:
@@ -83,6 +95,7 @@ def inspect_model(
         compare: a second model, measured on the same content.
         download: as in `open_model`.
         random_weights: as in `open_model`.
+        map: as in `ldreg.inspect`.
         progress: called with the name of the step and the fraction of it that is done.
         settings: k, estimator, convention, sample, device and seed of `ldreg.inspect`.
 
@@ -108,7 +121,9 @@ def inspect_model(
     names = [content.names[row] for row in rows.tolist()]
     output = list(sets.values())[-1]
     with _naming_errors(x=f"{model}, {content.title}", compare=str(compare)):
-        report = inspect(output, labels, names=names, keep_neighbors=True, progress=progress, **second, **settings)
+        report = inspect(
+            output, labels, names=names, keep_neighbors=True, map=map, progress=progress, **second, **settings
+        )
     reports = [report, report.comparison.other] if report.comparison else [report]
     first, *beside = (
         replace(one, title=spec, layers=_measured(spec, those, one, labels, settings) if layers else ())

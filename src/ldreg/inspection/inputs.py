@@ -17,6 +17,7 @@ from torch import Tensor
 from ldreg.dimension.estimators import Convention, Estimator, check_options
 from ldreg.dimension.neighbors import as_matrix, as_whole, no_matrix
 from ldreg.distributed import local_rank
+from ldreg.inspection.images import ShownImages, find_images
 from ldreg.inspection.points import GRAPHS, TABLES, check_replaceable, check_suffix
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
@@ -34,7 +35,7 @@ _NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
 
 
 class EmbeddingFile(NamedTuple):
-    """A file of embeddings, the files of their labels and names, and which arrays or columns of them to take."""
+    """A file of embeddings, the files of what belongs to its points, and which arrays or columns of them to take."""
 
     path: str
     labels: str | None = None
@@ -42,6 +43,8 @@ class EmbeddingFile(NamedTuple):
     label_key: str | None = None
     names: str | None = None
     name_key: str | None = None
+    images: str | None = None
+    image_key: str | None = None
 
     @property
     def label_file(self) -> str | None:
@@ -66,7 +69,10 @@ class InspectedFiles(NamedTuple):
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
-        files = [path for one in (self.first, self.second) if one for path in (one.path, one.labels, one.names)]
+        sets = [one for one in (self.first, self.second) if one is not None]
+        files = [path for one in sets for path in (one.path, one.labels, one.names)]
+        images = self.first.images
+        files += [images] if images is not None and not Path(images).is_dir() else []
         check_targets(files, json=json, html=html, points=points, neighbors=neighbors)
 
     def state(self, sample: int | None, *outputs: str | None) -> str | None:
@@ -90,6 +96,12 @@ class InspectedFiles(NamedTuple):
         if file is None and (key is None or self.first.sharded):
             return None
         return load_names(file or self.first.path, key=key, count=points)
+
+    def images(self, points: int) -> ShownImages | None:
+        """The image files of the points of the first file, or None."""
+        one = self.first
+        exclude = [*_names(self.exclude), *filter(None, [one.label_key])]
+        return find_images(one.path, points, images=one.images, key=one.image_key, exclude=exclude)
 
     def columns(self) -> dict[str, list[Any]]:
         """The columns of the first file that are no dimensions, by name, if it is a table; shards have none."""
@@ -175,13 +187,13 @@ class InspectedFiles(NamedTuple):
         advice = f"if it is no dimension, --exclude {quote(name)}"
         return f"{path}: column {name!r} has {percent(share)} of the variance; {advice}"
 
-    def name_hint(self, points: int) -> str:
+    def name_hint(self, points: int, shown: ShownImages | None = None) -> str:
         """What names the points though no option asks for it, and which columns of words are no dimensions."""
         one, path = self.first, Path(self.first.path)
         if one.sharded:
             return ""
         named = None if one.names or one.name_key else self.name_key(points)
-        known = [one.label_key, one.name_key, named, *_names(self.exclude)]
+        known = [one.label_key, one.name_key, named, shown and shown.key, *_names(self.exclude)]
         left_out = [name for name in word_columns(path, beside_lists=False) if name not in known]
         said = [f"{path}: points are named by {named!r}"] if named is not None else []
         said += [f"{path}: left out {listed(left_out)}, which hold words"] if left_out else []
@@ -232,7 +244,8 @@ def _excluded_and_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
         return excluded
     labels = [one.label_key] if one.label_key and one.label_file == one.path else []
     names = [one.name_key] if one.name_key and one.names is None else []
-    return [*excluded, *(name for name in [*labels, *names] if name not in excluded)]
+    images = [one.image_key] if one.image_key and (one.images is None or Path(one.images).is_dir()) else []
+    return [*excluded, *(name for name in [*labels, *names, *images] if name not in excluded)]
 
 
 def check_settings(

@@ -25,6 +25,7 @@ from ldreg.dimension.streaming import NearestRows, resident, stream_lid
 from ldreg.inspection import findings
 from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_points, check_settings
 from ldreg.inspection.interval import mean_lid, reach
+from ldreg.inspection.maps import Map, check_map, laid_out
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
 from ldreg.inspection.streamed import Ranks, look, nonfinite_rows, stream
 from ldreg.io.shards import Shards
@@ -63,6 +64,7 @@ def inspect(
     keep_neighbors: bool = False,
     skip_nonfinite: bool = False,
     resume: str | PathLike[str] | None = None,
+    map: Map = "pca",
     progress: Progress | None = None,
 ) -> DimensionReport:
     """Measure the local and global dimensionality of embeddings.
@@ -96,6 +98,8 @@ def inspect(
         skip_nonfinite: whether to leave out rows with NaN or inf, which are an error otherwise, and count them.
         resume: of shards and `sample`, the start of the names of files that keep what was measured so far. Where an
             earlier call was interrupted, the same call goes on from them; at the end they are removed.
+        map: what the coordinates of the report are: the first two principal axes, t-SNE (of at most 10,000 points
+            drawn at random), or UMAP (of at most 20,000; needs ldreg[umap]), both from exact neighbors.
         progress: called with the name of the step and the fraction of the whole that is done.
 
     Raises:
@@ -114,6 +118,7 @@ def inspect(
     def checked() -> list[_Set]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         options: dict[str, Any] = {"skip": skip_nonfinite, "load": sample is None}
+        check_map(map)
         least = k if reference is None else 1  # neighbors that the set itself has to have
         own = _as_set(x, "x", labels, least, device, shared=ranks.world > 1, names=names, **options)
         if compare_labels is not None and (compare is None or labels is None):
@@ -123,7 +128,7 @@ def inspect(
         sets = [own]
         if reference is not None:
             other = _as_set(reference, "reference", None, k, own.device, **options)
-            names_of = [list(map(str, getattr(value, "columns", []))) for value in (x, reference)]
+            names_of = [[str(name) for name in getattr(value, "columns", [])] for value in (x, reference)]
             if all(names_of) and names_of[0] != names_of[1]:
                 raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
@@ -139,7 +144,7 @@ def inspect(
         return sets
 
     sets = distributed.agreed(checked) if ranks.world > 1 else checked()
-    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors, resume)
+    settings = _Settings(k, estimator, convention, sample, seed, keep_neighbors, resume, map)
     steps = _Steps(progress, len(sets))
     with _current(sets[0].device):
         sets = [_looked_at(one, settings, ranks, skip_nonfinite) for one in sets]
@@ -206,6 +211,7 @@ class _Settings(NamedTuple):
     seed: int = 0
     keep_neighbors: bool = False
     resume: str | PathLike[str] | None = None
+    map: Map = "pca"
 
     def state(self, points: "_Set", ranks: Ranks) -> Path | None:
         """Where this process keeps what it has measured in the rows of a set."""
@@ -472,7 +478,9 @@ def _described(
     singular = math.nan if quick else (moments.rankme(x.dtype) if moments else rankme(x, device=device)).item()
     steps.enter("map", points)
     flat = principal_plane(x, rows, settings.seed, device=device).cpu() if plane else torch.zeros(len(rows), 2)
-    part = _part(points, settings.seed)
+    if settings.map != "pca":
+        flat = laid_out(x, rows, flat, settings.map, settings.seed, device=device)
+    part = x if quick and not isinstance(x, Shards) else _part(points, settings.seed)
     whole = (_NOT_MEASURED, _NOT_MEASURED) if quick else _global(points, part, settings.seed, steps)
 
     steps.enter("findings", points)
@@ -528,6 +536,7 @@ def _described(
         nearest_distance=distances[:, 0].cpu(),
         eigenvalues=eigenvalues,
         coordinates=flat,
+        map=settings.map,
         duplicate_group=groups,
         neighbor_of=None if counts is None else counts[rows],
         measures={} if quick else _measures(part, singular, shares, distances, counts, groups),

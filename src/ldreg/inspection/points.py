@@ -47,10 +47,22 @@ def points_table(
     """
     import pandas
 
-    index = report.index.numpy()
-    given = {name: pandas.Series(list(values))[index].to_numpy() for name, values in (columns or {}).items()}
-    found: dict[str, Any] = {"row": index}
-    if report.names is not None and named_by not in given:
+    found = point_columns(report)
+    given = {name: pandas.Series(list(values))[found["row"]].to_numpy() for name, values in (columns or {}).items()}
+    if named_by in given:
+        found.pop("name", None)
+    if "duplicate_group" in found:
+        groups = pandas.array(found["duplicate_group"], dtype="Int64")
+        groups[groups < 0] = pandas.NA
+        found["duplicate_group"] = groups
+    own = {f"input_{name}" if name in found else name: values for name, values in given.items()}
+    return pandas.DataFrame(own | found)
+
+
+def point_columns(report: "DimensionReport") -> dict[str, Any]:
+    """The columns of `points_table` without pandas, which takes half a second to import; -1 is no duplicate group."""
+    found: dict[str, Any] = {"row": report.index.numpy()}
+    if report.names is not None:
         found["name"] = report.names
     if report.labels is not None:
         found["label"] = report.labels
@@ -58,11 +70,8 @@ def points_table(
     found |= {"kth_distance": report.kth_distance.numpy(), "nearest": report.nearest.numpy()}
     found |= {"nearest_distance": report.nearest_distance.numpy(), "finding": _findings(report)}
     if report.duplicate_group is not None and report.neighbor_of is not None:
-        groups = pandas.array(report.duplicate_group.numpy(), dtype="Int64")
-        groups[groups < 0] = pandas.NA
-        found |= {"duplicate_group": groups, "neighbor_of": report.neighbor_of.numpy()}
-    own = {f"input_{name}" if name in found else name: values for name, values in given.items()}
-    return pandas.DataFrame(own | found)
+        found |= {"duplicate_group": report.duplicate_group.numpy(), "neighbor_of": report.neighbor_of.numpy()}
+    return found
 
 
 def _findings(report: "DimensionReport") -> list[str]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, searchsorted
 
 from ldreg.dimension.search import Neighbors
+from ldreg.inspection.maps import Map
 from ldreg.io.files import json_values, write_atomically
 from ldreg.record import Finding, write_json
+from ldreg.thumbnails import ImageLike
 
 if TYPE_CHECKING:  # a slow import
     from pandas import DataFrame
@@ -119,9 +121,9 @@ class DimensionReport:
     the row of its nearest neighbor. `duplicate_group` is a number that equal rows share, -1 for rows without an equal.
     `neighbor_of` says how many measured points have a point among their k nearest. `neighbors` are kept only on
     request. `left_out` rows with NaN or inf are not among the points; rows have the numbers that they have with these.
-    With `in_reference`, neighbors are rows of the set in `comparison.other`, and `duplicate_group` and
-    `neighbor_of` are None. `layers` has what each layer of a model reads, where
-    `ldreg inspect --layers` measured them.
+    `coordinates` are those of the `map`, NaN for points that it leaves out. With `in_reference`, neighbors are rows of
+    the set in `comparison.other`, and `duplicate_group` and `neighbor_of` are None. `layers` has what each layer of a
+    model reads, where `ldreg inspect --layers` measured them.
     """
 
     points: int
@@ -165,6 +167,7 @@ class DimensionReport:
     command: str = ""
     in_reference: bool = False
     left_out: int = 0
+    map: Map = "pca"
     neighbors: Neighbors | None = None
     lid_low: float = math.nan
     expected: Expected = Expected()
@@ -202,7 +205,7 @@ class DimensionReport:
         from ldreg.report.words import sentence
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        del values["neighbors"]
+        del values["neighbors"], values["map"]
         if not self.layers:
             del values["layers"]
         arrays = {name: value.tolist() for name, value in values.items() if isinstance(value, Tensor)}
@@ -227,11 +230,20 @@ class DimensionReport:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
         write_json(path, self.to_dict())
 
-    def to_html(self, path: str | PathLike[str]) -> None:
-        """Write a self-contained page: summary, linked views of the points, figures, tables; it makes no request."""
+    def to_html(self, path: str | PathLike[str], *, images: Sequence[ImageLike | None] | None = None) -> None:
+        """Write a self-contained page: summary, linked views of the points, figures, tables; it makes no request.
+
+        Args:
+            path: of the page.
+            images: for each row of the data an image file, or an image uint8 (C, H, W), or None for a missing one; the
+                page shows small copies of them.
+
+        Raises:
+            ValueError: another number of images than of rows.
+        """
         from ldreg.report.pages import inspection_page
 
-        write_atomically(path, inspection_page(self))
+        write_atomically(path, inspection_page(self, images=images))
 
     def __str__(self) -> str:
         """The report as a plain-text table, 80 columns wide."""

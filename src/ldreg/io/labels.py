@@ -78,10 +78,12 @@ def _load(path: str | Path, convert: Callable[[object, int], str], key: str | No
         return labels
 
 
-def name_array(path: str | Path, count: int, exclude: Sequence[str] = ()) -> str | None:
+def name_array(
+    path: str | Path, count: int, exclude: Sequence[str] = (), *, fits: Callable[[list[object]], bool] | None = None
+) -> str | None:
     """The array of a file, or the column of a table, that looks like names or texts of `count` points.
 
-    The first one of words of which nearly all differ, without those to exclude; None if there is none.
+    The first one of words of which nearly all differ, or that `fits`, without those to exclude; None if there is none.
     """
     path = Path(path)
     with named_errors(path):
@@ -91,7 +93,8 @@ def name_array(path: str | Path, count: int, exclude: Sequence[str] = ()) -> str
         names += word_columns(path)
     for name in names:
         values = [] if name is None or name in exclude or name != one_line(name) else _sample(path, suffix, name)
-        if values and isinstance(values[0], str) and nearly_unique([hash(value) for value in values]):
+        fitting = fits(values) if fits else nearly_unique([hash(value) for value in values])
+        if values and isinstance(values[0], str) and fitting:
             return name
     return None
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from ldreg import __version__
 from ldreg.dimension.geometry import regular
+from ldreg.inspection.maps import Map
 from ldreg.inspection.report import DimensionReport
 from ldreg.io.files import PAGE_START
 from ldreg.record import PointCloud, Record, is_share
@@ -26,9 +27,10 @@ from ldreg.report.plots import DRAWN_POINTS, colored_classes, regular_values
 from ldreg.report.style import COLORS, Array, line_style, plain_style, svg
 from ldreg.report.tables import MARKS, Table, metric_title, metric_value, ordered_keys, run_names
 from ldreg.text import count, interval, number, percent, printable_unless_markup
-from ldreg.thumbnails import png_size
+from ldreg.thumbnails import ImageLike, png_size
 
 _DRAWN_CLASSES = 16
+_EXPLORED_RUNS = 8
 _TILED_RUNS = 4  # more runs are easier to read in the table
 _WIDE = 6.0  # inches; wider figures take a whole row of the page
 _NO_LID = "no point has a defined LID"
@@ -105,13 +107,19 @@ def clouds_section(title: str, text: str, clouds: Sequence[PointCloud], *, close
 
 
 @plain_style()
-def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ()) -> str:
-    """The page of one set or, if the report has a comparison, of two sets."""
+def inspection_page(
+    report: DimensionReport,
+    *,
+    images: Sequence[ImageLike | None] | None = None,
+    further: Sequence[Section] = (),
+) -> str:
+    """The page of one set or, if the report has a comparison, of two sets; `images` are of the first set's rows."""
     other = report.comparison.other if report.comparison is not None else None
     sets = [report] if other is None else [report, other]
     names = [f" of {one.title}" for one in sets] if other else [""]
     samples, quartiles = [_Sample.of_report(one) for one in sets], None if other else report.quartiles
-    maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets])
+    scale = numpy.concatenate([one.lid for one in samples])
+    maps = _lid_maps(samples, [one.coordinates.numpy() for one in sets], report.map)
     cards = [*_layer_cards(sets), *_histogram(samples, quartiles), *_spectrum(samples), *maps, *_density(sets, samples)]
     return _render(
         "inspection.html",
@@ -120,7 +128,10 @@ def inspection_page(report: DimensionReport, *, further: Sequence[Section] = ())
         findings=[(finding.severity, words.sentence(finding, report)) for finding in report.findings],
         tiles=_tiles(report),
         cards=[*cards, *_class_cards(report)],
-        explorers=[interactive.explorer(one, place=place) for place, one in enumerate(sets)],
+        explorers=[
+            interactive.explorer(one, place=place, images=None if place else images, scale=scale)
+            for place, one in enumerate(sets)
+        ],
         scripts=interactive.scripts(),
         policy=interactive.policy(),
         sections=further,
@@ -142,6 +153,12 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
     named = list(zip(names, records, strict=True))
     curves, maps, results = list(_curves(records)), _run_maps(records), tables.result_table(records)
     samples = [_Sample.of_run(name, record) for name, record in named]
+    scale = numpy.concatenate([one.lid for one in samples])
+    explored = [
+        interactive.run_explorer(name, record, place=place, scale=scale)
+        for place, (name, record) in enumerate(named[:_EXPLORED_RUNS])
+    ]
+    explorers = [one for one in explored if one is not None]
     return _render(
         "comparison.html",
         title=title,
@@ -160,6 +177,9 @@ def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[
         other_curves=[card for key, card in curves if key not in _CURVES],
         distributions=[*_histogram(samples), *_spectrum(samples)],
         maps=maps,
+        explorers=explorers,
+        scripts=interactive.scripts() if explorers else (),
+        policy=interactive.policy() if explorers else "",
         thinned_maps=max((len(record.map) for record in records if record.measured > len(record.map)), default=0),
         galleries=[
             (name, record.most_collapsed, record.least_collapsed)
@@ -284,14 +304,14 @@ def _spectrum(samples: Sequence[_Sample]) -> Iterable[Card]:
     yield Card("Global spectrum", caption, figure, "spectrum", names if len(samples) > 1 else ())
 
 
-def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array]) -> Iterable[Card]:
+def _lid_maps(samples: Sequence[_Sample], coordinates: Sequence[Array], kind: Map) -> Iterable[Card]:
     """The map of each set on its own axes, with the same colors."""
     several = len(samples) > 1
-    caption = "First two principal axes; red points are the most collapsed."
+    caption = f"{interactive.MAPS[kind]} Red points are the most collapsed."
     if several:
         without = [f" {one.name} has no map: {_NO_LID}." for one in samples if not one.regular]
         caption += "".join(without) or " The colors are the same on both maps."
-    figures = plots.lid_maps(coordinates, [one.lid for one in samples])
+    figures = plots.lid_maps(coordinates, [one.lid for one in samples], principal=kind == "pca")
     for place, (one, figure) in enumerate(zip(samples, figures, strict=True)):
         if figure is not None:
             title = "Where LID is low" + (f" in {one.name}" if several else "")
@@ -350,7 +370,8 @@ def _class_cards(report: DimensionReport) -> Iterable[Card]:
         caption += " The classes of lowest LID are in color."
         labels = [row.label for row in sorted(classes, key=lambda row: row.mean.value if row.regular else math.inf)]
     points = report.coordinates.numpy()
-    figure = plots.class_map(points, report.labels or (), colored_classes(labels), classes=len(classes))
+    names, principal = report.labels or (), report.map == "pca"
+    figure = plots.class_map(points, names, colored_classes(labels), classes=len(classes), principal=principal)
     yield Card("Where the classes are", caption + of_first, figure, "map-classes")
 
 

@@ -247,7 +247,9 @@ def _errors(means: Sequence[MeanLID]) -> tuple[Array, Array]:
 # Maps: points of the plane
 
 
-def lid_maps(maps: Sequence[Sequence[Point] | Array], lids: Sequence[Sequence[float] | Array]) -> list[Figure | None]:
+def lid_maps(
+    maps: Sequence[Sequence[Point] | Array], lids: Sequence[Sequence[float] | Array], *, principal: bool = True
+) -> list[Figure | None]:
     """The map (N, 2) of each set colored by LID on one color scale; None for a set without a map or regular LIDs."""
     sets = []
     for flat, lid in zip(maps, lids, strict=True):
@@ -259,11 +261,11 @@ def lid_maps(maps: Sequence[Sequence[Point] | Array], lids: Sequence[Sequence[fl
         return [None] * len(sets)
     low, high = numpy.quantile(numpy.concatenate(known), (0.02, 0.98))
     scale = LogNorm(low, high if high > low else low * 1.01)
-    return [_lid_map(points, values, scale) if len(values) else None for points, values in sets]
+    return [_lid_map(points, values, scale, principal) if len(values) else None for points, values in sets]
 
 
-def _lid_map(points: Array, lid: Array, scale: LogNorm) -> Figure:
-    points, lid = _thinned(points, lid)
+def _lid_map(points: Array, lid: Array, scale: LogNorm, principal: bool) -> Figure:
+    points, lid = _thinned(*_on_map(points, lid))
     figure, axes = canvas()
     order = numpy.argsort(-lid, kind="stable")  # the collapsed points come out on top
     dots = _draw_dots(axes, points[order], c=lid[order], cmap=COLORMAP, norm=scale, s=_dot_size(len(lid)), alpha=0.85)
@@ -275,7 +277,7 @@ def _lid_map(points: Array, lid: Array, scale: LogNorm) -> Figure:
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=INK, labelsize=10, length=3, width=0.6)
     bar.ax.set_title("LID", fontsize=10, color=INK)
-    _map_axes(axes)
+    _map_axes(axes, principal=principal)
     return figure
 
 
@@ -297,7 +299,7 @@ def class_map(
     points: Array, labels: Sequence[str], named: Sequence[str], *, classes: int, principal: bool = True
 ) -> Figure:
     """Points (N, 2) with the `named` of all `classes` in color, the others gray; `principal` names the axes."""
-    points, codes = _thinned(points, _class_codes(labels, named))
+    points, codes = _thinned(*_on_map(points, _class_codes(labels, named)))
     figure, axes = canvas()
     for gray in (True, False):
         part = (codes == len(COLORS)) == gray
@@ -411,6 +413,12 @@ def _class_handles(named: Sequence[str], others: int, *, most: int = 22) -> list
     entries = [(short(label, most), COLORS[place]) for place, label in enumerate(named)]
     entries += [(f"{others} others", GRAY)] if others else []
     return [Line2D([], [], color=color, marker="o", linestyle="none", label=label) for label, color in entries]
+
+
+def _on_map(points: Array, values: Array) -> tuple[Array, Array]:
+    """The points that have a place, and their values."""
+    placed = numpy.isfinite(points).all(axis=1)
+    return points[placed], values[placed]
 
 
 def _thinned(*arrays: Array) -> tuple[Array, ...]:

@@ -32,9 +32,12 @@
   const wherePointerIs = (event) => Object.assign(pointer, { x: event.clientX, y: event.clientY });
   for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, wherePointerIs, true);
 
-  const showTip = (lines) => {
+  const showTip = (lines, image) => {
     tip.hidden = !lines.length;
-    tip.replaceChildren(...lines.map((line, place) => made(place ? "div" : "strong", line)));
+    tip.replaceChildren(...(image ? [image] : []), ...lines.map((line, place) => made(place ? "div" : "strong", line)));
+    placeTip();
+  };
+  const placeTip = () => {
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(pointer.x + 14, innerWidth - width - 4))}px`;
     tip.style.top = `${pointer.y + 18 + height > innerHeight ? pointer.y - height - 12 : pointer.y + 18}px`;
@@ -48,10 +51,27 @@
     );
     const near = data.neighbors && { ...data.neighbors, places: unpacked(data.neighbors.places) };
     const count = points.row.length;
-    const { lid, standard_error, kth_distance } = points;
+    const unknown = new Float32Array(count).fill(NaN); // of a run, not every column is known
+    const { lid, standard_error = unknown, kth_distance = unknown } = points;
+    const noun = data.noun ?? "row";
     const regular = (point) => lid[point] > 0 && Number.isFinite(lid[point]);
     const shown = (point) => Object.values(groups).every((group) => !group.hidden.has(group.codes[point]));
     const word = (name, point) => groups[name].names[groups[name].codes[point]];
+
+    // Images are tiles of sheets, copied to canvases.
+    const images = data.images && { ...data.images, places: unpacked(data.images.places) };
+    const sheets = (images?.sheets ?? []).map((text) => Object.assign(new Image(), { src: `data:image/jpeg;base64,${text}` }));
+    const tile = (point) => {
+      if (!images) return null;
+      const { side, across, places } = images;
+      const canvas = Object.assign(made("canvas", "", places[point] < 0 ? "tile gap" : "tile"), { width: side, height: side });
+      if (places[point] < 0) return canvas;
+      const [sheet, spot] = [sheets[Math.floor(places[point] / across ** 2)], places[point] % across ** 2];
+      const from = [(spot % across) * side, Math.floor(spot / across) * side];
+      const draw = () => canvas.getContext("2d").drawImage(sheet, ...from, side, side, 0, 0, side, side);
+      if (sheet.complete) draw(); else sheet.addEventListener("load", draw, { once: true });
+      return canvas;
+    };
 
     // What is drawn: NaN leaves a point out of a view.
     const placed = (values, keep) => values.map((value, point) => (keep(point) ? value : NaN));
@@ -85,18 +105,18 @@
     };
     const coarse = matchMedia("(pointer: coarse)").matches;
     const figure = (options, dimensions) => {
-      const brush = new Bokeh.BoxSelectTool({ dimensions, ...(dimensions === "width" ? { renderers: [] } : {}) });
+      const brush = dimensions !== "none" && new Bokeh.BoxSelectTool({ dimensions, ...(dimensions === "width" ? { renderers: [] } : {}) });
       const wheel = new Bokeh.WheelZoomTool({ modifiers: { ctrl: true }, visible: false });
-      const lasso = dimensions === "width" ? [] : [new Bokeh.LassoSelectTool()];
+      const brushes = dimensions === "none" ? [] : dimensions === "width" ? [brush] : [brush, new Bokeh.LassoSelectTool()];
       const zooms = [new Bokeh.ZoomInTool(), new Bokeh.ZoomOutTool()];
       const plot = new Bokeh.Plotting.Figure({
         ...options,
-        tools: [brush, ...lasso, new Bokeh.PanTool(), wheel, ...zooms, new Bokeh.ResetTool()],
+        tools: [...brushes, new Bokeh.PanTool(), wheel, ...zooms, new Bokeh.ResetTool()],
         sizing_mode: "stretch_both", min_width: 100, min_height: 100, toolbar_location: "above", lod_threshold: 20000,
         background_fill_color: null, border_fill_color: null, outline_line_color: null, min_border_right: 12,
       });
       plot.toolbar.logo = null;
-      plot.toolbar.active_drag = coarse ? null : brush; // on a touch screen a swipe scrolls the page
+      plot.toolbar.active_drag = coarse || !brush ? null : brush; // on a touch screen a swipe scrolls the page
       plot.toolbar.active_scroll = wheel;
       return plot;
     };
@@ -163,6 +183,29 @@
     histogram.quad({ ...quad, source: some, line_color: null, fill_color: data.colors[1], level: "overlay" });
     overlays.push(histogram.vspan({ field: "lid" }, { source: rings.at, line_width: 2, level: "overlay" }));
 
+    // The spectrum
+    const shares = data.spectrum;
+    const sums = [];
+    for (const share of shares) sums.push((sums.at(-1) ?? 0) + share);
+    const directions = shares.map((_, place) => place + 1);
+    const logShares = shares.map((share) => (share > 0 ? share : NaN));
+    const spectrum = figure({
+      x_range: limits([0, shares.length + 1]), y_range: limits(logShares, true), y_axis_type: "log",
+      x_axis_label: "principal axis", y_axis_label: "share of the variance",
+    }, "none");
+    const spectral = { x: directions, y: logShares };
+    spectrum.line({ field: "x" }, { field: "y" }, { source: new Bokeh.ColumnDataSource({ data: spectral }), line_color: data.colors[0], line_width: 2 });
+    const here = new Bokeh.ColumnDataSource({ data: { x: [], y: [] } });
+    spectrum.scatter({ field: "x" }, { field: "y" }, { source: here, size: 9, line_color: null, fill_color: data.colors[1] });
+    const spectrumTip = (event) => {
+      const place = Math.max(0, Math.min(shares.length - 1, Math.round(event.x) - 1));
+      here.data = { x: [place + 1], y: [logShares[place]] };
+      showTip([`axis ${place + 1}`, `${number(100 * shares[place])} % of the variance`, `axes 1 to ${place + 1}: ${number(100 * sums[place])} %`]);
+    };
+    spectrum.on_event("mousemove", spectrumTip);
+    spectrum.on_event("tap", spectrumTip);
+    find(".spectrum .plot").addEventListener("pointerleave", () => { here.data = { x: [], y: [] }; showTip([]); });
+
     // Colors, and the key that filters
     const shading = new Bokeh.LogColorMapper({ palette: data.shades, low: data.ends[0], high: data.ends[1], nan_color: data.gray });
     const hue = (group, code) => (code < group.colored ? data.colors[code] : data.gray);
@@ -182,7 +225,7 @@
     const [missing, apart] = [regular, inDensity].map((is) => points.row.reduce((sum, _, point) => sum + !is(point), 0));
     const drawKey = () => {
       const group = groups[select.value];
-      find(".map span").textContent = `First two principal axes.${group ? "" : " Red: low LID."}` + (group || !missing ? "" : ` Gray: ${thousands(missing)} without a LID.`);
+      find(".map span").textContent = `${data.map}${group ? "" : " Red: low LID."}` + (group || !missing ? "" : ` Gray: ${thousands(missing)} without a LID.`);
       if (!group) {
         const gradient = made("b");
         gradient.style.background = `linear-gradient(to right, ${data.shades.join(",")})`;
@@ -200,8 +243,7 @@
         entry.type = "button";
         entry.title = "Click to hide or show, double-click to show only these points";
         const toggle = () => group.hidden[group.hidden.has(code) ? "delete" : "add"](code);
-        const only = () => group.names.forEach((_, other) => group.hidden[other === code ? "delete" : "add"](other));
-        entry.addEventListener("click", (event) => { (event.detail > 1 ? only : toggle)(); filtered(); });
+        entry.addEventListener("click", (event) => { if (event.detail > 1) only(group, code); else toggle(); filtered(); });
         return entry;
       });
       if (group.names.length > MOST_IN_KEY) entries.push(made("span", `and ${thousands(group.names.length - MOST_IN_KEY)} more`));
@@ -209,8 +251,48 @@
       pressKey();
     };
     const pressKey = () => {
+      drawClasses();
       const group = groups[select.value];
       if (group) key.querySelectorAll("button").forEach((entry, code) => entry.setAttribute("aria-pressed", String(!group.hidden.has(code))));
+    };
+    const only = (group, code) => group.names.forEach((_, other) => group.hidden[other === code ? "delete" : "add"](other));
+
+    // Classes: a click shows one alone, another click all
+    const classes = data.classes ?? [];
+    const top = classes.reduce((most, one) => Math.max(most, one.value ?? 0), 0);
+    const sizes = new Array(groups.label?.names.length ?? 0).fill(0);
+    for (const code of groups.label?.codes ?? []) sizes[code] += 1;
+    const bars = classes.map((one) => {
+      const entry = made("button");
+      const swatch = made("i");
+      swatch.style.background = hue(groups.label, one.code);
+      const bar = made("s");
+      bar.append(made("b"));
+      bar.firstChild.style.width = `${(100 * (one.value ?? 0)) / top}%`;
+      bar.firstChild.style.background = hue(groups.label, one.code);
+      entry.append(swatch, made("span", groups.label.names[one.code]), bar, made("em", one.value === null ? "–" : number(one.value)), made("small"));
+      entry.type = "button";
+      if (one.low !== null) entry.title = `95 % confidence ${number(one.low)} to ${number(one.high)}`;
+      entry.addEventListener("click", () => {
+        const { hidden, names: all } = groups.label;
+        if (hidden.size === all.length - 1 && !hidden.has(one.code)) hidden.clear(); else only(groups.label, one.code);
+        filtered();
+      });
+      return entry;
+    });
+    find(".classes .plot").append(...bars);
+    find(".classes").hidden = !top;
+    const drawClasses = () => {
+      const chosen = new Map();
+      for (const point of source.selected.indices) {
+        const code = groups.label?.codes[point];
+        chosen.set(code, (chosen.get(code) ?? 0) + 1);
+      }
+      bars.forEach((entry, place) => {
+        const { code } = classes[place];
+        entry.setAttribute("aria-pressed", String(!groups.label.hidden.has(code)));
+        entry.lastChild.textContent = source.selected.indices.length ? `${thousands(chosen.get(code) ?? 0)} of ${thousands(sizes[code])}` : thousands(sizes[code]);
+      });
     };
     const paint = () => {
       for (const renderer of dots) {
@@ -244,9 +326,9 @@
 
     // Selected points
     let [picked, listed, own] = [-1, [], false];
-    const named = [...new Set(groups.finding.codes)].some((code) => code < groups.finding.names.length - 1);
+    const named = groups.finding && [...new Set(groups.finding.codes)].some((code) => code < groups.finding.names.length - 1);
     const names = data.table;
-    const titles = { lid: "LID", standard_error: "± error", kth_distance: "distance", nearest: "nearest row",
+    const titles = { row: noun, lid: "LID", standard_error: "± error", kth_distance: "distance", nearest: "nearest row",
       nearest_distance: "its distance", duplicate_group: "duplicates", neighbor_of: "neighbor of" };
     const words = (name) => ["name", "label", "finding"].includes(name);
     const cell = (name, point) => {
@@ -269,6 +351,7 @@
     const vacant = { finding: !named, duplicate_group: points.duplicate_group?.every((group) => group < 0) };
     const seen = names.filter((name) => !vacant[name]);
     const headers = seen.map((name) => made("th", titles[name] ?? name, words(name) ? "" : "n"));
+    if (images) headers.unshift(made("th", "image"));
     find(".card thead").append(made("tr"));
     find(".card thead tr").append(...headers);
 
@@ -284,6 +367,8 @@
       find(".card tbody").replaceChildren(...listed.slice(0, MOST_LISTED).map((point) => {
         const row = made("tr", "", point === picked ? "picked" : "");
         row.append(...seen.map((name) => made("td", cellShown(name, point), words(name) ? name : "n")));
+        if (images) row.prepend(made("td"));
+        if (images) row.firstChild.append(tile(point));
         row.addEventListener("mouseenter", () => ringed("at", marked(point)));
         row.addEventListener("click", () => pick(point));
         return row;
@@ -296,6 +381,7 @@
       source.selected.indices = indices;
       own = false;
       some.data = { ...sides, top: counted(indices) };
+      drawClasses();
     };
     const choose = (indices) => {
       if (indices.length === 1) return pick(indices[0]);
@@ -316,7 +402,7 @@
       ringed("at", [point]);
       ringed("near", neighbors);
       const about = neighbors.length ? ` and its ${neighbors.length} nearest neighbors, the nearest first` : " is selected";
-      list(`Row ${points.row[point]}${about}.`);
+      list(`${noun[0].toUpperCase()}${noun.slice(1)} ${points.row[point]}${about}.`);
     };
     source.selected.properties.indices.change.connect(() => { if (!own) choose(source.selected.indices.filter(shown)); });
     find(".clear").addEventListener("click", () => choose([]));
@@ -344,11 +430,11 @@
       return best;
     };
     const described = (point) => {
-      const lines = [`row ${points.row[point]}`];
+      const lines = [`${noun} ${points.row[point]}`];
       if (data.names) lines.push(data.names[point]);
       if (groups.label) lines.push(`label ${word("label", point)}`);
-      lines.push(`LID ${number(lid[point])}` + (regular(point) ? ` ± ${number(standard_error[point])}` : ""));
-      if (cell("finding", point)) lines.push(word("finding", point));
+      lines.push(`LID ${number(lid[point])}` + (regular(point) && standard_error !== unknown ? ` ± ${number(standard_error[point])}` : ""));
+      if (groups.finding && cell("finding", point)) lines.push(word("finding", point));
       return lines;
     };
     const leave = () => {
@@ -360,15 +446,17 @@
       plot.on_event("mousemove", (event) => {
         const point = nearest(plot, ...where, event);
         if (point < 0) { if (last >= 0) leave(); } else {
-          showTip(described(point));
-          if (point !== last) ringed("at", marked(point));
+          if (point === last) placeTip(); else {
+            showTip(described(point), tile(point));
+            ringed("at", marked(point));
+          }
         }
         last = point;
       });
       plot.on_event("tap", (event) => {
         const point = nearest(plot, ...where, event);
         if (point < 0) choose([]); else pick(point);
-        if (point >= 0) showTip(described(point));
+        if (point >= 0) showTip(described(point), tile(point));
       });
     }
     const binAt = (value) => edges.findIndex((edge, place) => value >= edge && value < edges[place + 1]);
@@ -388,7 +476,7 @@
     // Rows to take along
     const written = (separator, quoted) => {
       const rows = listed.map((point) => names.map((name) => quoted(cellWritten(name, point))).join(separator));
-      return [names.join(separator), ...rows, ""].join("\n");
+      return [names.map((name) => (name === "row" ? noun : name)).join(separator), ...rows, ""].join("\n");
     };
     find(".copy").addEventListener("click", async () => {
       const text = written("\t", (value) => value.replace(/[\t\r\n]+/g, " "));
@@ -414,13 +502,14 @@
 
     const plain = new Bokeh.BasicTickFormatter({ use_scientific: false }); // 100, not a power of ten
     for (const axis of [...density.axes, ...histogram.axes]) axis.formatter = plain;
+    spectrum.yaxes[0].formatter = new Bokeh.PrintfTickFormatter({ format: "%g" });
 
     // Colors of the page
     const dress = () => {
       const style = getComputedStyle(document.documentElement);
       const [ink, soft, line, accent] = ["--ink", "--soft", "--line", "--accent"].map((name) => style.getPropertyValue(name).trim());
       const font = getComputedStyle(document.body).fontFamily;
-      for (const plot of [map, density, histogram]) {
+      for (const plot of [map, density, histogram, spectrum]) {
         for (const axis of plot.axes) {
           axis.setv({ axis_label_text_color: ink, axis_label_text_font: font, axis_label_text_font_style: "normal", axis_label_text_font_size: "12px" });
           axis.setv({ major_label_text_color: ink, major_label_text_font: font, axis_line_color: soft });
@@ -436,16 +525,17 @@
     dress();
     drawHistogram(every());
     paint();
+    drawClasses();
     root.hidden = false;
     const drawing = new Bokeh.Document();
-    const drawn = [["map", map, points.x], ["histogram", histogram, columns.lid], ["density", density, height]].filter(([name, , values]) => {
+    const drawn = [["map", map, points.x], ["histogram", histogram, columns.lid], ["density", density, height], ["spectrum", spectrum, logShares]].filter(([name, , values]) => {
       const some = values.some((value) => Number.isFinite(value));
       find(`.${name}`).hidden = !some; // such as the histogram of points that all coincide
       return some;
     });
     for (const [, plot] of drawn) drawing.add_root(plot);
     await Bokeh.embed.add_document_standalone(drawing, root, drawn.map(([name]) => find(`.${name} .plot`)));
-    root.points = { map, histogram, density, source, rings }; // for tests, and for the curious
+    root.points = { map, histogram, density, spectrum, source, rings }; // for tests, and for the curious
   };
 
   const start = async () => {
@@ -460,9 +550,10 @@
         throw error;
       }
     }
-    const still = ["histogram-", "map-", "density-"].flatMap((name) => [...document.querySelectorAll(`figure:has([id^="${name}"])`)]);
+    const still = ["histogram-", "spectrum-", "map-", "density-", "classes-"].flatMap((name) => [...document.querySelectorAll(`figure:has([id^="${name}"])`)]);
     const grid = still[0]?.parentElement;
-    if (grid && document.querySelectorAll(".explorer").length === 1) { // of two sets they show both in one
+    const alone = document.querySelectorAll(".inspection .explorer").length === 1; // of several sets they show all in one
+    if (grid && alone) {
       const details = made("details", "", "still-figures");
       const inside = made("div", "", "figures");
       inside.append(...still);
