@@ -290,6 +290,13 @@ def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[T
     return tables
 
 
+def report_tables(report: DimensionReport) -> list[Table]:
+    """All tables of a report, two sets one below the other."""
+    classes = class_table(report, stacked=True)
+    shown = [*quantity_tables(report, stacked=True), collapsed_table(report, row="row ")]
+    return shown if classes is None else [*shown, classes]
+
+
 def _cells(*texts: str) -> list[Cell]:
     return [Cell(text) for text in texts]
 
