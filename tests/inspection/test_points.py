@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix, load_npz
 from scipy.stats import skew
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
 import ldreg
@@ -92,6 +92,31 @@ def test_the_graph_is_that_of_scikit_learn(x: Tensor, tmp_path: Path) -> None:
     assert graph.shape == expected.shape
     assert (graph.indices == expected.indices).all()
     assert graph.data == pytest.approx(expected.data, rel=1e-6)
+
+
+def with_self(graph: csr_matrix) -> tuple[Any, Any]:
+    """Neighbors and distances (N, k + 1) of each point, itself first, as docs/howto/other-tools.md makes them."""
+    rows = np.arange(graph.shape[0])
+    near, far = (values.reshape(len(rows), -1) for values in (graph.indices, graph.data))
+    return np.column_stack([rows, near]), np.column_stack([np.zeros(len(rows), far.dtype), far])
+
+
+def test_scikit_learn_takes_the_graph(x: Tensor) -> None:
+    graph = neighbor_graph(ldreg.inspect(x, k=10, keep_neighbors=True))
+    near, far = with_self(graph)
+    own = csr_matrix((far.ravel(), near.ravel(), range(0, near.size + 1, 11)), graph.shape)
+    expected = LocalOutlierFactor(n_neighbors=10).fit(x.double()).negative_outlier_factor_
+    found = LocalOutlierFactor(n_neighbors=10, metric="precomputed").fit(own).negative_outlier_factor_
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("default")
+def test_umap_takes_the_graph(x: Tensor) -> None:
+    umap = pytest.importorskip("umap")
+    knn = with_self(neighbor_graph(ldreg.inspect(x[41:], k=10, keep_neighbors=True)))
+    options = {"n_neighbors": 11, "random_state": 0, "n_jobs": 1, "n_epochs": 5}
+    found, expected = (umap.UMAP(**options, **more).fit(x[41:].numpy()) for more in ({"precomputed_knn": knn}, {}))
+    assert found.graph_.toarray() == pytest.approx(expected.graph_.toarray(), abs=1e-4)
 
 
 def test_a_graph_needs_the_neighbors_of_all_points(x: Tensor) -> None:
