@@ -45,6 +45,8 @@ def inspect_command(
     include: str | None = None,
     names: str | None = None,
     name_key: str | None = None,
+    views: str | None = None,
+    views_key: str | None = None,
     points: str | None = None,
     neighbors: str | None = None,
     json: str | None = None,
@@ -77,6 +79,9 @@ def inspect_command(
             FILE, the second file or both
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
+        views: file with another view of each row of FILE, such as a second augmentation of the same image or the text
+            of a pair; gives alignment and LiDAR
+        views_key: which array or list column of the file of --views
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
         neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
@@ -93,7 +98,8 @@ def inspect_command(
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
         second, relation = EmbeddingFile(reference, key=reference_key), "reference"
-    files = InspectedFiles(first, second, exclude, include, relation)
+    other_views = None if views is None else EmbeddingFile(views, key=views_key)
+    files = InspectedFiles(first, second, exclude, include, relation, other_views)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
@@ -107,6 +113,8 @@ def inspect_command(
             raise ValueError("--reference: expected it or --compare, got both")
         if reference_key is not None and reference is None:
             raise ValueError(f"--reference-key: expected --reference with it, got {reference_key!r}")
+        if views_key is not None and views is None:
+            raise ValueError(f"--views-key: expected --views with it, got {views_key!r}")
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key: expected --compare with it, got {compare_key!r}")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
@@ -119,12 +127,13 @@ def inspect_command(
         progress("reading", 0.0)
         x, classes, other, other_classes = agreed(lambda: read(main_process))
         named = agreed(lambda: files.names(len(x)))
+        seen = agreed(files.read_views)
         with files.naming_errors():
             report = inspect(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
-                reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, progress=progress,
+                reference=None if reference is None else other, views=seen, sample=sample, device=device, seed=seed,
+                share=True, keep_neighbors=neighbors is not None or html is not None, progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs = {
@@ -428,15 +437,23 @@ COMMANDS = {
             "ldreg inspect huge.safetensors --sample 20000 --compare before.safetensors",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "ldreg inspect test.npy --reference train.npy --points points.csv",
+            "ldreg inspect pairs.npz --key image --views pairs.npz --views-key text",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
         ),
         {
             **dict.fromkeys(
-                ("labels", "compare", "compare_labels", "reference", "names", "points", "neighbors", "json", "html"),
+                (
+                    *("labels", "compare", "compare_labels", "reference", "names", "views"),
+                    *("points", "neighbors", "json", "html"),
+                ),
                 "FILE",
             ),
             **dict.fromkeys(
-                ("key", "label_key", "name_key", "compare_key", "compare_label_key", "reference_key", "device"), "NAME"
+                (
+                    *("key", "label_key", "name_key", "views_key"),
+                    *("compare_key", "compare_label_key", "reference_key", "device"),
+                ),
+                "NAME",
             ),
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import ldreg
 from ldreg.cli import main
+from ldreg.dimension.quality import lidar
 from ldreg.dimension.spectrum import covariance_eigenvalues, rankme
 from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
@@ -141,6 +142,44 @@ def test_the_measures_are_those_of_the_functions(x: Tensor) -> None:
     assert found["duplicates"] == {"points": 5, "groups": 2}
     sampled = ldreg.inspect(x, k=20, sample=50).measures
     assert sampled["hubness"] is sampled["antihubs"] is None
+
+
+def test_views_have_alignment_and_lidar(
+    x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    views = x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    units = [value.double() / value.double().norm(dim=1, keepdim=True) for value in (x, views)]
+    expected = {"alignment": (units[0] - units[1]).square().sum(1).mean().item(), "lidar": lidar([x, views]).item()}
+    assert {name: ldreg.inspect(x, k=20, views=views).measures[name] for name in expected} == pytest.approx(expected)
+    alone = ldreg.inspect(x, k=20).measures
+    assert alone["alignment"] is alone["lidar"] is None
+    for wrong in (views[:50], views[:, :5], views * math.nan):
+        with pytest.raises(ValueError, match=r"^views: expected "):
+            ldreg.inspect(x, k=20, views=wrong)
+
+    np.savez("pairs.npz", a=x, b=views, c=views[:50])
+    words = ["inspect", "pairs.npz", "--key", "a", "--k", "20"]
+    assert main([*words, "--views", "pairs.npz", "--views-key", "b", "--json", "x.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "Alignment" in printed
+    assert "LiDAR" in printed
+    written = json.loads(Path("x.json").read_text())["measures"]
+    assert {name: written[name] for name in expected} == pytest.approx(expected)
+    for given, named in (
+        (["--views-key", "b"], "--views-key"),
+        (["--views", "pairs.npz"], "--views-key"),
+        (["--views", "pairs.npz", "--views-key", "c"], "pairs.npz"),
+        (["--views", "pairs.npz", "--views-key", "b", "--json", "pairs.npz"], "pairs.npz"),
+    ):
+        assert main([*words, *given]) == 2
+        assert named in capsys.readouterr().err
+
+
+def test_lidar_of_large_numbers_is_not_known(x: Tensor) -> None:
+    found = ldreg.inspect(1e160 * x.double(), k=20, views=1.1e160 * x.double()).measures
+    assert found["lidar"] is None
+    assert found["alignment"] == pytest.approx(0, abs=1e-9)
 
 
 def test_measures_are_defined_where_all_rows_are_equal() -> None:

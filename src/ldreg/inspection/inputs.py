@@ -56,10 +56,12 @@ class InspectedFiles(NamedTuple):
     exclude: str | None = None
     include: str | None = None
     relation: Literal["compare", "reference"] = "compare"  # of the second to the first
+    views: EmbeddingFile | None = None  # other views of the rows of the first
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
-        files = [path for one in (self.first, self.second) if one for path in (one.path, one.labels, one.names)]
+        read = filter(None, (self.first, self.second, self.views))
+        files = [path for one in read for path in (one.path, one.labels, one.names)]
         for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
             if path is not None:
                 check_suffix(path, known, option)
@@ -108,6 +110,15 @@ class InspectedFiles(NamedTuple):
             message = message.replace(" --label-key ", " --compare-label-key ")
             raise ValueError(message) from error
 
+    def read_views(self) -> Any:
+        """The embeddings of the other views, None without them."""
+        if self.views is None:
+            return None
+        try:
+            return self._read(self.views, _excluded_and_labels(self.first, _names(self.exclude)), self.first)[0]
+        except ValueError as error:
+            raise ValueError(str(error).replace(" --key ", " --views-key ")) from error
+
     def _read(self, one: EmbeddingFile, excluded: list[str], other: EmbeddingFile | None) -> tuple[Any, Any]:
         """Embeddings and labels of one file."""
         x = load_embeddings(
@@ -123,7 +134,8 @@ class InspectedFiles(NamedTuple):
     def naming_errors(self) -> Iterator[None]:
         """Name the file in an error about the argument that was read from it."""
         other = self.second and self.second.path
-        files = {"x": self.first.path, "compare": other, "reference": other}
+        views = self.views and self.views.path
+        files = {"x": self.first.path, "compare": other, "reference": other, "views": views}
         try:
             yield
         except ValueError as error:

@@ -17,6 +17,7 @@ from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
 from ldreg.dimension.global_dim import danco, twonn
+from ldreg.dimension.neighbors import as_matrix
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.dimension.streaming import resident, stream_lid
@@ -50,6 +51,7 @@ def inspect(
     compare: Any = None,
     compare_labels: Sequence[Any] | Tensor | None = None,
     reference: Any = None,
+    views: Any = None,
     sample: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -77,6 +79,8 @@ def inspect(
         reference: embeddings (M, D) among which the neighbors of x are sought in place of x, such as a training set for
             new points: findings are copies of its rows and points far from all of them. What is known of it is in
             `comparison.other`.
+        views: embeddings (N, D) of another view of each row of x, or of what it is paired with; gives `alignment` and
+            `lidar` in the measures of the report.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
@@ -103,6 +107,8 @@ def inspect(
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
         least = k if reference is None else 1  # neighbors that the set itself has to have
         own = _as_set(x, "x", labels, least, device, shared=world > 1, names=names)
+        if views is not None:
+            own = own._replace(views=_as_views(views, own.x))
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
         if compare is not None and reference is not None:
@@ -176,13 +182,14 @@ class _Settings(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points."""
+    """Embeddings (N, D), their name in messages, the device that measures them; labels, names, views of the points."""
 
     x: Tensor
     name: str
     device: torch.device
     labels: list[str] | None = None
     names: list[str] | None = None
+    views: Tensor | None = None
 
 
 class _Measured(NamedTuple):
@@ -232,6 +239,15 @@ def _as_set(
     classes = None if labels is None else as_names(labels, argument, len(x), of=name)
     named = None if names is None else as_names(names, "names", len(x), of=name)
     return _Set(x, name, as_device(x, device, shared=shared), classes, named)
+
+
+def _as_views(value: Any, x: Tensor) -> Tensor:
+    """Checked embeddings of another view of each row of x."""
+    views = as_matrix(value, "views").detach()
+    if views.shape != x.shape:
+        raise ValueError(f"views: expected shape {tuple(x.shape)}, as x has, got {tuple(views.shape)}")
+    refuse_nonfinite(views, "views")
+    return views
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -325,7 +341,7 @@ def _described(
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
     points, rows, found, further, reference = measured
-    x, _, device, *_ = points
+    x, _, device, *_, views = points
     total = len(x) if reference is None else len(reference.x)
     labels, names = (
         None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
@@ -366,6 +382,7 @@ def _described(
         groups = findings.duplicate_groups(seen)
         counts = quality.hub_counts(found.neighbors.indices, total).cpu()
     steps.enter("measures", points)
+    other_views = None if views is None else _part(points._replace(x=views), settings.seed)
     report = DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
@@ -401,7 +418,7 @@ def _described(
         coordinates=flat,
         duplicate_group=groups,
         neighbor_of=None if counts is None else counts[rows],
-        measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
+        measures={} if quick else _measures(part, other_views, singular, shares, distances, counts, groups),
         neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
         names=None if names is None else tuple(names),
@@ -480,6 +497,7 @@ def _part(points: _Set, seed: int) -> Tensor:
 
 def _measures(
     part: Tensor,
+    views: Tensor | None,
     singular: float,
     eigenvalues: Tensor,
     distances: Tensor,
@@ -488,7 +506,7 @@ def _measures(
 ) -> dict[str, Any]:
     """Numbers of `dimension.quality`, by name.
 
-    None: not known in a reference, and those of hubs in a sample.
+    None: not known in a reference, those of hubs in a sample, and those of views without them.
     """
     power = quality.alpha_req(eigenvalues)
     known = counts if counts is not None and len(distances) == len(counts) else None
@@ -502,9 +520,19 @@ def _measures(
         "uniformity": quality.uniformity(part).item(),
         "hubness": None if known is None else quality.hubness(known).item(),
         "antihubs": None if known is None else quality.antihubs(known).item(),
+        "alignment": None if views is None else quality.alignment([part, views]).item(),
+        "lidar": None if views is None else _lidar(part, views),
         "gride": [scale._asdict() for scale in quality.gride(distances)],
         "duplicates": None if equal is None else {"points": len(equal), "groups": len(equal.unique())},
     }
+
+
+def _lidar(x: Tensor, views: Tensor) -> float | None:
+    """LiDAR of two views; None where its delta is lost beside the size of the numbers."""
+    try:
+        return quality.lidar([x, views]).item()
+    except ValueError:
+        return None
 
 
 def _global(points: _Set, part: Tensor, seed: int, steps: _Steps) -> tuple[Reading, Reading]:

@@ -348,6 +348,10 @@ def _other_rows(report: DimensionReport) -> _Rows:
     if found["hubness"] is not None:
         rows["Hubness"] = (number(found["hubness"]), "skewness of neighbor counts")
         rows["Antihubs"] = (percent(found["antihubs"]), "points that are nobody's neighbor")
+    if found["alignment"] is not None:
+        rows["Alignment"] = (number(found["alignment"]), "distance of views; 0: equal, 2: unrelated")
+    if found["lidar"] is not None:
+        rows["LiDAR"] = (number(found["lidar"]), "rank of images in units of their views")
     if scales:
         rows["GRIDE"] = (scales[0], f"over growing scales: {', '.join(scales)}")
     return rows
