@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.sparse import csr_matrix, load_npz
@@ -230,6 +232,7 @@ def test_points_and_their_neighbors_are_written(
         (["--neighbors", "y.npz"], "--neighbors"),
         (["--names", "short.txt"], "short.txt"),
         (["--name-key", "y"], "--name-key"),
+        *((["--" + option, ""], "--" + option) for option in ("names", "points", "neighbors", "reference", "labels")),
     ],
 )
 def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
@@ -244,6 +247,50 @@ def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
     assert main(["inspect", "x.npy", "--k", "16", *words]) == 2
     assert named in capsys.readouterr().err
     assert Path("x.npy").read_bytes() == before
+
+
+def test_missing_names_are_empty_and_missing_labels_are_refused(
+    x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ldreg.inspect(x, k=20, names=pd.array([None, "b"] * 200, dtype="string")).names == ("", "b") * 200
+    for labels in (pd.array([None, 1] * 200, dtype="Int64"), [math.nan, 1.0] * 200, pa.array(["a", None] * 200)):
+        with pytest.raises(ValueError, match=r"^labels: expected one for each row of x, got .* in row [01]"):
+            ldreg.inspect(x, k=20, labels=labels)
+
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", x)
+    Path("names.txt").write_text("a\n" * 398 + "\n\n")  # the last two points have no name
+    assert main(["inspect", "x.npy", "--names", "names.txt", "--json", "x.json", "--k", "20"]) == 0
+    assert json.loads(Path("x.json").read_text())["names"][-3:] == ["a", "", ""]
+
+
+def test_odd_columns_beside_the_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype("float16")
+    texts = [None, *(f"text {i}" for i in range(59))]
+    columns = {
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 4),
+        "lid": pa.array(texts, pa.string_view()),
+        "map": pa.array([[("a", 1)]] * 60, pa.map_(pa.string(), pa.int64())),
+        "struct": pa.array([{"a": 1}] * 60),
+        "😀": pa.array(["a", "b"] * 30).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), "x.parquet", row_group_size=17)
+    assert main(["inspect", "x.parquet", "--k", "8", "--points", "p.parquet"]) == 0
+    points = pd.read_parquet("p.parquet")
+    assert list(points)[:4] == ["input_lid", "struct", "😀", "row"]
+    assert points["input_lid"].isna().tolist() == [True] + 59 * [False]
+    assert points["input_lid"][1:].tolist() == texts[1:]
+    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(x, k=8).numpy(), rel=1e-3)
+
+
+def test_columns_of_a_reference_are_in_the_order_of_x(x: Tensor) -> None:
+    frame = pd.DataFrame(x.numpy()).rename(columns=str)
+    arrow = pa.table(frame)
+    assert ldreg.inspect(frame, k=20, reference=arrow).mean == ldreg.inspect(x, k=20, reference=x).mean
+    for other in (frame[frame.columns[::-1]], arrow.select(arrow.column_names[::-1])):
+        with pytest.raises(ValueError, match=r"^reference: expected the columns of x in their order, got '11', '10'"):
+            ldreg.inspect(frame, k=20, reference=other)
 
 
 def test_one_of_equal_rows_stands_for_all_among_the_lowest() -> None:

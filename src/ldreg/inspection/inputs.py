@@ -29,6 +29,7 @@ _WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
 _DOMINANT, _FEW_COLUMNS = 0.9, 4  # share of the variance; columns: of fewer, one may well have so much
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
+_MISSING = ("None", "nan", "<NA>", "NaT")  # how values that are none are written
 _NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
 
 
@@ -265,7 +266,11 @@ def as_embeddings(value: Any, name: str, k: int) -> Tensor:
 
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
-    """A label for each point, as text; ValueError for another number of labels, or for rows of several."""
+    """A label or name for each point, as text; a missing name is empty.
+
+    Raises:
+        ValueError: another number of labels, rows of several, or a missing label.
+    """
     if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
         raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
     if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
@@ -276,7 +281,21 @@ def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str)
     if isinstance(values[0], list):
         shape = (points, len(values[0]))
         raise ValueError(f"{name}: expected one for each row of {of}, got shape {shape}; argmax(1) names one-hot rows")
-    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+    missing = [str(value) in _MISSING and not isinstance(value, str) for value in values]
+    if name != "names" and any(missing):
+        row = missing.index(True)
+        raise ValueError(f"{name}: expected one for each row of {of}, got {values[row]} in row {row} (from 0)")
+    return ["" if gone else _as_text(value) for value, gone in zip(values, missing, strict=True)]
+
+
+def _as_text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def column_names(value: Any) -> list[str]:
+    """The names of the columns of a table of pandas, Polars or Arrow that has several; none of anything else."""
+    names = getattr(value, "column_names", getattr(value, "columns", ()))
+    return [str(name) for name in names] if len(names) > 1 else []
 
 
 def _plain(value: Any) -> Any:

@@ -17,15 +17,14 @@ from ldreg.dimension.estimators import Convention, Estimator, LIDEstimate
 from ldreg.dimension.expected import DIMENSIONS, Calibrated, beyond, expected_lid, gaussian_dimension
 from ldreg.dimension.geometry import arithmetic_mean, fisher_rao, frechet_variance, harmonic_mean, regular
 from ldreg.dimension.global_dim import danco, twonn
-from ldreg.dimension.neighbors import as_matrix
 from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.dimension.spectrum import entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.dimension.streaming import resident, stream_lid
 from ldreg.inspection import findings
-from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_settings
+from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_settings, column_names
 from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
-from ldreg.text import label_order
+from ldreg.text import label_order, listed
 
 Progress = Callable[[str, float], None]
 
@@ -115,9 +114,9 @@ def inspect(
             raise ValueError("reference: expected it without compare, got both")
         if reference is not None:
             other = _as_set(reference, "reference", None, k, own.device)
-            names_of = [list(map(str, getattr(value, "columns", []))) for value in (x, reference)]
+            names_of = [column_names(value) for value in (x, reference)]
             if all(names_of) and names_of[0] != names_of[1]:
-                raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
+                raise ValueError(f"reference: expected the columns of x in their order, got {listed(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
                 raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
             return [own, other]
@@ -243,7 +242,7 @@ def _as_set(
 
 def _as_views(value: Any, x: Tensor) -> Tensor:
     """Checked embeddings of another view of each row of x."""
-    views = as_matrix(value, "views").detach()
+    views = as_embeddings(value, "views", 0)
     if views.shape != x.shape:
         raise ValueError(f"views: expected shape {tuple(x.shape)}, as x has, got {tuple(views.shape)}")
     refuse_nonfinite(views, "views")
