@@ -281,7 +281,7 @@ def test_odd_columns_beside_the_embeddings(tmp_path: Path, monkeypatch: pytest.M
     assert list(points)[:4] == ["input_lid", "struct", "😀", "row"]
     assert points["input_lid"].isna().tolist() == [True] + 59 * [False]
     assert points["input_lid"][1:].tolist() == texts[1:]
-    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(x, k=8).numpy(), rel=1e-3)
+    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(torch.from_numpy(x), k=8).numpy(), rel=1e-3)
 
 
 def test_columns_of_a_reference_are_in_the_order_of_x(x: Tensor) -> None:
