@@ -55,6 +55,8 @@ def inspect_command(
     name_key: str | None = None,
     image_key: str | None = None,
     map: Literal["pca", "tsne", "umap"] = "pca",
+    views: str | None = None,
+    views_key: str | None = None,
     points: str | None = None,
     neighbors: str | None = None,
     json: str | None = None,
@@ -105,6 +107,9 @@ def inspect_command(
         image_key: which array or column holds the paths, in the file of --images or else in FILE
         map: how --html places the points: pca (principal axes), tsne (at most 10,000 points) or umap (20,000; needs
             ldreg[umap])
+        views: file with another view of each row of FILE, such as a second augmentation of the same image or the text
+            of a pair; gives alignment and LiDAR
+        views_key: which array or list column of the file of --views
         points: write a table with a row per point (LID, error, finding, duplicates) to this .parquet, .csv or .npy
         neighbors: write the graph of nearest neighbors to this .npz, as a sparse matrix of distances
         json: write every number, with LID per point, to this file
@@ -123,7 +128,7 @@ def inspect_command(
         }
         embedded |= {"compare-label-key": compare_label_key, "reference-key": reference_key, "exclude": exclude}
         embedded |= {"include": include, "names": names, "name-key": name_key, "image-key": image_key, "file": file}
-        embedded |= {"skip-nonfinite": skip_nonfinite or None}
+        embedded |= {"views": views, "views-key": views_key, "skip-nonfinite": skip_nonfinite or None}
         _expect_nothing(embedded, "with --model, which makes the embeddings")
         settings = {"k": k, "estimator": estimator, "convention": convention, "sample": sample, "device": device}
         weights = {"download": download, "random_weights": random_weights}
@@ -148,7 +153,8 @@ def inspect_command(
     relation: Literal["compare", "reference"] = "compare"
     if reference is not None and compare is None:
         second, relation = EmbeddingFile(reference, key=reference_key), "reference"
-    files = InspectedFiles(first, second, exclude, include, relation, skip_nonfinite)
+    other_views = None if views is None else EmbeddingFile(views, key=views_key)
+    files = InspectedFiles(first, second, exclude, include, relation, skip_nonfinite, other_views)
 
     def read(main_process: bool) -> tuple[Any, Any, Any, Any]:
         check_settings(k, estimator=estimator, convention=convention, sample=sample, device=device, seed=seed)
@@ -162,6 +168,8 @@ def inspect_command(
             raise ValueError("--reference: expected it or --compare, got both")
         if reference_key is not None and reference is None:
             raise ValueError(f"--reference-key: expected --reference with it, got {reference_key!r}")
+        if views_key is not None and views is None:
+            raise ValueError(f"--views-key: expected --views with it, got {views_key!r}")
         if compare_key is not None and compare is None:
             raise ValueError(f"--compare-key: expected --compare with it, got {compare_key!r}")
         for option, value in (("labels", compare_labels), ("label-key", compare_label_key)):
@@ -175,13 +183,14 @@ def inspect_command(
         x, classes, other, other_classes = agreed(lambda: read(main_process))
         named = agreed(lambda: files.names(len(x)))
         shown = agreed(lambda: files.images(len(x)) if main_process and html is not None else None)
+        seen = agreed(files.read_views)
         with files.naming_errors():
             report = inspect(
                 x, classes, k, names=named, estimator=estimator, convention=convention,
                 compare=other if reference is None else None, compare_labels=other_classes,
-                reference=None if reference is None else other, sample=sample, device=device, seed=seed, share=True,
-                keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite, map=map,
-                resume=files.state(sample, json, html, points), progress=progress,
+                reference=None if reference is None else other, views=seen, sample=sample, device=device, seed=seed,
+                share=True, keep_neighbors=neighbors is not None or html is not None, skip_nonfinite=skip_nonfinite,
+                map=map, resume=files.state(sample, json, html, points), progress=progress,
             )  # fmt: skip
         report = files.with_titles(replace(report, command=command))
         outputs: dict[str | None, Callable[[str], None]] = {
@@ -547,6 +556,7 @@ COMMANDS = {
             "ldreg inspect 'parts/*.parquet' --key vector --sample 10000 --json parts.json",
             "ldreg inspect new.npy --labels y.csv --compare old.npy --compare-labels y.csv",
             "ldreg inspect test.npy --reference train.npy --points points.csv",
+            "ldreg inspect pairs.npz --key image --views pairs.npz --views-key text",
             "ldreg inspect --model timm:resnet18 --images photos --download --layers all",
             "ldreg inspect --model hf:minilm --texts reviews.csv --text-key text",
             "torchrun --nproc-per-node 4 -m ldreg inspect huge.npy",
@@ -554,7 +564,7 @@ COMMANDS = {
         {
             **dict.fromkeys(
                 (
-                    *("labels", "compare", "compare_labels", "reference", "names", "texts"),
+                    *("labels", "compare", "compare_labels", "reference", "names", "texts", "views"),
                     *("points", "neighbors", "json", "html"),
                 ),
                 "FILE",
@@ -564,7 +574,7 @@ COMMANDS = {
             "layers": "all|NAME,...",
             "text_key": "NAME",
             **dict.fromkeys(("key", "label_key", "name_key", "image_key", "compare_key", "compare_label_key"), "NAME"),
-            **dict.fromkeys(("reference_key", "device"), "NAME"),
+            **dict.fromkeys(("reference_key", "views_key", "device"), "NAME"),
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",

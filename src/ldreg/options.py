@@ -167,6 +167,9 @@ def parse(command: Command, words: Sequence[str], *, command_line: CommandLine =
         if key not in known and difflib.get_close_matches(f"--{key}", ["--help"], cutoff=0.8):
             raise ValueError(f"unknown option --{key}; did you mean '--help'?")
     values = typed(named, pairs if Settings not in hints.values() else [pair for pair in pairs if pair[0] in known])
+    for option in named:
+        if values[option.key] == "" and command.metavars.get(option.key) in ("FILE", "FOLDER"):  # as of an unset $NAME
+            raise ValueError(f"{option.flag}: expected a path, got ''")
     values |= _placed([option for option in options if option.positional], places, command)
     arguments: dict[str, Any] = {}
     for name in inspect.signature(command.function).parameters:

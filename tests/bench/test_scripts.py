@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,17 @@ def alarm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def strain(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("strain")
+
+
+def test_the_measures_are_those_of_their_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    measures = importlib.import_module("measures")
+    found = measures.deviations()
+    assert max(found.values()) < 1e-6
+    assert set(found) == set(measures.REFERENCES)
+    page = (BENCHMARKS.parent / "docs" / "measures.md").read_text()
+    rows = re.findall(r"^(\| `\w+` \| [^|]* \|) \d", page, re.MULTILINE)
+    assert rows == [f"| `{name}` | {text} |" for name, text in measures.REFERENCES.items()]
 
 
 @pytest.mark.parametrize("name", ["calibrate_danco", "calibrate_lid"])

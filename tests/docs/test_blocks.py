@@ -12,6 +12,7 @@ say what the test does otherwise:
     <!-- test: within 30 % -->              of an output: how near numbers have to be
     <!-- test: words -->                    of an output: whatever the numbers, as of what is tested in a smaller size
     <!-- test: elsewhere REASON -->         not run here
+    <!-- test: needs MODULE ... -->         not run where one of these modules is missing
 
 `test_exceptions_are_known` lists those that change what is run.
 """
@@ -26,6 +27,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,9 +95,6 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-LIBRARIES = ROOT / "docs" / "howto" / "libraries.md"
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory, and the commands that a page may use on the path."""
@@ -124,18 +123,21 @@ def write_commands(folder: Path, **commands: str) -> None:
         (folder / name).chmod(0o755)
 
 
-# Lightning's own use of torch and of loaders is no matter of this page.
-OF_OTHERS = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
-]
+# What other libraries warn of is no matter of these pages.
+OF_OTHERS = {
+    "libraries.md": [
+        pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
+        pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+        pytest.mark.filterwarnings("ignore:The number of training batches:UserWarning"),
+    ],
+    "other-tools.md": [pytest.mark.filterwarnings("default")],
+}
 
 
 def parameters(*, slow: bool) -> list[Any]:
     """Pages with code, or those that have slow blocks."""
     found = [page for page in PAGES if any(block.slow >= slow for block in executed(page))]
-    return [pytest.param(page, id=name_of(page), marks=OF_OTHERS if page == LIBRARIES else ()) for page in found]
+    return [pytest.param(page, id=name_of(page), marks=OF_OTHERS.get(page.name, ())) for page in found]
 
 
 @pytest.mark.usefixtures("folder")
@@ -154,11 +156,12 @@ def test_whole_page_runs(page: Path) -> None:
 def run(found: list[Block], page: Path) -> None:
     """Run blocks in order; what one prints is compared with the block after it, if that is an output."""
     namespace: dict[str, Any] = {"__name__": "__page__"}
-    printed = ""
+    printed: str | None = ""  # None: a module is missing
     for block in found:
         place = f"{name_of(page) if page.is_absolute() else page}, line {block.line}"
-        if "elsewhere" in block.said:
-            printed = ""
+        missing = [name for names in block.said.get("needs", []) for name in names.split() if not find_spec(name)]
+        if missing or "elsewhere" in block.said:
+            printed = None if missing else ""
         elif block.title is not None:
             Path(block.title).write_text(block.source)
         elif block.language == "python":
@@ -166,7 +169,7 @@ def run(found: list[Block], page: Path) -> None:
         elif block.language == "bash":
             printed = run_shell(block.source, place)
         elif block.language == "text":
-            difference = compare(block.code, printed, tolerance=tolerance(block))
+            difference = None if printed is None else compare(block.code, printed, tolerance=tolerance(block))
             assert difference is None, f"{place}: {difference}\n\nprinted:\n{printed}"
         else:
             raise AssertionError(f"{place}: expected python, bash or text, or a title, got {block.language!r}")

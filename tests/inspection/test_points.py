@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.sparse import csr_matrix, load_npz
 from scipy.stats import skew
-from sklearn.neighbors import NearestNeighbors
+from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from torch import Tensor
 
 import ldreg
 from ldreg.cli import main
+from ldreg.dimension.quality import lidar
 from ldreg.dimension.spectrum import covariance_eigenvalues, rankme
 from ldreg.inspection.points import neighbor_graph, points_table, write_graph, write_points
 
@@ -94,6 +97,31 @@ def test_the_graph_is_that_of_scikit_learn(x: Tensor, tmp_path: Path) -> None:
     assert graph.data == pytest.approx(expected.data, rel=1e-6)
 
 
+def with_self(graph: csr_matrix) -> tuple[Any, Any]:
+    """Neighbors and distances (N, k + 1) of each point, itself first, as docs/howto/other-tools.md makes them."""
+    rows = np.arange(graph.shape[0])
+    near, far = (values.reshape(len(rows), -1) for values in (graph.indices, graph.data))
+    return np.column_stack([rows, near]), np.column_stack([np.zeros(len(rows), far.dtype), far])
+
+
+def test_scikit_learn_takes_the_graph(x: Tensor) -> None:
+    graph = neighbor_graph(ldreg.inspect(x, k=10, keep_neighbors=True))
+    near, far = with_self(graph)
+    own = csr_matrix((far.ravel(), near.ravel(), range(0, near.size + 1, 11)), graph.shape)
+    expected = LocalOutlierFactor(n_neighbors=10).fit(x.double()).negative_outlier_factor_
+    found = LocalOutlierFactor(n_neighbors=10, metric="precomputed").fit(own).negative_outlier_factor_
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("default")
+def test_umap_takes_the_graph(x: Tensor) -> None:
+    umap = pytest.importorskip("umap")
+    knn = with_self(neighbor_graph(ldreg.inspect(x[41:], k=10, keep_neighbors=True)))
+    options = {"n_neighbors": 11, "random_state": 0, "n_jobs": 1, "n_epochs": 5}
+    found, expected = (umap.UMAP(**options, **more).fit(x[41:].numpy()) for more in ({"precomputed_knn": knn}, {}))
+    assert found.graph_.toarray() == pytest.approx(expected.graph_.toarray(), abs=1e-4)
+
+
 def test_a_graph_needs_the_neighbors_of_all_points(x: Tensor) -> None:
     for options in ({}, {"keep_neighbors": True, "sample": 20}):
         with pytest.raises(ValueError, match=r"^report: expected .*, got "):
@@ -116,6 +144,44 @@ def test_the_measures_are_those_of_the_functions(x: Tensor) -> None:
     assert found["duplicates"] == {"points": 5, "groups": 2}
     sampled = ldreg.inspect(x, k=20, sample=50).measures
     assert sampled["hubness"] is sampled["antihubs"] is None
+
+
+def test_views_have_alignment_and_lidar(
+    x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    views = x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    units = [value.double() / value.double().norm(dim=1, keepdim=True) for value in (x, views)]
+    expected = {"alignment": (units[0] - units[1]).square().sum(1).mean().item(), "lidar": lidar([x, views]).item()}
+    assert {name: ldreg.inspect(x, k=20, views=views).measures[name] for name in expected} == pytest.approx(expected)
+    alone = ldreg.inspect(x, k=20).measures
+    assert alone["alignment"] is alone["lidar"] is None
+    for wrong in (views[:50], views[:, :5], views * math.nan):
+        with pytest.raises(ValueError, match=r"^views: expected "):
+            ldreg.inspect(x, k=20, views=wrong)
+
+    np.savez("pairs.npz", a=x, b=views, c=views[:50])
+    words = ["inspect", "pairs.npz", "--key", "a", "--k", "20"]
+    assert main([*words, "--views", "pairs.npz", "--views-key", "b", "--json", "x.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "Alignment" in printed
+    assert "LiDAR" in printed
+    written = json.loads(Path("x.json").read_text())["measures"]
+    assert {name: written[name] for name in expected} == pytest.approx(expected)
+    for given, named in (
+        (["--views-key", "b"], "--views-key"),
+        (["--views", "pairs.npz"], "--views-key"),
+        (["--views", "pairs.npz", "--views-key", "c"], "pairs.npz"),
+        (["--views", "pairs.npz", "--views-key", "b", "--json", "pairs.npz"], "pairs.npz"),
+    ):
+        assert main([*words, *given]) == 2
+        assert named in capsys.readouterr().err
+
+
+def test_lidar_of_large_numbers_is_not_known(x: Tensor) -> None:
+    found = ldreg.inspect(1e160 * x.double(), k=20, views=1.1e160 * x.double()).measures
+    assert found["lidar"] is None
+    assert found["alignment"] == pytest.approx(0, abs=1e-9)
 
 
 def test_measures_are_defined_where_all_rows_are_equal() -> None:
@@ -166,6 +232,7 @@ def test_points_and_their_neighbors_are_written(
         (["--neighbors", "y.npz"], "--neighbors"),
         (["--names", "short.txt"], "short.txt"),
         (["--name-key", "y"], "--name-key"),
+        *((["--" + option, ""], "--" + option) for option in ("names", "points", "neighbors", "reference", "labels")),
     ],
 )
 def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
@@ -180,6 +247,50 @@ def test_outputs_and_names_that_cannot_be_are_refused_before_the_work(
     assert main(["inspect", "x.npy", "--k", "16", *words]) == 2
     assert named in capsys.readouterr().err
     assert Path("x.npy").read_bytes() == before
+
+
+def test_missing_names_are_empty_and_missing_labels_are_refused(
+    x: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ldreg.inspect(x, k=20, names=pd.array([None, "b"] * 200, dtype="string")).names == ("", "b") * 200
+    for labels in (pd.array([None, 1] * 200, dtype="Int64"), [math.nan, 1.0] * 200, pa.array(["a", None] * 200)):
+        with pytest.raises(ValueError, match=r"^labels: expected one for each row of x, got .* in row [01]"):
+            ldreg.inspect(x, k=20, labels=labels)
+
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", x)
+    Path("names.txt").write_text("a\n" * 398 + "\n\n")  # the last two points have no name
+    assert main(["inspect", "x.npy", "--names", "names.txt", "--json", "x.json", "--k", "20"]) == 0
+    assert json.loads(Path("x.json").read_text())["names"][-3:] == ["a", "", ""]
+
+
+def test_odd_columns_beside_the_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype("float16")
+    texts = [None, *(f"text {i}" for i in range(59))]
+    columns = {
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 4),
+        "lid": pa.array(texts, pa.string_view()),
+        "map": pa.array([[("a", 1)]] * 60, pa.map_(pa.string(), pa.int64())),
+        "struct": pa.array([{"a": 1}] * 60),
+        "😀": pa.array(["a", "b"] * 30).dictionary_encode(),
+    }
+    pq.write_table(pa.table(columns), "x.parquet", row_group_size=17)
+    assert main(["inspect", "x.parquet", "--k", "8", "--points", "p.parquet"]) == 0
+    points = pd.read_parquet("p.parquet")
+    assert list(points)[:4] == ["input_lid", "struct", "😀", "row"]
+    assert points["input_lid"].isna().tolist() == [True] + 59 * [False]
+    assert points["input_lid"][1:].tolist() == texts[1:]
+    assert points["lid"].to_numpy() == pytest.approx(ldreg.lid(torch.from_numpy(x), k=8).numpy(), rel=1e-3)
+
+
+def test_columns_of_a_reference_are_in_the_order_of_x(x: Tensor) -> None:
+    frame = pd.DataFrame(x.numpy()).rename(columns=str)
+    arrow = pa.table(frame)
+    assert ldreg.inspect(frame, k=20, reference=arrow).mean == ldreg.inspect(x, k=20, reference=x).mean
+    for other in (frame[frame.columns[::-1]], arrow.select(arrow.column_names[::-1])):
+        with pytest.raises(ValueError, match=r"^reference: expected the columns of x in their order, got '11', '10'"):
+            ldreg.inspect(frame, k=20, reference=other)
 
 
 def test_one_of_equal_rows_stands_for_all_among_the_lowest() -> None:

@@ -127,6 +127,20 @@ def test_user_text_is_text_and_nothing_is_fetched(hostile_pages: dict[str, str],
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
 
 
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_notebook_shows_findings_and_tables(make_report: MakeReport, payload: str) -> None:
+    finding = Finding("collapsed_class", "warning", 0.1, {"lid": 2.0, "ratio": 3.0}, labels=((payload, 3),))
+    report = make_report(names=(payload, "dog"), title=payload, comparison=payload, findings=(finding,))
+    page = report._repr_html_()
+    root = ElementTree.fromstring(page)
+    known = {"div", "p", "b", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td", "span"}
+    assert tags(root) == known
+    assert table(root, "Local dimensionality")["LID, geometric mean"][0] == "5.50"
+    assert {"warning", "LID per class"} <= {element.text for element in root.iter()}
+    assert {name for element in root.iter() for name in element.attrib} == {"class", "scope"}  # no colors of ours
+    assert "\x1b" not in page
+
+
 def test_classes_of_a_second_set_are_beside_the_first(make_report: MakeReport) -> None:
     report = make_report(names=("a", "b"), comparison="other.npy")
     assert report.comparison is not None

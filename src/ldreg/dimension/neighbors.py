@@ -144,7 +144,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
 
 def _from_table(value: Any, name: str) -> Any:
     """The numbers of a table or column of pandas, Polars or Arrow: its columns, or the lists in its only one."""
-    if type(value).__module__.startswith("pyarrow"):
+    if type(value).__module__.startswith("pyarrow") and hasattr(value, "to_pandas"):
         value = value.to_pandas()
     if not hasattr(value, "to_numpy"):
         return value
@@ -157,7 +157,7 @@ def _from_table(value: Any, name: str) -> Any:
         if numbers.size == len(numbers):
             return torch.stack([torch.tensor(row) for row in numbers.ravel()])
         if not words:
-            return numbers.astype(float)
+            return value.to_numpy(float, na_value=float("nan"))
         found = f"other values in {', '.join(words)}"
     except (TypeError, ValueError, RuntimeError) as error:
         found = str(error)

@@ -19,7 +19,7 @@ from ldreg.dimension.spectrum import entropy_rank
 
 _BLOCK = 2**22  # numbers of a block of products in float64: 32 MiB
 _FEWEST = 8  # eigenvalues: a slope through fewer says little
-_BISECTIONS = 60  # each halves the interval in which ln d lies
+_MOST_STEPS, _SMALLEST_STEP = 60, 1e-14  # of Newton's method; relative
 
 
 class PowerLaw(NamedTuple):
@@ -190,17 +190,18 @@ def _ratio_dimension(ratios: Tensor, near: int) -> float:
     if mean == 0:
         return math.inf
 
-    def slope(d: float) -> float:
-        """Of the log likelihood per point, as a function of d; it falls."""
+    # Of the log likelihood per point, the slope falls with d and is convex: Newton's steps from where it is above 0, as
+    # at this d, grow towards its zero and never pass it.
+    d = 2 * near / ((3 * near - 1) * mean)
+    for _ in range(_MOST_STEPS):
+        decay = (-d * ratios).exp()
         inner = torch.where(ratios > 0, ratios / -torch.expm1(-d * ratios), 1 / d)
-        return 1 / d + (near - 1) * inner.mean().item() - (2 * near - 1) * mean
-
-    low, high = -20.0, 20.0  # of ln d, beside that for ratios of two independent spacings
-    middle = -math.log(mean)
-    for _ in range(_BISECTIONS):
-        half = (low + high) / 2
-        low, high = (half, high) if slope(math.exp(middle + half)) > 0 else (low, half)
-    return math.exp(middle + (low + high) / 2)
+        slope = 1 / d + (near - 1) * inner.mean().item() - (2 * near - 1) * mean
+        bend = 1 / d**2 + (near - 1) * (inner.square() * decay).mean().item()
+        d += slope / bend
+        if slope <= _SMALLEST_STEP * d * bend:
+            break
+    return d
 
 
 @torch.no_grad()

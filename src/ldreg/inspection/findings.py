@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -111,6 +112,11 @@ class Points:
         """Neighbors of each point."""
         return self.distances.shape[1]
 
+    @cached_property
+    def dimension(self) -> Tensor:
+        """`local_dimension` (n,) of all k distances, which takes long and several findings need."""
+        return local_dimension(self.distances)
+
 
 def find(points: Points) -> tuple[Finding, ...]:
     """All findings of a set, the most serious first, or one of the kind "nothing_unusual"."""
@@ -163,7 +169,7 @@ def _noise(points: Points) -> Tensor:
     if points.k < _FEWEST:
         return torch.zeros(len(points.rows), dtype=torch.bool, device="cpu")
     last = points.distances[:, -1]
-    return ((last > 0) & (last < _CONSTANT * points.scale) & (local_dimension(points.distances) >= 3)).cpu()
+    return ((last > 0) & (last < _CONSTANT * points.scale) & (points.dimension >= 3)).cpu()
 
 
 def local_dimension(distances: Tensor, k: int | None = None) -> Tensor:
@@ -200,7 +206,8 @@ def _scaled(points: Points) -> list[Numbers]:
     """Log of `local_dimension` (n,) from k / 4, k / 2 and k neighbors, at least 8."""
     k = points.k
     scales = sorted({min(k, max(_FEWEST, scale)) for scale in (k // 4, k // 2, k)})
-    return [local_dimension(points.distances, scale).log().cpu().numpy() for scale in scales]
+    found = [points.dimension if scale == k else local_dimension(points.distances, scale) for scale in scales]
+    return [dimension.log().cpu().numpy() for dimension in found]
 
 
 def _positions(points: Points) -> Tensor:
@@ -471,7 +478,7 @@ def _near_limit(distances: Tensor, usual: Points) -> Tensor | None:
     the k-th is far away, so the typical distance to the nearest neighbor, k^(-1 / dimension) times that to the k-th,
     counts too. None where the dimension is not known.
     """
-    dimension = local_dimension(usual.distances).nanmedian().item()
+    dimension = usual.dimension.nanmedian().item()
     if math.isnan(dimension):
         return None
     share = min(_NEAR, (_BY_CHANCE / usual.k) ** (1 / dimension))
@@ -542,9 +549,10 @@ def _duplicate_finding(points: Points, kind: Kind, having: Tensor, groups: Integ
 def _jumps(points: Points) -> list[Finding]:
     """Neighbor distances that jump after few neighbors (copies), or later (clusters of fewer than k points)."""
     jumping, before = [], []
-    for block in torch.split(points.distances, max(1, _BLOCK // points.k)):
+    rows = max(1, _BLOCK // points.k)
+    for block, dimension in zip(points.distances.split(rows), points.dimension.split(rows), strict=True):
         largest, place = _spacings(block).nan_to_num(posinf=0.0).max(1)  # a jump from 0 is a duplicate
-        jumping.append(largest * local_dimension(block) > _JUMP)
+        jumping.append(largest * dimension > _JUMP)
         before.append(place + 1)
     which, neighbors = torch.cat(jumping).cpu(), torch.cat(before).cpu()
     if which.double().mean() < _JUMPING:
@@ -628,7 +636,7 @@ def _without_shared(kinds: set[str], found: Sequence[Finding], other: Points) ->
     """Drop "collapsed_group" if the other set has half as many points that read as little."""
     groups = [finding for finding in found if finding.kind == "collapsed_group"]
     edge = max((math.sqrt(finding.numbers["lid"] * finding.numbers["bulk"]) for finding in groups), default=0.0)
-    low = (local_dimension(other.distances) < edge).double().mean().item()
+    low = (other.dimension < edge).double().mean().item()
     shared = low > sum(finding.share for finding in groups) / 2
     return kinds - {"collapsed_group"} if shared else kinds
 

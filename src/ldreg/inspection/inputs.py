@@ -31,6 +31,7 @@ _WIDE = 4  # times as many columns as rows: rows and columns may be exchanged
 _DOMINANT, _FEW_COLUMNS = 0.9, 4  # share of the variance; columns: of fewer, one may well have so much
 _HINTED = 3  # arrays of a file that may be labels
 _TABLES = (".csv", ".tsv", ".parquet")
+_MISSING = ("None", "nan", "<NA>", "NaT")  # how values that are none are written
 _NAMELESS = (".npy", ".txt")  # hold one array or column, without a name
 
 
@@ -66,10 +67,11 @@ class InspectedFiles(NamedTuple):
     include: str | None = None
     relation: Literal["compare", "reference"] = "compare"  # of the second to the first
     missing: bool = False  # whether empty cells of tables are NaN
+    views: EmbeddingFile | None = None  # other views of the rows of the first
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check before the work that the outputs can be written and replace no input, and the page only a page."""
-        sets = [one for one in (self.first, self.second) if one is not None]
+        sets = [one for one in (self.first, self.second, self.views) if one is not None]
         files = [path for one in sets for path in (one.path, one.labels, one.names)]
         images = self.first.images
         files += [images] if images is not None and not Path(images).is_dir() else []
@@ -130,6 +132,15 @@ class InspectedFiles(NamedTuple):
             message = message.replace(" --label-key ", " --compare-label-key ")
             raise ValueError(message) from error
 
+    def read_views(self) -> Any:
+        """The embeddings of the other views, None without them."""
+        if self.views is None:
+            return None
+        try:
+            return self._read(self.views, _excluded_and_labels(self.first, _names(self.exclude)), self.first)[0]
+        except ValueError as error:
+            raise ValueError(str(error).replace(" --key ", " --views-key ")) from error
+
     def _read(self, one: EmbeddingFile, excluded: list[str], other: EmbeddingFile | None) -> tuple[Any, Any]:
         """Embeddings and labels of one file; those of shards come with them."""
         if one.sharded:
@@ -153,7 +164,8 @@ class InspectedFiles(NamedTuple):
     def naming_errors(self) -> Iterator[None]:
         """Name the file in an error about the argument that was read from it."""
         other = self.second and self.second.path
-        files = {"x": self.first.path, "compare": other, "reference": other}
+        views = self.views and self.views.path
+        files = {"x": self.first.path, "compare": other, "reference": other, "views": views}
         try:
             yield
         except ValueError as error:
@@ -302,7 +314,11 @@ def check_points(points: int, dimensions: int, name: str, k: int) -> None:
 
 
 def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str) -> list[str]:
-    """A label for each point, as text; ValueError for another number of labels, or for rows of several."""
+    """A label or name for each point, as text; a missing name is empty.
+
+    Raises:
+        ValueError: another number of labels, rows of several, or a missing label.
+    """
     if isinstance(labels, str) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) == 0:
         raise ValueError(f"{name}: expected {points}, one for each row of {of}, got {labels!r}")
     if isinstance(labels, Tensor | numpy.ndarray) and labels.ndim == 2 and labels.shape[1] == 1:
@@ -313,7 +329,21 @@ def as_names(labels: Sequence[Any] | Tensor, name: str, points: int, *, of: str)
     if isinstance(values[0], list):
         shape = (points, len(values[0]))
         raise ValueError(f"{name}: expected one for each row of {of}, got shape {shape}; argmax(1) names one-hot rows")
-    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+    missing = [str(value) in _MISSING and not isinstance(value, str) for value in values]
+    if name != "names" and any(missing):
+        row = missing.index(True)
+        raise ValueError(f"{name}: expected one for each row of {of}, got {values[row]} in row {row} (from 0)")
+    return ["" if gone else _as_text(value) for value, gone in zip(values, missing, strict=True)]
+
+
+def _as_text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def column_names(value: Any) -> list[str]:
+    """The names of the columns of a table of pandas, Polars or Arrow that has several; none of anything else."""
+    names = getattr(value, "column_names", getattr(value, "columns", ()))
+    return [str(name) for name in names] if len(names) > 1 else []
 
 
 def _plain(value: Any) -> Any:

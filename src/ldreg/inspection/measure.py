@@ -23,13 +23,13 @@ from ldreg.dimension.search import Neighbors, refuse_nonfinite
 from ldreg.dimension.spectrum import Moments, entropy_rank, rankme, relative_spread, scaled_eigenvalues
 from ldreg.dimension.streaming import NearestRows, resident, stream_lid
 from ldreg.inspection import findings
-from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_points, check_settings
+from ldreg.inspection.inputs import as_device, as_embeddings, as_names, check_points, check_settings, column_names
 from ldreg.inspection.interval import mean_lid, reach
 from ldreg.inspection.maps import Map, check_map, laid_out
 from ldreg.inspection.report import ClassLID, CollapsedPoint, Comparison, DimensionReport, Expected, MeanLID, Reading
 from ldreg.inspection.streamed import Ranks, look, nonfinite_rows, stream
 from ldreg.io.shards import Shards
-from ldreg.text import label_order
+from ldreg.text import label_order, listed
 
 Progress = Callable[[str, float], None]
 _ALONE = Ranks()
@@ -41,8 +41,8 @@ _MOST_COLLAPSED = 10  # points listed in a report
 _PLANE_ROWS, _PLANE_NUMBERS = 4096, 2**24
 _NOT_MEASURED = Reading(None, "not measured")
 _NONE = torch.empty(0, dtype=torch.int64)
-# Rough shares of the time, for the progress.
-_WEIGHTS = {"LID": 60, "spectrum": 8, "RankMe": 8, "map": 2, "TwoNN": 4, "DANCo": 12, "findings": 4, "measures": 2}
+# Rough shares of the time, for the progress: between those of 10,000 and of 50,000 points on a CPU.
+_WEIGHTS = {"LID": 70, "spectrum": 3, "RankMe": 2, "map": 1, "TwoNN": 4, "DANCo": 8, "findings": 4, "measures": 8}
 
 
 @torch.no_grad()
@@ -57,6 +57,7 @@ def inspect(
     compare: Any = None,
     compare_labels: Sequence[Any] | Tensor | None = None,
     reference: Any = None,
+    views: Any = None,
     sample: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -88,6 +89,8 @@ def inspect(
         reference: embeddings (M, D) among which the neighbors of x are sought in place of x, such as a training set for
             new points: findings are copies of its rows and points far from all of them. What is known of it is in
             `comparison.other`.
+        views: embeddings (N, D) of another view of each row of x, or of what it is paired with; gives `alignment` and
+            `lidar` in the measures of the report.
         sample: measure at most this many points, drawn at random; their neighbors still come from all N.
         device: "cpu", "cuda", ...; None or "auto": where x is, or else a GPU if there is one. Embeddings that do not
             fit on it come to it block by block.
@@ -121,6 +124,8 @@ def inspect(
         check_map(map)
         least = k if reference is None else 1  # neighbors that the set itself has to have
         own = _as_set(x, "x", labels, least, device, shared=ranks.world > 1, names=names, **options)
+        if views is not None:
+            own = own._replace(views=_as_views(views, own))
         if compare_labels is not None and (compare is None or labels is None):
             raise ValueError("compare_labels: expected compare and labels with them, to compare class by class")
         if compare is not None and reference is not None:
@@ -128,9 +133,9 @@ def inspect(
         sets = [own]
         if reference is not None:
             other = _as_set(reference, "reference", None, k, own.device, **options)
-            names_of = [[str(name) for name in getattr(value, "columns", [])] for value in (x, reference)]
+            names_of = [column_names(value) for value in (x, reference)]
             if all(names_of) and names_of[0] != names_of[1]:
-                raise ValueError(f"reference: expected the columns of x in their order, got {', '.join(names_of[1])}")
+                raise ValueError(f"reference: expected the columns of x in their order, got {listed(names_of[1])}")
             if other.x.shape[1] != own.x.shape[1]:
                 raise ValueError(f"reference: expected {own.x.shape[1]} dimensions, as x has, got {other.x.shape[1]}")
             sets.append(other)
@@ -219,7 +224,7 @@ class _Settings(NamedTuple):
 
 
 class _Set(NamedTuple):
-    """Embeddings (N, D), their name in messages, the device that measures them, labels and names of the points.
+    """Embeddings (N, D), their name in messages, the device that measures them, labels, names and views of the points.
 
     `left_out` are rows that were left out before, in the numbers that they had then.
     """
@@ -230,6 +235,7 @@ class _Set(NamedTuple):
     labels: Mapping[int, str] | Sequence[str] | None = None
     names: Mapping[int, str] | Sequence[str] | None = None
     left_out: Tensor = _NONE
+    views: Tensor | None = None
     moments: Moments | None = None  # of shards
 
 
@@ -329,6 +335,20 @@ def _original(rows: Tensor, left_out: Tensor) -> Tensor:
     tensor([0, 3, 4])
     """
     return rows + torch.searchsorted(left_out - torch.arange(len(left_out)), rows.contiguous(), right=True)
+
+
+def _as_views(value: Any, points: _Set) -> Tensor:
+    """Checked embeddings of another view of each row of a set."""
+    if isinstance(points.x, Shards):
+        raise ValueError("views: expected none for shards with sample")
+    views = as_embeddings(value.load() if isinstance(value, Shards) else value, "views")
+    rows, dimensions = len(points.x) + len(points.left_out), points.x.shape[1]
+    if views.shape != (rows, dimensions):
+        raise ValueError(f"views: expected shape {(rows, dimensions)}, as x has, got {tuple(views.shape)}")
+    if len(points.left_out):
+        views = views[_original(torch.arange(len(points.x)), points.left_out).to(views.device)]
+    refuse_nonfinite(views, "views")
+    return views
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -459,7 +479,7 @@ def _described(
 ) -> tuple[DimensionReport, findings.Points]:
     """The report of one set, and what its findings are from; `quick` leaves out RankMe, TwoNN and DANCo."""
     points, rows, found, further, reference = measured
-    x, device, moments = points.x, points.device, points.moments
+    x, device, moments, views = points.x, points.device, points.moments, points.views
     total = len(x) if reference is None else len(reference.x)
     labels, names = (
         None if one is None else [one[row] for row in rows.tolist()] for one in (points.labels, points.names)
@@ -503,6 +523,7 @@ def _described(
         groups = findings.duplicate_groups(seen)
         counts = quality.hub_counts(found.neighbors.indices, total).cpu()
     steps.enter("measures", points)
+    other_views = None if views is None else _part(points._replace(x=views), settings.seed)
     report = DimensionReport(
         points=x.shape[0],
         dimensions=x.shape[1],
@@ -539,7 +560,7 @@ def _described(
         map=settings.map,
         duplicate_group=groups,
         neighbor_of=None if counts is None else counts[rows],
-        measures={} if quick else _measures(part, singular, shares, distances, counts, groups),
+        measures={} if quick else _measures(part, other_views, singular, shares, distances, counts, groups),
         neighbors=Neighbors(distances.cpu(), found.neighbors.indices.cpu()) if settings.keep_neighbors else None,
         labels=None if labels is None else tuple(labels),
         names=None if names is None else tuple(names),
@@ -639,6 +660,7 @@ def _part(points: _Set, seed: int) -> Tensor:
 
 def _measures(
     part: Tensor,
+    views: Tensor | None,
     singular: float,
     eigenvalues: Tensor,
     distances: Tensor,
@@ -647,7 +669,7 @@ def _measures(
 ) -> dict[str, Any]:
     """Numbers of `dimension.quality`, by name.
 
-    None: not known in a reference, and those of hubs in a sample.
+    None: not known in a reference, those of hubs in a sample, and those of views without them.
     """
     power = quality.alpha_req(eigenvalues)
     known = counts if counts is not None and len(distances) == len(counts) else None
@@ -661,9 +683,19 @@ def _measures(
         "uniformity": quality.uniformity(part).item(),
         "hubness": None if known is None else quality.hubness(known).item(),
         "antihubs": None if known is None else quality.antihubs(known).item(),
+        "alignment": None if views is None else quality.alignment([part, views]).item(),
+        "lidar": None if views is None else _lidar(part, views),
         "gride": [scale._asdict() for scale in quality.gride(distances)],
         "duplicates": None if equal is None else {"points": len(equal), "groups": len(equal.unique())},
     }
+
+
+def _lidar(x: Tensor, views: Tensor) -> float | None:
+    """LiDAR of two views; None where its delta is lost beside the size of the numbers."""
+    try:
+        return quality.lidar([x, views]).item()
+    except ValueError:
+        return None
 
 
 def _global(points: _Set, part: Tensor, seed: int, steps: _Steps) -> tuple[Reading, Reading]:

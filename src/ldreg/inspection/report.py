@@ -251,7 +251,13 @@ class DimensionReport:
 
         return inspection_text(self)
 
-    __repr__ = __str__  # what a notebook shows; that of a dataclass prints every array
+    __repr__ = __str__  # that of a dataclass prints every array
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: findings and tables."""
+        from ldreg.report.pages import notebook_output
+
+        return notebook_output(self)
 
 
 def findings_in_words(report: DimensionReport, of: str, rows: Sequence[int] | None = None) -> list[Finding]:

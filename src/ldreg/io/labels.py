@@ -94,7 +94,8 @@ def name_array(
     for name in names:
         values = [] if name is None or name in exclude or name != one_line(name) else _sample(path, suffix, name)
         fitting = fits(values) if fits else nearly_unique([hash(value) for value in values])
-        if values and isinstance(values[0], str) and fitting:
+        words = [value for value in values if value is not None]
+        if words and isinstance(words[0], str) and fitting:
             return name
     return None
 
@@ -178,7 +179,7 @@ def _text_labels(path: Path, key: str | None, count: int | None) -> Iterable[obj
         raise ValueError(f"a .txt file has no columns, so --label-key {key!r} does not apply")
     with path.open(encoding="utf-8-sig") as stream:
         cells = [line.removesuffix("\n") for line in bounded_lines(stream)]
-    while len(cells) > 1 and not cells[-1]:
+    while len(cells) > max(1, count or 1) and not cells[-1]:  # the last of `count` names may be empty
         cells.pop()
     return cells
 

@@ -78,14 +78,18 @@ def word_columns(path: Path, *, beside_lists: bool = True) -> list[str]:
 
 
 def other_columns(path: Path, exclude: Sequence[str], include: Sequence[str]) -> dict[str, list[Any]]:
-    """The columns of a table that are no dimensions, by name: words, those excluded, and all beside a list."""
+    """The columns of a table that are no dimensions, by name: words, those excluded, and all beside a list.
+
+    Lists and maps are left out.
+    """
     suffix = path.suffix.lower()
     words = [name for name in word_columns(path) if name not in include]
     if suffix == ".parquet":
         file = open_parquet(path)
         kinds = {field.name: str(field.type) for field in file.schema_arrow}
         lists = any(map(_LIST.match, kinds.values()))
-        kept = [name for name, kind in kinds.items() if not _LIST.match(kind) and (lists or name in [*words, *exclude])]
+        wanted = [name for name in kinds if lists or name in [*words, *exclude]]
+        kept = [name for name in wanted if not (_LIST.match(kinds[name]) or kinds[name].startswith("map<"))]
         check_parquet_memory(file, kept, path, size=OBJECT_BYTES)
         found: dict[str, list[Any]] = {name: [] for name in kept}
         for batch in parquet_batches(file, kept) if kept else ():
@@ -219,7 +223,7 @@ def bounded_lines(stream: TextIO) -> Iterator[str]:
 # Parquet; pyarrow is optional
 
 _LIST = re.compile(r"(large_|fixed_size_)?list<")  # the names of Arrow's types
-_WORDS = r"(large_)?string|binary|dictionary<.*"
+_WORDS = r"(large_)?string(_view)?|binary|dictionary<.*"
 _NUMBER = re.compile(r"u?int\d+|halffloat|float|double")
 
 

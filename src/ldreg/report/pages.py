@@ -144,6 +144,17 @@ def inspection_page(
     )
 
 
+def notebook_output(report: DimensionReport) -> str:
+    """Findings and tables of a report for the output of a notebook's cell, which has no style of ours."""
+    return _render(
+        "notebook.html",
+        report=report,
+        size=words.size(report),
+        findings=[(finding.severity, words.sentence(finding, report)) for finding in report.findings],
+        tables=tables.report_tables(report),
+    )
+
+
 @plain_style()
 def comparison_page(records: Sequence[Record], *, title: str, further: Sequence[Section] = ()) -> str:
     """A page that compares runs with the first of them. Raises ValueError if there is none."""

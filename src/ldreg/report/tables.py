@@ -290,6 +290,12 @@ def quantity_tables(report: DimensionReport, *, stacked: bool = False) -> list[T
     return tables
 
 
+def report_tables(report: DimensionReport) -> list[Table]:
+    """All tables of a report, two sets one below the other."""
+    shown = [*quantity_tables(report, stacked=True), collapsed_table(report, row="row ")]
+    return [*shown, *filter(None, (class_table(report, stacked=True), layer_table(report)))]
+
+
 def _cells(*texts: str) -> list[Cell]:
     return [Cell(text) for text in texts]
 
@@ -341,6 +347,10 @@ def _other_rows(report: DimensionReport) -> _Rows:
     if found["hubness"] is not None:
         rows["Hubness"] = (number(found["hubness"]), "skewness of neighbor counts")
         rows["Antihubs"] = (percent(found["antihubs"]), "points that are nobody's neighbor")
+    if found["alignment"] is not None:
+        rows["Alignment"] = (number(found["alignment"]), "distance of views; 0: equal, 2: unrelated")
+    if found["lidar"] is not None:
+        rows["LiDAR"] = (number(found["lidar"]), "rank of images in units of their views")
     if scales:
         rows["GRIDE"] = (scales[0], f"over growing scales: {', '.join(scales)}")
     return rows

@@ -289,14 +289,11 @@ def _listed(parts: Sequence[str]) -> str:
 
 def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = False) -> str:
     """The whole report as lines of at most `width` columns, with terminal colors if wanted."""
-    classes = tables.class_table(report, stacked=True)
-    shown = [*tables.quantity_tables(report, stacked=True), tables.collapsed_table(report, row="row ")]
-    shown += [one for one in (classes, tables.layer_table(report)) if one is not None]
-    scope = [f"{_size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
+    scope = [f"{size(report)}; k = {report.k}, {report.estimator}, {report.device}"]
     if report.comparison is not None:
         other = report.comparison.other
         relation = "neighbors are rows of" if report.in_reference else "compared with"
-        scope.append(f"{relation} {printable(other.title)}, {_size(other)}")
+        scope.append(f"{relation} {printable(other.title)}, {size(other)}")
     parts: list[RenderableType] = [
         *(
             Text(_mark(found.severity) + found.text, style=_STYLES[found.severity])
@@ -306,7 +303,7 @@ def inspection_text(report: DimensionReport, *, width: int = 80, color: bool = F
         Text(printable(report.title), style="bold"),
         Text("\n".join(scope)),
         "",
-        *(part for table in shown for part in tables.text_parts(table, width=width)),
+        *(part for table in tables.report_tables(report) for part in tables.text_parts(table, width=width)),
         *(Text(f"{text}\n", style="bold") for text in filter(None, [fallen_layers(report)])),
         Text(USES, style="dim"),
     ]
@@ -333,7 +330,8 @@ def _mark(severity: str) -> str:
     return "" if severity == "note" else f"[{severity}] "
 
 
-def _size(report: DimensionReport) -> str:
+def size(report: DimensionReport) -> str:
+    """How many points of how many dimensions."""
     part = "" if report.measured == report.points else f", {count(report.measured)} measured"
     left_out = f", {count(report.left_out)} rows with NaN or inf left out" if report.left_out else ""
     return f"{count(report.points)} points × {count(report.dimensions)} dimensions{part}{left_out}"
