@@ -156,6 +156,11 @@ def test_views_have_alignment_and_lidar(
     assert {name: ldreg.inspect(x, k=20, views=views).measures[name] for name in expected} == pytest.approx(expected)
     alone = ldreg.inspect(x, k=20).measures
     assert alone["alignment"] is alone["lidar"] is None
+    spoiled = x.clone()
+    spoiled[[3, 70]] = math.nan
+    kept = [row for row in range(len(x)) if row not in (3, 70)]
+    left = ldreg.inspect(spoiled, k=20, views=views, skip_nonfinite=True).measures["alignment"]
+    assert left == pytest.approx((units[0] - units[1])[kept].square().sum(1).mean().item())
     for wrong in (views[:50], views[:, :5], views * math.nan):
         with pytest.raises(ValueError, match=r"^views: expected "):
             ldreg.inspect(x, k=20, views=wrong)
