@@ -67,26 +67,25 @@ def inspect_command(
 
     Args:
         file: embeddings, one row per point: .npy, .npz, .pt, .safetensors, .csv, .tsv or .parquet; or many files: a
-            folder, a pattern such as 'parts/*.parquet' or a URL of .parquet, .arrow, .feather or .npy; not with
-            --model
-        model: measure a model: timm:NAME, torchvision:NAME, hf:FOLDER with a checkpoint of transformers or
-            sentence-transformers, a run folder of ldreg pretrain, or a checkpoint as for ldreg evaluate; --compare
-            then takes a second model
-        images: with --model the folder of images, or of class folders of images, to measure; of FILE the folder of its
-            points' images, or a file with one path per point, for the page of --html, by default a column of paths
-        texts: file with one text per row for --model, as --labels takes it; --label-key then is a column of it
+            folder, a pattern such as 'parts/*.parquet' or a URL of .parquet, .arrow, .feather or .npy
+        model: a model to measure in place of FILE: timm:NAME, torchvision:NAME, hf:FOLDER with a checkpoint of
+            transformers or sentence-transformers, a run folder of ldreg pretrain, or a checkpoint as for ldreg
+            evaluate; --compare then takes a second model
+        images: with --model, the folder of images to measure; class folders give labels. With FILE and --html, a folder
+            with the images of the points, or a file with one path per row (default: a column of paths in FILE)
+        texts: with --model, a file with one text per row, in any format of --labels
         text_key: which array or column of the file of --texts holds the texts
-        layers: with --model, LID, effective rank and findings of all layers (all) or of some (3,6,output); all else
-            is of the last of them
+        layers: with --model, measure these layers too: all, or names such as 3,6,output. The rest of the report is
+            about the last one
         download: download weights that are not on this machine
-        random_weights: measure a model of timm or torchvision before training, without its weights
+        random_weights: build the model of timm or torchvision with random weights
         labels: file with one class label per point, for LID per class
         compare: a second file of embeddings that you trust, to test whether FILE has collapsed compared with it
         reference: a second file in which the neighbors are sought, such as the training set of new embeddings in FILE;
             finds copies of its rows and points far from all of them
         k: number of nearest neighbors that LID is estimated from
-        sample: measure this many points, drawn at random; neighbors still come from all, which of many files need not
-            fit into memory
+        sample: measure this many points, drawn at random; their neighbors are sought among all points. Many files are
+            then read in blocks, never as a whole
         estimator: estimator of LID: mom (method of moments), mle (maximum likelihood), tle (tight locality)
         convention: mean over all k distances (paper) or over the first k - 1 (pseudocode)
         device: auto (a GPU if there is one), cpu or cuda; sets larger than its memory are moved there in blocks
@@ -118,7 +117,7 @@ def inspect_command(
     """
     of_page = {"images": None if model else images, "image-key": image_key, "map": None if map == "pca" else map}
     if html is None:
-        _expect_nothing(of_page, "without --html")
+        _reject(of_page, "with --html")
     if model is not None:
         embedded: dict[str, Any] = {
             "key": key,
@@ -127,9 +126,11 @@ def inspect_command(
             "reference": reference,
         }
         embedded |= {"compare-label-key": compare_label_key, "reference-key": reference_key, "exclude": exclude}
-        embedded |= {"include": include, "names": names, "name-key": name_key, "image-key": image_key, "file": file}
+        embedded |= {"include": include, "names": names, "name-key": name_key, "image-key": image_key}
         embedded |= {"views": views, "views-key": views_key, "skip-nonfinite": skip_nonfinite or None}
-        _expect_nothing(embedded, "with --model, which makes the embeddings")
+        _reject(embedded, "to embeddings in a FILE, not with --model")
+        if file is not None:
+            raise ValueError(f"FILE: expected none with --model, got {file!r}")
         settings = {"k": k, "estimator": estimator, "convention": convention, "sample": sample, "device": device}
         weights = {"download": download, "random_weights": random_weights}
         _inspect_model(
@@ -140,7 +141,7 @@ def inspect_command(
         return
     of_model: dict[str, Any] = {"texts": texts, "text-key": text_key, "layers": layers}
     of_model |= {"download": download or None, "random-weights": random_weights or None}
-    _expect_nothing(of_model, "without --model")
+    _reject(of_model, "with --model")
     if file is None:
         raise ValueError("expected FILE or --model, got neither")
     from ldreg.distributed import agreed
@@ -212,12 +213,11 @@ def inspect_command(
             print(hint, file=sys.stderr)
 
 
-def _expect_nothing(given: dict[str, Any], when: str) -> None:
-    """Raise ValueError for the first option that has a value."""
+def _reject(given: dict[str, Any], applies: str) -> None:
+    """Raise ValueError for the first option that has a value: it applies only elsewhere."""
     for name, value in given.items():
         if value is not None:
-            option = "FILE" if name == "file" else f"--{name}"
-            raise ValueError(f"{option}: expected to be left out {when}, got {value!r}")
+            raise ValueError(f"--{name}: it applies only {applies}" + ("" if value is True else f", got {value!r}"))
 
 
 def _inspect_model(
@@ -240,9 +240,9 @@ def _inspect_model(
         raise ValueError(f"--model: expected --images or --texts with it, got {'both' if images else 'neither'}")
     if images is not None:
         words = dict(zip(("text-key", "labels", "label-key"), further, strict=True))
-        _expect_nothing(words, "with --images, whose class folders are the labels")
+        _reject(words, "to --texts; with --images, class folders are the labels")
     if launched():
-        raise ValueError("--model: expected one process, got several")
+        raise ValueError("--model: expected one process, got several; start it without torchrun")
     check_settings(**{name: settings[name] for name in signature(check_settings).parameters})
     inputs = [images or texts, further[1], *(path for path in (model, compare) if path and Path(path).exists())]
     check_targets(inputs, **outputs)

@@ -104,10 +104,10 @@ def test_numbers_are_floating(dtype: str, loaded: str, tmp_path: Path) -> None:
 
 def test_a_changed_file_changes_the_state(rows: Array, tmp_path: Path) -> None:
     folder = write(tmp_path / "x", "npy", rows)
-    before = open_shards(folder).state
-    assert open_shards(folder).state == before
+    before = open_shards(folder).fingerprint
+    assert open_shards(folder).fingerprint == before
     np.save(tmp_path / "x" / "part-5.npy", rows[333:] + 1)
-    assert open_shards(folder).state != before
+    assert open_shards(folder).fingerprint != before
 
 
 def bad(folder: Path) -> Iterator[tuple[str, str, dict[str, Any], str]]:

@@ -38,8 +38,13 @@ _PAIR_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 # Outside this range, squares of differences lose digits to underflow or overflow.
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
-# Pivots at a time, and the fewest queries that are searched as a group.
-_PIVOTS, _GROUP_ROWS = 256, 16
+# Groups of open queries. Distances are in units of the distance to the k-th row.
+_PIVOTS = 256  # at a time
+_FEWEST_QUERIES = 16  # of a group; fewer are not worth a search of their own
+_APART = 1.5  # least distance between pivots, so that a cluster has one
+_AROUND = 2.0  # largest distance of a query from its pivot, so that few rows are near the group
+_FEW_ROWS = 0.25  # largest share of the rows near a group; with more, a search among all is as fast
+_WORTH_A_ROUND = 0.9  # another round of pivots follows unless this share of the queries is still open
 
 # Share of a CPU's cache that part of a reference may take, and the multiple of bytes that its columns are cut to.
 _CACHE_BYTES = 6 << 20
@@ -99,17 +104,17 @@ def _search_groups(query: Query, found: Neighbors, proven: Tensor) -> None:
     in a tight cluster apart. A search among the rows near a group has its center there.
     """
     open_rows = (~proven).nonzero().squeeze(1)
-    while len(open_rows) >= _GROUP_ROWS:
-        again, before = query.only(open_rows), len(open_rows)
-        for mine, near in _groups(again, found.distances[open_rows, -1]):
+    while len(open_rows) >= _FEWEST_QUERIES:
+        open_before, again = len(open_rows), query.only(open_rows)
+        for members, near_rows in _groups(again, found.distances[open_rows, -1]):
             own = again.self_index
-            places = None if own is None else torch.searchsorted(near, own[mine]).where(own[mine] >= 0, -1)
-            part = search(again.x[mine], query.rows[near], places, query.k, memory=query.memory)
-            rows = open_rows[mine]
-            found.distances[rows], found.indices[rows], proven[rows] = part.distances, near[part.indices], True
+            places = None if own is None else torch.searchsorted(near_rows, own[members]).where(own[members] >= 0, -1)
+            part = search(again.x[members], query.rows[near_rows], places, query.k, memory=query.memory)
+            rows = open_rows[members]
+            found.distances[rows], found.indices[rows], proven[rows] = part.distances, near_rows[part.indices], True
         open_rows = (~proven).nonzero().squeeze(1)
-        if len(open_rows) > 0.9 * before:
-            break  # no groups are left
+        if len(open_rows) > _WORTH_A_ROUND * open_before:
+            break
 
 
 def _groups(query: Query, reach: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -119,28 +124,29 @@ def _groups(query: Query, reach: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     far. Row y is no neighbor of x if |y - p| > |x - p| + r.
     """
     most = max(1, query.memory // (16 * len(query.rows)))
-    pivots = torch.randperm(len(query.x), generator=torch.Generator().manual_seed(0), device="cpu")
-    lifted = LiftedRows(query.x, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
-    left = lifted.left(pivots[: min(most, _PIVOTS)])
-    distances = _least_distances(left, lifted)
+    order = torch.randperm(len(query.x), generator=torch.Generator().manual_seed(0), device="cpu")
+    tried = order[: min(most, _PIVOTS)]
+    queries = LiftedRows(query.x, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
+    lifted_pivots = queries.left(tried)
+    distances = _least_distances(lifted_pivots, queries)
     # What rounding may take from a distance: products are shrunk by at most 4γ|x|² (see `candidates`).
-    error = (2 * lifted.largest_square() * 4 * rounding(query.x.shape[1], query.dtype)) ** 0.5
-    reach = reach * (query.frame.scale * (1 + 1e-6))
-    kept = list[int]()
-    for place, pivot in enumerate(pivots[: len(left)].tolist()):
-        if not kept or distances[kept, pivot].min() > 1.5 * reach[pivot]:  # no pivot near another
-            kept.append(place)
-    distance, pivot_of = distances[kept].min(0)
-    pivot_of[distance > 2 * reach] = -1
-    of_rows = LiftedRows(query.rows, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
-    from_rows = _least_distances(left[kept], of_rows)
-    for place in range(len(kept)):
-        mine = (pivot_of == place).nonzero().squeeze(1)
-        if len(mine) >= _GROUP_ROWS:
-            limit = (distance[mine] + reach[mine]).max() + error
-            near = (from_rows[place] <= limit).nonzero().squeeze(1)
-            if len(near) <= len(query.rows) // 4:
-                yield mine, near
+    error = (2 * queries.largest_square() * 4 * rounding(query.x.shape[1], query.dtype)) ** 0.5
+    scaled_reach = reach * (query.frame.scale * (1 + 1e-6))
+    pivots = list[int]()  # their places in `tried`
+    for place, row in enumerate(tried.tolist()):
+        if not pivots or distances[pivots, row].min() > _APART * scaled_reach[row]:
+            pivots.append(place)
+    distance, pivot_of = distances[pivots].min(0)
+    pivot_of[distance > _AROUND * scaled_reach] = -1
+    rows = LiftedRows(query.rows, query.frame, order=None, dtype=query.dtype, cache_bytes=0)
+    to_rows = _least_distances(lifted_pivots[pivots], rows)
+    for place in range(len(pivots)):
+        members = (pivot_of == place).nonzero().squeeze(1)
+        if len(members) >= _FEWEST_QUERIES:
+            limit = (distance[members] + scaled_reach[members]).max() + error
+            near_rows = (to_rows[place] <= limit).nonzero().squeeze(1)
+            if len(near_rows) <= _FEW_ROWS * len(query.rows):
+                yield members, near_rows
 
 
 def _least_distances(left: Tensor, rows: LiftedRows) -> Tensor:

@@ -5,6 +5,7 @@ hands on to a classifier or, of a sentence encoder, the embedding of the sentenc
 """
 
 import json
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +32,7 @@ _STAGES = (
 )  # what holds the stages of a model, if not the model itself
 _POOLINGS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 _SENTENCE_STEPS = ("Transformer", "Pooling", "Normalize")
-_TOKENS = 512  # of a text, where the model does not say
-_ABSENT = "on this machine; --download fetches them"
+_MOST_TOKENS = 512  # of a text; longer ones are cut
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,13 @@ def _cached(name: str, config: Any) -> str:
         files.append(_of_torch_hub(config.url))
     found = next((file for file in files if isinstance(file, str) and Path(file).is_file()), None)
     if found is None:
-        raise ValueError(f"expected weights of {name} {_ABSENT}, --random-weights does without, got none")
+        raise _no_weights(name)
     return found
+
+
+def _no_weights(name: str) -> ValueError:
+    advice = "--download fetches them, --random-weights does without them"
+    return ValueError(f"expected weights of {name} on this machine, got none; {advice}")
 
 
 def _of_torch_hub(url: str) -> str:
@@ -149,10 +154,13 @@ def _torchvision(name: str, *, download: bool, random_weights: bool) -> OpenedMo
         raise ValueError(f"expected a model of torchvision, got {name!r}{did_you_mean(name, names)}")
     weights = models.get_model_weights(name).DEFAULT
     if not (random_weights or download or Path(_of_torch_hub(weights.url)).is_file()):
-        raise ValueError(f"expected weights of {name} {_ABSENT}, --random-weights does without, got none")
+        raise _no_weights(name)
     try:
+        if not random_weights and Path(_of_torch_hub(weights.url)).is_file():
+            # torchvision unpickles its weights; a file that loads without running code is harmless.
+            torch.load(_of_torch_hub(weights.url), map_location="meta", weights_only=True)
         module = models.get_model(name, weights=None if random_weights else weights)
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, pickle.UnpicklingError) as error:
         raise ValueError(f"expected weights of {name}, got: {one_line(str(error))}") from error
     # The classifier is the last linear map.
     heads = [path for path, part in module.named_modules() if isinstance(part, nn.Linear)]
@@ -207,7 +215,7 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
     try:
         steps = {step["type"].rpartition(".")[2]: step["path"] for step in _settings(name, "modules.json", local) or []}
         if unknown := [step for step in steps if step not in _SENTENCE_STEPS]:
-            raise ValueError(f"{listed(unknown)} in modules.json, which {listed(_SENTENCE_STEPS)} alone may be")
+            raise ValueError(f"{listed(unknown)} in modules.json, where only {listed(_SENTENCE_STEPS)} are supported")
         folder = {**local, "subfolder": steps.get("Transformer", ""), "trust_remote_code": False}
         if _file(name, str(Path(folder["subfolder"], "config.json")), local) is None:
             raise ValueError("no config.json there" + ("" if download else "; --download fetches hf:OWNER/NAME"))
@@ -219,7 +227,10 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
         how: Pooling = "mean"
         if "Pooling" in steps:
             modes = _settings(name, f"{steps['Pooling']}/config.json", local) or {}
-            how = next(_POOLINGS[mode] for mode, used in modes.items() if used is True and mode in _POOLINGS)
+            used = [mode for mode, value in modes.items() if value is True and mode.startswith("pooling_mode_")]
+            if len(used) != 1 or used[0] not in _POOLINGS:
+                raise ValueError(f"pooling by {listed(used)}; expected one of {listed(list(_POOLINGS))}")
+            how = _POOLINGS[used[0]]
         part = module.get_encoder() if module.config.is_encoder_decoder else module
         part = getattr(part, "text_model" if texts else "vision_model", part)  # of CLIP
         takes: ImageInput | TextInput
@@ -229,9 +240,9 @@ def _transformers(name: str, *, texts: bool, download: bool) -> OpenedModel:
             if not any(_file(name, file, local) for file in files):  # else every word would be unknown
                 raise ValueError(f"no tokenizer: none of {listed(files)}")
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-            most = getattr(part.config, "max_position_embeddings", None) or _TOKENS
+            most = getattr(part.config, "max_position_embeddings", None) or _MOST_TOKENS
             most = (_settings(name, "sentence_bert_config.json", local) or {}).get("max_seq_length") or most
-            takes = TextInput(tokenizer, min(most, tokenizer.model_max_length, _TOKENS))
+            takes = TextInput(tokenizer, min(most, tokenizer.model_max_length, _MOST_TOKENS))
         elif part.main_input_name == "pixel_values":
             prepared = transformers.AutoImageProcessor.from_pretrained(name, **folder)
             size = prepared.crop_size or prepared.size

@@ -14,6 +14,7 @@ from ldreg.data import DataConfig, ImageFiles, batches_in_order, load_images, wo
 from ldreg.data.datasets import find_root, split_names
 from ldreg.encoders.pretrained import OUTPUT, ImageInput, OpenedModel, TextInput, open_model
 from ldreg.evaluate.extract import undisturbed, with_channels
+from ldreg.inspection.findings import COMPARISONS
 from ldreg.inspection.inputs import as_device
 from ldreg.inspection.maps import Map
 from ldreg.inspection.measure import Progress, inspect, quick_report
@@ -29,7 +30,6 @@ _LISTED, _LONGEST = 30, 200  # layers, and characters of what a library says, in
 class Content:
     """What models are measured on: texts or image files, their names, and their classes if they are known."""
 
-    option: str  # that named it
     title: str
     names: Sequence[str]  # of texts, these
     labels: Sequence[str] | None
@@ -57,7 +57,7 @@ def read_images(folder: str) -> Content:
     assert isinstance(images, ImageFiles)  # as they are not resident
     names = [str(Path(images.path(place)).relative_to(root)) for place in range(len(images))]
     labels = [images.classes[label] for label in images.labels.tolist()] if images.labeled else None
-    return Content("--images", Path(folder).resolve().name, names, labels, images)
+    return Content(Path(folder).resolve().name, names, labels, images)
 
 
 def read_texts(file: str, *, key: str | None, labels: str | None, label_key: str | None) -> Content:
@@ -71,7 +71,7 @@ def read_texts(file: str, *, key: str | None, labels: str | None, label_key: str
     classes = None
     if labels is not None or label_key is not None:
         classes = load_labels(labels or file, key=label_key, count=len(texts))
-    return Content("--texts", Path(file).name, texts, classes)
+    return Content(Path(file).name, texts, classes)
 
 
 def inspect_model(
@@ -145,7 +145,7 @@ def _measured(
         with _naming_errors(x=f"{spec}, layer {name}"):
             one = last if place == len(sets) else quick_report(x, labels, **settings)
         # What a comparison found is not about the layer.
-        words = [each for each in findings_in_words(one, "layer") if not each.kind.endswith("beside")]
+        words = [each for each in findings_in_words(one, "layer") if each.kind not in COMPARISONS]
         layers.append(Layer(name, one.dimensions, one.mean, one.lid_low, one.effective_rank, tuple(words)))
     return tuple(layers)
 

@@ -74,6 +74,9 @@ _LOWER_RANK = 0.6  # times the other set's effective rank, which differs more be
 _COLLAPSES = {"complete_collapse", "degenerate", "collapsed_group", "collapsed_class", "low_rank", "duplicates"}
 _MORE_DEGENERATE = 0.02  # of the points: so many more without a LID, or with an exact duplicate
 
+# Findings of `compare`, about two sets.
+COMPARISONS = frozenset(("collapsed_beside", "comparison_collapsed", "higher_beside", "similar_beside", "not_compared"))
+
 
 @dataclass(frozen=True)
 class Points:

@@ -66,11 +66,11 @@ class InspectedFiles(NamedTuple):
     exclude: str | None = None
     include: str | None = None
     relation: Literal["compare", "reference"] = "compare"  # of the second to the first
-    missing: bool = False  # whether empty cells of tables are NaN
+    skip_nonfinite: bool = False  # so that empty cells of tables are NaN, and no error
     views: EmbeddingFile | None = None  # other views of the rows of the first
 
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
-        """Check before the work that the outputs can be written and replace no input, and the page only a page."""
+        """Check that outputs can be written and replace no input; --html may replace only an earlier page."""
         sets = [one for one in (self.first, self.second, self.views) if one is not None]
         files = [path for one in sets for path in (one.path, one.labels, one.names)]
         images = self.first.images
@@ -102,6 +102,12 @@ class InspectedFiles(NamedTuple):
     def images(self, points: int) -> ShownImages | None:
         """The image files of the points of the first file, or None."""
         one = self.first
+        if one.sharded and one.images is None:
+            if one.image_key is not None:
+                raise ValueError(
+                    f"--image-key: expected one file, got shards {one.path!r}; --images takes a file of paths"
+                )
+            return None
         exclude = [*_names(self.exclude), *filter(None, [one.label_key])]
         return find_images(one.path, points, images=one.images, key=one.image_key, exclude=exclude)
 
@@ -109,7 +115,7 @@ class InspectedFiles(NamedTuple):
         """The columns of the first file that are no dimensions, by name, if it is a table; shards have none."""
         if self.first.sharded:
             return {}
-        excluded = _columns_for(self.first, _excluded_and_labels(self.first, _names(self.exclude)), self.second)
+        excluded = _columns_for(self.first, _no_dimensions(self.first, _names(self.exclude)), self.second)
         return other_columns(
             Path(self.first.path), excluded, _columns_for(self.first, _names(self.include), self.second)
         )
@@ -117,14 +123,14 @@ class InspectedFiles(NamedTuple):
     def read(self) -> tuple[Any, Any, Any, Any]:
         """Embeddings, labels, second embeddings and their labels, each None where there are none."""
         first, second = self.first, self.second
-        excluded = _excluded_and_labels(first, _names(self.exclude))
+        excluded = _no_dimensions(first, _names(self.exclude))
         x, labels = self._read(first, excluded, second)
         if second is None:
             return x, labels, None, None
         if second.label_key is None and second.labels and Path(second.labels).suffix.lower() not in _NAMELESS:
             second = second._replace(label_key=first.label_key)
         # The first file's label column is no dimension of the second either, unless that has a label column of its own.
-        others = _excluded_and_labels(second, _names(self.exclude) if second.label_file == second.path else excluded)
+        others = _no_dimensions(second, _names(self.exclude) if second.label_file == second.path else excluded)
         try:
             return x, labels, *self._read(second, others, first)
         except ValueError as error:
@@ -137,7 +143,7 @@ class InspectedFiles(NamedTuple):
         if self.views is None:
             return None
         try:
-            return self._read(self.views, _excluded_and_labels(self.first, _names(self.exclude)), self.first)[0]
+            return self._read(self.views, _no_dimensions(self.first, _names(self.exclude)), self.first)[0]
         except ValueError as error:
             raise ValueError(str(error).replace(" --key ", " --views-key ")) from error
 
@@ -147,7 +153,7 @@ class InspectedFiles(NamedTuple):
             of_labels, of_names = (None if one.labels else one.label_key), (None if one.names else one.name_key)
             shards = open_shards(
                 one.path, key=one.key, label_key=of_labels, name_key=of_names,
-                exclude=_names(self.exclude), include=_names(self.include), missing=self.missing,
+                exclude=_names(self.exclude), include=_names(self.include), empty_as_nan=self.skip_nonfinite,
             )  # fmt: skip
             return shards, load_labels(one.labels, key=one.label_key, count=shards.rows) if one.labels else None
         x = load_embeddings(
@@ -155,7 +161,7 @@ class InspectedFiles(NamedTuple):
             key=one.key,
             exclude=_columns_for(one, excluded, other),
             include=_columns_for(one, _names(self.include), other),
-            missing=self.missing,
+            empty_as_nan=self.skip_nonfinite,
         )
         labels = one.label_file
         return x, None if labels is None else load_labels(labels, key=one.label_key, count=len(x))
@@ -187,7 +193,7 @@ class InspectedFiles(NamedTuple):
         path = Path(self.first.path)
         if path.suffix.lower() not in _TABLES or self.first.sharded:
             return ""
-        left_out = [*_excluded_and_labels(self.first, _names(self.exclude)), *word_columns(path)]
+        left_out = [*_no_dimensions(self.first, _names(self.exclude)), *word_columns(path)]
         included = _names(self.include)
         names = [name for name in table_columns(path) if name in included or name not in left_out]
         variances = x.double().var(0)
@@ -228,7 +234,7 @@ class InspectedFiles(NamedTuple):
 def check_targets(
     inputs: Iterable[str | None], *, json: str | None, html: str | None, points: str | None, neighbors: str | None
 ) -> None:
-    """Check before the work that the outputs can be written and replace no input, and the page only a page."""
+    """Check that outputs can be written and replace no input; --html may replace only an earlier page."""
     for path, known, option in ((points, TABLES, "--points"), (neighbors, GRAPHS, "--neighbors")):
         if path is not None:
             check_suffix(path, known, option)
@@ -250,8 +256,8 @@ def _columns_for(one: EmbeddingFile, names: list[str], other: EmbeddingFile | No
     return [name for name in names if name in own or name not in others]
 
 
-def _excluded_and_labels(one: EmbeddingFile, excluded: list[str]) -> list[str]:
-    """The excluded columns of a table, and the columns of its labels and names."""
+def _no_dimensions(one: EmbeddingFile, excluded: list[str]) -> list[str]:
+    """The columns of a table that are no dimensions: the excluded ones, labels, names and images."""
     if Path(one.path).suffix.lower() not in _TABLES or one.sharded:
         return excluded
     labels = [one.label_key] if one.label_key and one.label_file == one.path else []

@@ -99,8 +99,8 @@ def inspect(
             them must call, with the same arguments, and all get one report.
         keep_neighbors: whether the report keeps the k neighbors of each point, as `report.neighbors`.
         skip_nonfinite: whether to leave out rows with NaN or inf, which are an error otherwise, and count them.
-        resume: of shards and `sample`, the start of the names of files that keep what was measured so far. Where an
-            earlier call was interrupted, the same call goes on from them; at the end they are removed.
+        resume: path that the names of state files begin with; only for shards with `sample`. The same call resumes from
+            them after an interruption. They are removed at the end.
         map: what the coordinates of the report are: the first two principal axes, t-SNE (of at most 10,000 points
             drawn at random), or UMAP (of at most 20,000; needs ldreg[umap]), both from exact neighbors.
         progress: called with the name of the step and the fraction of the whole that is done.

@@ -128,7 +128,7 @@ def neighbor_graph(report: "DimensionReport") -> "csr_matrix":
     if report.measured < report.points:
         raise ValueError(f"report: expected all {report.points} points measured, got {report.measured}")
     distances, indices = (column.numpy() for column in report.neighbors)
-    counts = numpy.zeros(report.points + report.left_out, dtype=numpy.int64)
+    counts = numpy.zeros(report.rows, dtype=numpy.int64)
     counts[report.index.numpy()] = report.k
     of = report.comparison.other if report.in_reference and report.comparison else report
     starts = numpy.concatenate([[0], counts.cumsum()])

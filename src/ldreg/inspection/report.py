@@ -226,6 +226,11 @@ class DimensionReport:
 
         return points_table(self)
 
+    @property
+    def rows(self) -> int:
+        """Rows of the data, with those left out."""
+        return self.points + self.left_out
+
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write `to_dict` as strict JSON (no NaN or Infinity), the same bytes for the same numbers."""
         write_json(path, self.to_dict())

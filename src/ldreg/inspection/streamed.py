@@ -166,7 +166,7 @@ class _State:
         self, path: Path, x: Shards, nearest: NearestRows | None, moments: Moments | None, ranks: Ranks
     ) -> None:
         self._path, self._nearest, self._moments, self._last = path, nearest, moments, time.monotonic()
-        mark = sha256(f"{__version__} {x.state} {ranks} {x.left_out.tolist()}".encode())
+        mark = sha256(f"{__version__} {x.fingerprint} {ranks} {x.left_out.tolist()}".encode())
         for tensor in (*([] if nearest is None else [nearest.queries]), *([] if moments is None else [moments.center])):
             mark.update(f"{tensor.dtype} {tensor.shape}".encode() + tensor.cpu().numpy().tobytes())
         self._mark = f"{mark.hexdigest()} {nearest and nearest.found.distances.shape[1]}"

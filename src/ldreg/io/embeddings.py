@@ -38,7 +38,7 @@ def load_embeddings(
     key: str | None = None,
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
-    missing: bool = False,
+    empty_as_nan: bool = False,
 ) -> Tensor:
     """Load embeddings (N, D) from a .npy, .npz, .pt, .pth, .safetensors, .csv, .tsv or .parquet file.
 
@@ -52,7 +52,7 @@ def load_embeddings(
         exclude: columns of a .csv or .parquet that are no dimensions; 1, 2, … in a CSV without header row.
         include: columns of a .csv or .parquet that are dimensions although they look like ids, row numbers or labels
             by their names or values; without this, such columns are an error.
-        missing: whether empty and `nan` cells of a table are NaN instead.
+        empty_as_nan: whether empty and `nan` cells of a table are NaN instead.
 
     Raises:
         OSError: there is no such file, or it is a directory or may not be read.
@@ -73,7 +73,7 @@ def load_embeddings(
     with named_errors(path):
         suffix = check_file(path, [*ARRAYS, *TABLES])
         if suffix in TABLES:
-            return floating(TABLES[suffix](path, key, exclude, include, missing))
+            return floating(TABLES[suffix](path, key, exclude, include, empty_as_nan))
         if exclude or include:
             option = "--exclude" if exclude else "--include"
             raise ValueError(f"{option} names columns of a table, and a {suffix} file has none")

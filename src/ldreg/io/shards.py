@@ -20,12 +20,12 @@ from ldreg.io.embeddings import HEADER_BYTES, npy_header
 from ldreg.io.guard import check_file, check_fits, named_errors, parse_errors
 from ldreg.io.labels import as_label, as_name
 from ldreg.io.tables import BATCH_ROWS, VectorColumns, vector_columns
-from ldreg.text import listed, one_line
+from ldreg.text import counted, listed, one_line
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
 _BLOCK_BYTES = 1 << 28  # of rows that are worked on at a time; up to three such blocks are in memory
 _BUFFER = 1 << 20  # bytes of a Parquet column that are read at a time
-_OF_A_RUN = "of a run, ldreg evaluate dimension has what this has, and --representations FILE"
+_OF_A_RUN = "of a run folder, --model takes the encoder"
 _KINDS = {".parquet": "a Parquet file", ".arrow": "an Arrow file", ".feather": "an Arrow file"}
 
 # From the first row that is wanted to the rows of a shard from there on, a few thousand at a time.
@@ -79,7 +79,7 @@ class Shards:
         dtype: of the rows in memory.
         label_key: the column with the labels.
         name_key: the column with the names.
-        state: changes if a file changes.
+        fingerprint: changes if a file changes.
     """
 
     device = torch.device("cpu")
@@ -92,9 +92,9 @@ class Shards:
         *,
         label_key: str | None = None,
         name_key: str | None = None,
-        state: str = "",
+        fingerprint: str = "",
     ) -> None:
-        self.shards, self.width, self.dtype, self.state = shards, width, dtype, state
+        self.shards, self.width, self.dtype, self.fingerprint = shards, width, dtype, fingerprint
         self.label_key, self.name_key = label_key, name_key
         self.left_out = torch.empty(0, dtype=torch.int64)  # rows of the files, ascending
         self._kept_rows, self._kept = self.left_out, torch.empty(0, width, dtype=dtype)
@@ -137,7 +137,9 @@ class Shards:
         try:
             check_fits(self.rows * self.width * self.dtype.itemsize)
         except ValueError as error:
-            raise ValueError(f"{error}; --sample N measures N rows among all without holding them") from error
+            raise ValueError(
+                f"{error}; sample=N (--sample N) measures N rows among all without holding them"
+            ) from error
         whole = torch.empty(self.shape, dtype=self.dtype)
         for start, block, _ in self.blocks():
             whole[start : start + len(block)] = block
@@ -207,7 +209,7 @@ class Shards:
                     done += len(values)
                     yield values
                 if done != shard.rows:
-                    raise ValueError(f"expected {shard.rows} rows, as it says itself, got {done}")
+                    raise ValueError(f"expected {shard.rows} rows by its header, got {done}")
 
 
 def open_shards(
@@ -218,7 +220,7 @@ def open_shards(
     name_key: str | None = None,
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
-    missing: bool = False,
+    empty_as_nan: bool = False,
 ) -> Shards:
     """Open the shards of a folder (with those in it), a pattern such as "parts/*.npy", or a URL that fsspec knows.
 
@@ -231,7 +233,7 @@ def open_shards(
         name_key: the column with the names.
         exclude: columns that are no dimensions.
         include: columns that are dimensions although they do not look so.
-        missing: whether empty cells of a table are NaN; otherwise they are an error.
+        empty_as_nan: whether empty cells of a table are NaN; otherwise they are an error.
 
     Raises:
         OSError: there is no such folder or file.
@@ -249,7 +251,7 @@ def open_shards(
     else:
         require("parquet")
     words = [name for name in dict.fromkeys((label_key, name_key)) if name is not None and name not in exclude]
-    state = sha256(repr((key, exclude, include, missing)).encode())
+    fingerprint = sha256(repr((key, exclude, include, empty_as_nan)).encode())
     shards, dtypes, start = list[Shard](), list[np.dtype[Any]](), 0
     known: tuple[list[str], int] | None = None  # columns and width of the first shard
     for name in names:
@@ -261,7 +263,7 @@ def open_shards(
                 columns, check = list[str](), None
             else:
                 rows, schema = _table(files, name, suffix)
-                vectors = vector_columns(schema, key, [*exclude, *words], include, missing)
+                vectors = vector_columns(schema, key, [*exclude, *words], include, empty_as_nan)
                 columns, dtype, check = vectors.names, vectors.dtype, vectors.check
                 read = partial(_vectors, files, name, suffix, vectors)
                 column = partial(_column, files, name, suffix)
@@ -277,13 +279,13 @@ def open_shards(
             if first.shape[1] != known[1]:
                 raise ValueError(f"expected {known[1]} dimensions, as in {shards[0].name}, got {first.shape[1]}")
             dtypes.append(dtype)
-            state.update(f"{name} {rows} {files.ukey(name)}".encode())
+            fingerprint.update(f"{name} {rows} {files.ukey(name)}".encode())
         shards.append(Shard(name, start, rows, read, column))
         start += rows
     if known is None:
         raise ValueError(f"{path}: expected rows, got {len(names)} shards without any")
     held = _floating(np.result_type(*dtypes))
-    return Shards(shards, known[1], held, label_key=label_key, name_key=name_key, state=state.hexdigest())
+    return Shards(shards, known[1], held, label_key=label_key, name_key=name_key, fingerprint=fingerprint.hexdigest())
 
 
 def _floating(dtype: np.dtype[Any]) -> torch.dtype:
@@ -311,7 +313,7 @@ def _files(path: str) -> tuple[Any, list[str]]:
         found = [root] if files.exists(root) else files.glob(root)
     names = sorted(name for name in found if name.lower().endswith(SUFFIXES))
     if not names:
-        got = f"got {len(found)} other files" if found else "got none"
+        got = f"got {counted(len(found), 'other file')}" if found else "got none"
         hint = f"; {_OF_A_RUN}" if files.isdir(root) else ""
         raise FileNotFoundError(f"{path}: expected shards ({', '.join(SUFFIXES)}), {got}{hint}")
     if len(kinds := {Path(name).suffix.lower() for name in names}) > 1:
@@ -339,7 +341,7 @@ def _npy(files: Any, name: str) -> tuple[int, np.dtype[Any], _Read, Callable[[st
         raise ValueError(f"expected real numbers of at most 64 bits, got dtype {dtype}")
     if fortran and min(shape) > 1:
         raise ValueError(
-            "expected rows one after another, got columns (Fortran order); np.ascontiguousarray turns them"
+            "expected rows one after another, got columns (Fortran order); save it with np.ascontiguousarray"
         )
     width, offset = dtype.itemsize * shape[1], start.tell()
 

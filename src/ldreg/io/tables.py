@@ -41,7 +41,7 @@ SAMPLED_ROWS = 256  # by which columns are preselected before a look at all rows
 
 
 def csv_embeddings(
-    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], empty_as_nan: bool
 ) -> NDArray[Any]:
     """A numeric CSV as float64 (N, D), which keeps every number as written."""
     if key is not None:
@@ -55,7 +55,7 @@ def csv_embeddings(
     values = array("d")
     for line, cells in rows:
         chosen = cells if len(kept) == len(names) else [cells[i] for i in kept]
-        values.extend(_numbers(chosen, line, kept_names, missing))
+        values.extend(_numbers(chosen, line, kept_names, empty_as_nan))
     if not values:
         raise ValueError("holds a header but no rows")
     table = np.frombuffer(values, dtype=np.float64).reshape(-1, len(kept))
@@ -118,13 +118,13 @@ def _are_words(cells: Sequence[str]) -> bool:
     return len(words) > len(known) / 2 and all(_is_name(cell) or _DATE.match(cell) for cell in words)
 
 
-def _numbers(cells: list[str], line: int, names: Sequence[str], missing: bool) -> list[float]:
-    if missing:
+def _numbers(cells: list[str], line: int, names: Sequence[str], empty_as_nan: bool) -> list[float]:
+    if empty_as_nan:
         cells = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
     with contextlib.suppress(ValueError):
         numbers = list(map(float, cells))
         # float() accepts 1_000, as no other reader of CSV does. The sum tests fast: NaN comes of a NaN or of inf - inf.
-        allowed = missing or not (math.isnan(sum(numbers)) and any(map(math.isnan, numbers)))
+        allowed = empty_as_nan or not (math.isnan(sum(numbers)) and any(map(math.isnan, numbers)))
         if allowed and "_" not in "".join(cells):
             return numbers
     name, cell = next((name, cell) for name, cell in zip(names, cells, strict=True) if not _is_number(cell))
@@ -243,22 +243,22 @@ class VectorColumns(NamedTuple):
 
 
 def parquet_embeddings(
-    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+    path: Path, key: str | None, exclude: Sequence[str], include: Sequence[str], empty_as_nan: bool
 ) -> NDArray[Any]:
     """The list column `key`, else the only list column, else all columns of a Parquet file as (N, D)."""
     file = open_parquet(path)
-    columns = vector_columns(file.schema_arrow, key, exclude, include, missing)
+    columns = vector_columns(file.schema_arrow, key, exclude, include, empty_as_nan)
     values = _read_columns(file, columns.names, path, columns.dtype, columns.block)
     columns.check(values, include)
     return values
 
 
 def vector_columns(
-    schema: Any, key: str | None, exclude: Sequence[str], include: Sequence[str], missing: bool
+    schema: Any, key: str | None, exclude: Sequence[str], include: Sequence[str], empty_as_nan: bool
 ) -> VectorColumns:
     """The list column `key`, else the only list column, else all columns of numbers in an Arrow schema.
 
-    With `missing`, empty cells are NaN; otherwise they are an error.
+    With `empty_as_nan`, empty cells are NaN; otherwise they are an error.
     """
     names = [schema.names[i] for i in dimension_columns(schema.names, exclude, include)]
     if key is not None and key not in names:
@@ -274,7 +274,7 @@ def vector_columns(
         kind = schema.field(lists[0]).type.value_type
         if not _NUMBER.fullmatch(str(kind)):
             raise ValueError(f"column {lists[0]!r} is of lists of {kind}, not of numbers")
-        return VectorColumns(lists, _numpy_dtype(kind, missing), partial(_list_block, missing=missing))
+        return VectorColumns(lists, _numpy_dtype(kind, empty_as_nan), partial(_list_block, empty_as_nan=empty_as_nan))
     with parse_errors("a Parquet file"):  # the index of a DataFrame, as pandas notes it; a mere range has no column
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if name in names]
     texts = [name for name in names if re.fullmatch(_WORDS, str(schema.field(name).type)) and name not in include]
@@ -285,8 +285,8 @@ def vector_columns(
         name = next(iter(words))
         hint = advice(words | kinds_by_name(names, index))
         raise ValueError(f"column {name!r} is of {schema.field(name).type}, not of numbers; {hint}")
-    dtype = np.result_type(*(_numpy_dtype(schema.field(name).type, missing) for name in names))
-    return VectorColumns(names, dtype, partial(_column_block, missing=missing), lists=False, row_index=index)
+    dtype = np.result_type(*(_numpy_dtype(schema.field(name).type, empty_as_nan) for name in names))
+    return VectorColumns(names, dtype, partial(_column_block, empty_as_nan=empty_as_nan), lists=False, row_index=index)
 
 
 def open_parquet(path: Path, *, words: Sequence[str] = ()) -> Any:
@@ -332,13 +332,13 @@ def parquet_label_columns(path: Path) -> list[str]:
     return [name for pattern in patterns for name, kind in kinds.items() if re.fullmatch(pattern, kind)]
 
 
-def _numpy_dtype(kind: Any, missing: bool) -> np.dtype[Any]:
+def _numpy_dtype(kind: Any, empty_as_nan: bool) -> np.dtype[Any]:
     """The dtype for numbers of an Arrow type: floating, except for whole numbers that float32 may not hold.
 
-    With `missing` it is floating in any case.
+    With `empty_as_nan` it is floating in any case.
     """
     dtype = np.dtype(kind.to_pandas_dtype())
-    if missing:
+    if empty_as_nan:
         return np.result_type(dtype, np.float16 if dtype.kind == "f" else np.float32)
     return dtype if dtype.kind == "f" or dtype.itemsize >= 4 else np.dtype(np.float32)  # their values decide later
 
@@ -365,15 +365,15 @@ def _read_columns(
     return result
 
 
-def _column_block(columns: Sequence[Any], names: Sequence[str], done: int, *, missing: bool) -> NDArray[Any]:
+def _column_block(columns: Sequence[Any], names: Sequence[str], done: int, *, empty_as_nan: bool) -> NDArray[Any]:
     for name, column in zip(names, columns, strict=True):
-        if column.null_count and not missing:
+        if column.null_count and not empty_as_nan:
             row = done + column.is_null().index(True).as_py() + 1
             raise ValueError(f"column {name!r} has an empty cell in row {row}")
     return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
 
 
-def _list_block(columns: Sequence[Any], names: Sequence[str], done: int, *, missing: bool) -> NDArray[Any]:
+def _list_block(columns: Sequence[Any], names: Sequence[str], done: int, *, empty_as_nan: bool) -> NDArray[Any]:
     import pyarrow.compute as pc
 
     (column,), (name,) = columns, names
@@ -384,7 +384,7 @@ def _list_block(columns: Sequence[Any], names: Sequence[str], done: int, *, miss
         what = "no list" if length < 0 else f"a list of {length}"
         raise ValueError(f"column {name!r} has {what} in row {row}, expected lists of one length above zero")
     flat = column.flatten()
-    if flat.null_count and not missing:
+    if flat.null_count and not empty_as_nan:
         row = done + flat.is_null().index(True).as_py() // int(lengths[0]) + 1
         raise ValueError(f"column {name!r} has an empty value in row {row}")
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), int(lengths[0]))

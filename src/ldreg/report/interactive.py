@@ -99,8 +99,8 @@ def explorer(
         "images": None,
     }
     if images is not None:
-        if len(images) != report.points:
-            raise ValueError(f"images: expected {report.points}, one for each row, got {len(images)}")
+        if len(images) != report.rows:
+            raise ValueError(f"images: expected {report.rows}, one for each row, got {len(images)}")
         data["images"], note = _images(images, table["row"][drawn])
         notes.append(note)
     return _packaged(report.title, place, " ".join(notes), data)
@@ -238,7 +238,7 @@ def _neighbors(report: DimensionReport, drawn: Array) -> dict[str, Any] | None:
     few = len(drawn) <= MOST_WITH_NEIGHBORS
     if report.neighbors is None or report.in_reference or not (few or len(drawn) == report.measured):
         return None
-    place = numpy.full(report.points + report.left_out, len(drawn))  # the place of a neighbor that was not measured
+    place = numpy.full(report.rows, len(drawn))  # the place of a neighbor that was not measured
     place[report.index.numpy()[drawn]] = numpy.arange(len(drawn))
     nearest = report.neighbors.indices[:, : NEIGHBORS if few else FEWER_NEIGHBORS].numpy()[drawn]
     return {"of_each": nearest.shape[1], "places": _packed(place[nearest])}

@@ -318,7 +318,7 @@ def fallen_layers(report: DimensionReport) -> str:
         for before, layer in pairwise(one.layers):
             pairs = {
                 "LID": (before.mean.value, layer.mean.value),
-                "rank": (before.effective_rank, layer.effective_rank),
+                "effective rank": (before.effective_rank, layer.effective_rank),
             }
             for name, (high, low) in pairs.items():
                 if high > 0 and not low >= _FALLEN * high:  # also of a LID that is not defined
