@@ -100,7 +100,7 @@ def inspect_command(
         exclude: columns of a table that are not dimensions, separated by commas; for FILE, the second file or both
         include: columns of a table that are dimensions although they look like ids or labels, separated by commas; for
             FILE, the second file or both
-        skip_nonfinite: leave out rows with NaN, inf or empty cells, and count them
+        skip_nonfinite: leave out rows with NaN, inf or empty cells of columns of numbers, and count them
         names: file with one name or text per point, to name points by; by default a column of words in FILE
         name_key: which array or column holds the names, in the file of --names or else in FILE
         image_key: which array or column holds the paths, in the file of --images or else in FILE
@@ -115,7 +115,11 @@ def inspect_command(
         html: write a self-contained page with figures to this file
         command: as it was typed
     """
-    of_page = {"images": None if model else images, "image-key": image_key, "map": None if map == "pca" else map}
+    of_page = {
+        "images": None if model is not None else images,
+        "image-key": image_key,
+        "map": None if map == "pca" else map,
+    }
     if html is None:
         _reject(of_page, "with --html")
     if model is not None:
@@ -183,7 +187,9 @@ def inspect_command(
         progress("reading", 0.0)
         x, classes, other, other_classes = agreed(lambda: read(main_process))
         named = agreed(lambda: files.names(len(x)))
-        shown = agreed(lambda: files.images(len(x)) if main_process and html is not None else None)
+        shown = agreed(
+            lambda: files.images(len(x), named, (json, html, points, neighbors)) if main_process and html else None
+        )
         seen = agreed(files.read_views)
         with files.naming_errors():
             report = inspect(
@@ -241,6 +247,8 @@ def _inspect_model(
     if images is not None:
         words = dict(zip(("text-key", "labels", "label-key"), further, strict=True))
         _reject(words, "to --texts; with --images, class folders are the labels")
+    if settings["download"] and settings["random_weights"]:
+        raise ValueError("--download: it does not apply with --random-weights")
     if launched():
         raise ValueError("--model: expected one process, got several; start it without torchrun")
     check_settings(**{name: settings[name] for name in signature(check_settings).parameters})

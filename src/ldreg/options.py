@@ -59,6 +59,9 @@ class Command:
         return list(_imported(self.settings)(given)) if self.settings else []
 
 
+_PATHS = ("FILE", "FOLDER", "FOLDER|FILE", "MODEL")  # of which an empty word is an error
+
+
 def _imported(place: Callable[..., Any] | str) -> Callable[..., Any]:
     if not isinstance(place, str):
         return place
@@ -168,7 +171,7 @@ def parse(command: Command, words: Sequence[str], *, command_line: CommandLine =
             raise ValueError(f"unknown option --{key}; did you mean '--help'?")
     values = typed(named, pairs if Settings not in hints.values() else [pair for pair in pairs if pair[0] in known])
     for option in named:
-        if values[option.key] == "" and command.metavars.get(option.key) in ("FILE", "FOLDER"):  # as of an unset $NAME
+        if values[option.key] == "" and command.metavars.get(option.key) in _PATHS:  # as of an unset $NAME
             raise ValueError(f"{option.flag}: expected a path, got ''")
     values |= _placed([option for option in options if option.positional], places, command)
     arguments: dict[str, Any] = {}

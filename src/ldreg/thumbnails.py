@@ -87,7 +87,7 @@ def sheets(tiles: Sequence[Image.Image]) -> list[str]:
         for place, one in enumerate(part):
             sheet.paste(one, (place % SHEET * TILE, place // SHEET * TILE))
         buffer = BytesIO()
-        sheet.save(buffer, format="JPEG", quality=75, optimize=True, subsampling=0)
+        sheet.save(buffer, format="JPEG", quality=75, subsampling=0)
         found.append(base64.b64encode(buffer.getvalue()).decode("ascii"))
     return found
 

@@ -335,7 +335,7 @@ def error_of(capsys: Capture, *words: str) -> str:
         ("--model hf:bert --texts blank.txt", "blank.txt: "),
         ("--model hf:bert --texts holes.csv --text-key a", "row 1"),
         ("--model hf:bert --texts holes.csv --text-key c", "holds no column 'c'"),
-        ("--model hf:bert --texts t.txt --layers 0,7", "of hf:bert ('0', '1', '2', 'output')"),
+        ("--model hf:bert --texts t.txt --k 5 --layers 0,7", "of hf:bert ('0', '1', '2', 'output')"),
         ("--model hf:bert --texts t.txt --k 64", "hf:bert, t.txt: expected more points than k"),
         ("--model hf:bert --texts t.txt --k 8 --sample 9 --neighbors n.npz", "--neighbors: "),
         ("--model hf:bert --texts t.txt --k 8 --compare timm:test_vit --random-weights", "--model: "),
@@ -358,6 +358,6 @@ def test_what_does_not_fit_is_one_line(folder: Path, capsys: Capture, words: str
 def test_too_many_unreadable_images_are_an_error(folder: Path, capsys: Capture) -> None:
     write_photos(side=16, count=20)
     Path("photos/c0/003.png").write_bytes(b"no image")
-    words = ("--model", "timm:test_vit", "--images", "photos", "--random-weights")
+    words = ("--model", "timm:test_vit", "--images", "photos", "--random-weights", "--k", "5")
     assert main(["inspect", *words]) == 2
     assert "--images: expected at most 1.00% unreadable images, got 1 of 20" in capsys.readouterr().err

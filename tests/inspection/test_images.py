@@ -184,3 +184,47 @@ def test_tiles_do_not_run_into_each_other() -> None:
         sheet, spot = pictures[place // SHEET**2], place % SHEET**2
         part = sheet[spot // SHEET * TILE :, spot % SHEET * TILE :][:TILE, :TILE]
         assert abs(part - color).max() <= 4
+
+
+@pytest.mark.parametrize("how", ["column", "names"])
+def test_images_of_a_folder_follow_the_paths_that_the_points_have(how: str, tmp_path: Path) -> None:
+    """Also where the paths begin above the folder, and where the order of names is not that of the rows."""
+    (tmp_path / "img").mkdir()
+    names = [f"{row}.png" for row in range(12)]
+    for name in names:
+        Image.new("RGB", (4, 4)).save(tmp_path / "img" / name)
+    file = tmp_path / "x.npz"
+    columns: dict[str, Any] = {"paths": np.array([f"img/{name}" for name in names])} if how == "column" else {}
+    np.savez(file, x=np.zeros((12, 2)), **columns)
+    found = find_images(str(file), 12, images=str(tmp_path / "img"), names=names if how == "names" else None)
+    assert found is not None
+    assert [path and path.name for path in found.paths] == names
+    np.savez(file, x=np.zeros((12, 2)))
+    with pytest.raises(ValueError, match=r"^--images: expected numbers of equal length"):
+        find_images(str(file), 12, images=str(tmp_path / "img"))
+
+
+def test_paths_that_cannot_be_are_missing(folder: Path) -> None:
+    names = ["img/00.png", *["x" * 300 + ".png"] * (POINTS - 1)]
+    (folder / "odd.csv").write_text("path\n" + "\n".join(names))
+    found = find_images(str(folder / "x.npy"), POINTS, images=str(folder / "odd.csv"))
+    assert found is not None
+    assert [path is None for path in found.paths] == [False, *[True] * (POINTS - 1)]
+
+
+@pytest.mark.parametrize("images", ["img", "paths.txt"])
+def test_no_output_replaces_an_image(
+    images: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    Image.new("RGB", (4, 4)).save(folder / "img/03.png")
+    before = (folder / "img/05.png").read_bytes()
+    assert run("x.npy", "--images", images, "--html", "p.html", "--json", "img/05.png") == 2
+    assert "05.png" in capsys.readouterr().err
+    assert (folder / "img/05.png").read_bytes() == before
+
+
+def test_noise_fits_into_tiles() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (SHEET * SHEET, TILE, TILE, 3), dtype=np.uint8)
+    [sheet] = sheets([Image.fromarray(one) for one in noise])
+    assert Image.open(io.BytesIO(base64.b64decode(sheet))).size == (SHEET * TILE, SHEET * TILE)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ldreg.cli import main
 from ldreg.inspection import streamed
 from ldreg.inspection.measure import inspect
 from ldreg.inspection.report import DimensionReport
@@ -200,3 +201,16 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="expected the state of an earlier measurement"):
         inspect(x, **options)
     assert state.read_bytes().startswith(b"\x93NUMPY")
+
+
+@pytest.mark.parametrize("how", ["folder", "pattern", "url", "reference"])
+def test_no_output_replaces_a_shard(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sharded(gaussian(300), tmp_path / "parts")
+    np.save("x.npy", gaussian(100).numpy())
+    [target, *_] = sorted((tmp_path / "parts").iterdir())
+    before = target.read_bytes()
+    file = {"folder": "parts", "pattern": "parts/*", "url": f"file://{tmp_path}/parts", "reference": "x.npy"}[how]
+    further = ["--reference", "parts/*.npy"] if how == "reference" else ["--sample", "50"]
+    assert main(["inspect", file, "--k", "5", *further, "--json", str(target)]) == 2
+    assert target.read_bytes() == before

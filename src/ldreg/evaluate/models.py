@@ -16,7 +16,7 @@ from ldreg.encoders.pretrained import OUTPUT, ImageInput, OpenedModel, TextInput
 from ldreg.evaluate.extract import undisturbed, with_channels
 from ldreg.inspection.findings import COMPARISONS
 from ldreg.inspection.inputs import as_device
-from ldreg.inspection.maps import Map
+from ldreg.inspection.maps import Map, check_map
 from ldreg.inspection.measure import Progress, inspect, quick_report
 from ldreg.inspection.report import DimensionReport, Layer, findings_in_words
 from ldreg.io.labels import load_labels, load_names
@@ -103,16 +103,22 @@ def inspect_model(
         ValueError: there is no such model or layer, it does not take this content, or a setting is out of range.
     """
     device = as_device(torch.empty(0), settings["device"], shared=False)
-    found: list[tuple[str, dict[str, Tensor], Tensor]] = []
+    check_map(map)
+    opened: list[tuple[str, OpenedModel]] = []
     for option, spec in (("--model", model), ("--compare", compare)):
         if spec is not None:
             try:
                 texts = content.images is None
-                opened = open_model(spec, texts=texts, download=download, random_weights=random_weights)
+                opened.append((spec, open_model(spec, texts=texts, download=download, random_weights=random_weights)))
             except ValueError as error:
                 raise ValueError(f"{option}: {error}") from error
-            step = partial(progress, f"representations of {spec}") if progress else None
-            found.append((spec, *_representations(opened, content, layers, spec, device, step)))
+    if settings["k"] >= len(content.names):
+        got = len(content.names)
+        raise ValueError(f"{model}, {content.title}: expected more points than k = {settings['k']}, got {got}")
+    found: list[tuple[str, dict[str, Tensor], Tensor]] = []
+    for spec, one in opened:
+        step = partial(progress, f"representations of {spec}") if progress else None
+        found.append((spec, *_representations(one, content, layers, spec, device, step)))
     (_, sets, rows), *others = found
     labels = None if content.labels is None else [content.labels[row] for row in rows.tolist()]
     second: dict[str, Any] = {}

@@ -23,7 +23,7 @@ from ldreg.inspection.report import DimensionReport
 from ldreg.io.embeddings import load_embeddings, table_columns
 from ldreg.io.files import check_outputs, check_page_path
 from ldreg.io.labels import label_arrays, load_labels, load_names, name_array
-from ldreg.io.shards import Shards, is_shards, open_shards
+from ldreg.io.shards import Shards, is_shards, local_files, open_shards
 from ldreg.io.tables import other_columns, word_columns
 from ldreg.text import listed, percent
 
@@ -72,9 +72,10 @@ class InspectedFiles(NamedTuple):
     def check_outputs(self, *, json: str | None, html: str | None, points: str | None, neighbors: str | None) -> None:
         """Check that outputs can be written and replace no input; --html may replace only an earlier page."""
         sets = [one for one in (self.first, self.second, self.views) if one is not None]
-        files = [path for one in sets for path in (one.path, one.labels, one.names)]
+        files = [path for one in sets for path in (one.labels, one.names)]
         images = self.first.images
         files += [images] if images is not None and not Path(images).is_dir() else []
+        files += [path for one in sets for path in (local_files(one.path) if one.sharded else [one.path])]
         check_targets(files, json=json, html=html, points=points, neighbors=neighbors)
 
     def state(self, sample: int | None, *outputs: str | None) -> str | None:
@@ -99,17 +100,20 @@ class InspectedFiles(NamedTuple):
             return None
         return load_names(file or self.first.path, key=key, count=points)
 
-    def images(self, points: int) -> ShownImages | None:
-        """The image files of the points of the first file, or None."""
+    def images(self, points: int, names: Sequence[str] | None, outputs: Iterable[str | None]) -> ShownImages | None:
+        """The image files of the points of the first file, or None; no output may replace one of them."""
         one = self.first
-        if one.sharded and one.images is None:
-            if one.image_key is not None:
-                raise ValueError(
-                    f"--image-key: expected one file, got shards {one.path!r}; --images takes a file of paths"
-                )
-            return None
+        if one.sharded and one.image_key is not None and (one.images is None or Path(one.images).is_dir()):
+            raise ValueError(f"--image-key: expected one file, got shards {one.path!r}; --images takes a file of paths")
         exclude = [*_names(self.exclude), *filter(None, [one.label_key])]
-        return find_images(one.path, points, images=one.images, key=one.image_key, exclude=exclude)
+        file = None if one.sharded else one.path
+        shown = find_images(file, points, images=one.images, key=one.image_key, exclude=exclude, names=names)
+        written = {Path(path).name: path for path in outputs if path is not None}
+        check_outputs(
+            inputs=[path for path in (shown.paths if shown else ()) if path and path.name in written],
+            outputs=written.values(),
+        )
+        return shown
 
     def columns(self) -> dict[str, list[Any]]:
         """The columns of the first file that are no dimensions, by name, if it is a table; shards have none."""

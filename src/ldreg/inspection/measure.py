@@ -340,15 +340,18 @@ def _original(rows: Tensor, left_out: Tensor) -> Tensor:
 def _as_views(value: Any, points: _Set) -> Tensor:
     """Checked embeddings of another view of each row of a set."""
     if isinstance(points.x, Shards):
-        raise ValueError("views: expected none for shards with sample")
+        raise ValueError("views: expected no sample of shards, as views are of all rows")
     views = as_embeddings(value.load() if isinstance(value, Shards) else value, "views")
     rows, dimensions = len(points.x) + len(points.left_out), points.x.shape[1]
     if views.shape != (rows, dimensions):
         raise ValueError(f"views: expected shape {(rows, dimensions)}, as x has, got {tuple(views.shape)}")
-    if len(points.left_out):
-        views = views[_original(torch.arange(len(points.x)), points.left_out).to(views.device)]
-    refuse_nonfinite(views, "views")
-    return views
+    if not len(points.left_out):
+        refuse_nonfinite(views, "views")
+        return views
+    finite = views.clone()
+    finite[points.left_out.to(views.device)] = 0
+    refuse_nonfinite(finite, "views")  # by the numbers of all rows
+    return finite[_original(torch.arange(len(points.x)), points.left_out).to(views.device)]
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

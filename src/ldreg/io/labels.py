@@ -25,8 +25,11 @@ from ldreg.text import listed, one_line
 
 MAX_CHARACTERS = 1000  # of a label, which tables and figures have to show
 SAMPLED = 1 << 16  # values by which labels are told from ids
-# Names for a header over a single column of words, if nothing else tells it from a label.
-HEADERS = ("label", "labels", "class", "classes", "target", "targets", "y")
+# Names for a header over a single column of words, if nothing else tells it from a label or text.
+HEADERS = (
+    "label", "labels", "class", "classes", "target", "targets", "y",
+    "name", "names", "text", "texts", "sentence", "sentences",
+)  # fmt: skip
 
 
 def load_labels(path: str | Path, *, key: str | None = None, count: int | None = None) -> list[str]:

@@ -304,23 +304,41 @@ def _files(path: str) -> tuple[Any, list[str]]:
 
     try:
         files, root = fsspec.core.url_to_fs(path)
-    except (ValueError, ImportError) as error:  # an unknown kind of URL, or one that needs another package
-        raise ValueError(f"{path}: {one_line(str(error))}") from error
-    if files.isdir(root):
-        beside = [(name, name[len(root) :].strip("/").split("/")) for name in files.find(root)]
-        found = [name for name, parts in beside if not any(part.startswith((".", "_")) for part in parts)]
-    else:
-        found = [root] if files.exists(root) else files.glob(root)
+        folder = files.isdir(root)
+        listed_files = files.find(root) if folder else [root] if files.exists(root) else files.glob(root)
+    except Exception as error:  # each kind of URL fails in its own ways
+        if "://" not in path:
+            raise
+        raise ValueError(f"{path}: {one_line(str(error), 200) or type(error).__name__}") from error
+    found = [
+        name
+        for name in listed_files
+        if not folder or not any(part.startswith((".", "_")) for part in name[len(root) :].strip("/").split("/"))
+    ]
     names = sorted(name for name in found if name.lower().endswith(SUFFIXES))
     if not names:
         got = f"got {counted(len(found), 'other file')}" if found else "got none"
-        hint = f"; {_OF_A_RUN}" if files.isdir(root) else ""
+        hint = f"; {_OF_A_RUN}" if folder else ""
         raise FileNotFoundError(f"{path}: expected shards ({', '.join(SUFFIXES)}), {got}{hint}")
     if len(kinds := {Path(name).suffix.lower() for name in names}) > 1:
         raise ValueError(f"{path}: expected shards of one kind, got {' and '.join(sorted(kinds))}")
     if _is_local(files) and not ("://" in path or Path(path).is_absolute()):
         names = [os.path.relpath(name) for name in names]
     return files, names
+
+
+def local_files(path: str) -> list[str]:
+    """The folder and files of this machine that shards are read from.
+
+    >>> local_files("memory://parts")
+    []
+    """
+    if "://" in path and not path.startswith(("file://", "local://")):
+        return []
+    require("shards")
+    files, names = _files(path)
+    root = path.partition("://")[2] or path
+    return [*names, *([root] if files.isdir(root) else [])]
 
 
 def _is_local(files: Any) -> bool:
