@@ -307,7 +307,7 @@ def _local_rows(report: DimensionReport) -> _Rows:
     if expected.gaussian_lid is not None:
         rows["LID of a Gaussian"] = (number(expected.gaussian_lid), "with the same covariance, k and N")
     if expected.gaussian_dimension is not None:
-        rows["Gaussian dimension"] = (number(expected.gaussian_dimension), "of a Gaussian that reads this LID")
+        rows["Gaussian dimension"] = (number(expected.gaussian_dimension), "of a Gaussian with this LID")
     degenerate = f"LID 0: {count(report.zero)}; infinite: {count(report.infinite)}; of {count(report.measured)}"
     return rows | {
         "LID, 5 % quantile": (number(report.lid_low), "falls first where a part collapses"),
@@ -315,7 +315,7 @@ def _local_rows(report: DimensionReport) -> _Rows:
         "LID, arithmetic mean": (number(report.arithmetic_mean), f"harmonic mean {number(report.harmonic_mean)}"),
         "Fréchet variance": (number(report.frechet_variance), "variance of ln LID"),
         "Degenerate points": (percent(report.degenerate_share), degenerate),
-        "Exact duplicates": (count(report.duplicated), "points with one; LID reads low there"),
+        "Exact duplicates": (count(report.duplicated), "points with one; LID is too low there"),
     }
 
 
@@ -326,7 +326,7 @@ def _global_rows(report: DimensionReport) -> _Rows:
         **{
             name: (number(one.value), "; ".join(filter(None, [meaning if one.value is not None else "", one.note])))
             for name, one, meaning in (
-                ("TwoNN", report.twonn, "two nearest neighbors; reads low above 20"),
+                ("TwoNN", report.twonn, "two nearest neighbors; too low above 20"),
                 ("DANCo", report.danco, "angles and norms of neighbors"),
             )
         },

@@ -53,17 +53,17 @@ def sentence(found: Finding, report: DimensionReport) -> str:
             return f"{share} of the points are degenerate: {_why_degenerate(found, k)}. {rest}{end}"
         case "collapsed_group":
             size, bulk = count(len(found.rows)), number(numbers["bulk"])
-            lid = f"LID {number(numbers['lid'])}, the other points read {bulk}"
+            lid = f"LID {number(numbers['lid'])}, the other points {bulk}"
             return f"A group of {size} points ({share}) is collapsed: {lid}. In its middle: {rows}.{_classes_in(found)}"
         case "collapsed_class":
             ratio = f"{numbers['ratio']:.1f} times lower than that of other classes"
-            lid = f"LID {number(numbers['lid'])}, {ratio} when each is read at the same share of its points"
+            lid = f"LID {number(numbers['lid'])}, {ratio} when each is measured at the same share of its points"
             return f"Class {label} ({share} of the points) is collapsed: {lid}."
         case "duplicates" | "near_duplicates":
             copy = "an exact duplicate" if found.kind == "duplicates" else "a near-copy"
             groups, largest = round(numbers["groups"]), count(round(numbers["largest"]))
             where = f"in {count(groups)} groups of up to {largest} ({rows})" if groups > 1 else f"in one group ({rows})"
-            return f"{share} of the points have {copy}, {where}. LID reads low there; measure again with one of each."
+            return f"{share} of the points have {copy}, {where}. LID is too low there; measure again with one of each."
         case "copies":
             return f"{jump} neighbors: the rows hold copies or views of the same things. Measure with one of each."
         case "small_clusters":
@@ -79,9 +79,9 @@ def sentence(found: Finding, report: DimensionReport) -> str:
         case "collapsed_beside":
             fell = numbers.get("fell", 0.0)
             fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
-            return f"Collapsed beside {other}: {_beside(found)}.{fallen if fell >= _MENTIONED else ''}{_lower(found)}"
+            return f"Collapsed compared with {other}: {_beside(found)}.{fallen if fell >= _MENTIONED else ''}{_lower(found)}"
         case "comparison_collapsed":
-            return f"The other set, {other}, is collapsed beside this one: {_beside(found)}.{_lower(found)}"
+            return f"The other set, {other}, is collapsed compared with this one: {_beside(found)}.{_lower(found)}"
         case "higher_beside":
             return f"LID is higher than in {other}: {_beside(found)}.{_lower(found)}"
         case "similar_beside":
