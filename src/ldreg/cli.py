@@ -586,7 +586,7 @@ COMMANDS = {
             **dict.fromkeys(("exclude", "include"), "NAME,..."),
         },
         less_memory="--sample measures fewer points, --device cpu needs no GPU memory",
-        second_word="; a second file is for --compare",
+        second_word="; a second file is for --compare, and many files are a quoted pattern ('parts/*.parquet')",
     ),
     "demo": Command(
         demo_command,

@@ -418,6 +418,20 @@ def test_the_command_takes_a_reference(
     assert "--reference-key" in capsys.readouterr().err
 
 
+def test_a_reference_with_columns_in_another_order_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    np.savetxt("new.csv", rows[:30], delimiter=",", header="a,b,c", comments="")
+    np.savetxt("old.csv", rows[:, [0, 2, 1]], delimiter=",", header="a,c,b", comments="")
+    assert main(["inspect", "new.csv", "--reference", "old.csv", "--k", "5"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "old.csv" in error
+    assert "'c' in place of 'b'" in error
+
+
 def test_a_reference_of_another_width_is_refused(new_and_reference: tuple[Tensor, Tensor]) -> None:
     new, reference = new_and_reference
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -133,6 +133,7 @@ class InspectedFiles(NamedTuple):
             return x, labels, None, None
         if second.label_key is None and second.labels and Path(second.labels).suffix.lower() not in _NAMELESS:
             second = second._replace(label_key=first.label_key)
+        self._check_order()
         # The first file's label column is no dimension of the second either, unless that has a label column of its own.
         others = _no_dimensions(second, _names(self.exclude) if second.label_file == second.path else excluded)
         try:
@@ -141,6 +142,25 @@ class InspectedFiles(NamedTuple):
             message = str(error).replace(" --key ", f" --{self.relation}-key ")
             message = message.replace(" --label-key ", " --compare-label-key ")
             raise ValueError(message) from error
+
+    def _check_order(self) -> None:
+        """Raise ValueError if a reference has the columns of the first file in another order."""
+        if self.relation == "compare" or self.second is None:
+            return
+        own, other = self._dimensions(self.first), self._dimensions(self.second)
+        if own != other and sorted(own) == sorted(other):
+            place = next(place for place, name in enumerate(own) if name != other[place])
+            got = f"got {other[place]!r} in place of {own[place]!r}"
+            raise ValueError(f"{self.second.path}: expected its columns in the order of {self.first.path}, {got}")
+
+    def _dimensions(self, one: EmbeddingFile) -> list[str]:
+        """The columns of a table that are dimensions; none of another file."""
+        path = Path(one.path)
+        if path.suffix.lower() not in _TABLES or one.sharded:
+            return []
+        left_out = [*_no_dimensions(one, _names(self.exclude)), *word_columns(path)]
+        included = _names(self.include)
+        return [name for name in table_columns(path) if name in included or name not in left_out]
 
     def read_views(self) -> Any:
         """The embeddings of the other views, None without them."""
@@ -197,9 +217,7 @@ class InspectedFiles(NamedTuple):
         path = Path(self.first.path)
         if path.suffix.lower() not in _TABLES or self.first.sharded:
             return ""
-        left_out = [*_no_dimensions(self.first, _names(self.exclude)), *word_columns(path)]
-        included = _names(self.include)
-        names = [name for name in table_columns(path) if name in included or name not in left_out]
+        names = self._dimensions(self.first)
         variances = x.double().var(0)
         largest = int(variances.argmax())
         share = (variances[largest] / variances.sum()).item()

@@ -79,7 +79,8 @@ def sentence(found: Finding, report: DimensionReport) -> str:
         case "collapsed_beside":
             fell = numbers.get("fell", 0.0)
             fallen = f" The LID of {percent(fell)} of the rows, net of those that rose, is at least 30 % lower."
-            return f"Collapsed compared with {other}: {_beside(found)}.{fallen if fell >= _MENTIONED else ''}{_lower(found)}"
+            fallen = fallen if fell >= _MENTIONED else ""
+            return f"Collapsed compared with {other}: {_beside(found)}.{fallen}{_lower(found)}"
         case "comparison_collapsed":
             return f"The other set, {other}, is collapsed compared with this one: {_beside(found)}.{_lower(found)}"
         case "higher_beside":
