@@ -384,7 +384,7 @@ def test_a_worker_that_is_killed_is_named_in_one_line(tmp_path: Path) -> None:
 def test_everything_at_the_smallest_scale(tmp_path: Path) -> None:
     subprocess.run(reproduce(tmp_path, "all", *SMALL), check=True, capture_output=True)
     records = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
-    assert len(records) == 56  # with one epoch LDReg has no later start
+    assert len(records) == 64  # with one epoch LDReg has no later start
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"tsne-t-sne-of-held-out-images.pdf", "figure1-points-of-the-plane-colored-by-lid.png"} <= names
     assert (tmp_path / "report.md").read_text().count("## ") == 19
