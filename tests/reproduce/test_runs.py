@@ -387,4 +387,4 @@ def test_everything_at_the_smallest_scale(tmp_path: Path) -> None:
     assert len(records) == 64  # with one epoch LDReg has no later start
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"tsne-t-sne-of-held-out-images.pdf", "figure1-points-of-the-plane-colored-by-lid.png"} <= names
-    assert (tmp_path / "report.md").read_text().count("## ") == 19
+    assert (tmp_path / "report.md").read_text().count("## ") == 20
